@@ -12,18 +12,68 @@ relation, such as {"P36": ["The capital of [S] is [O]."]}.
 Further arguments: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of such a title, or
 such a pair, is not asked about; limit=N, a sample of so many rows; seed=0. Counts are printed. The rows:
 
-    {"question", "answers", "title", "block", "negatives", "kind": name|date|number|term, "style": clause|sentence|fact}
+    {"question", "answers", "title", "block", "negatives", "rivals", "wrong_title", "wrong_block",
+     "kind": name|date|number|term, "style": clause|sentence|fact}
+
+`rivals` are the other phrases of the block that are of the answer's kind. The wrong block is the best by BM25 among the
+blocks of all rows that are of another article and without an answer.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
 
 from npm.core.errors import SettingError, UserError
 from npm.core.settings import parse_list
-from npm.corpus.cloze_questions import Excluded, entity_rows, fact_rows, write_questions
+from npm.corpus.cloze_questions import Excluded, entity_rows, fact_rows, rivals, sampled
+from npm.corpus.text import lexical_query, words_of
+from npm.indexing.lexicon import count_words, term_saturation
+from npm.indexing.settings import LexiconSettings
+
+COMMON, BEST, ROWS_AT_ONCE = 0.02, 50, 1000
+"""Words in more than such a fraction of the blocks do not count; so many of the best blocks are looked through."""
+
+
+def add_wrong_blocks(rows: list[dict[str, Any]]) -> None:
+    """Add the best wrong block by BM25 to each row for which there is one.
+
+    Shapes: B blocks, v words, n postings, q rows.
+    """
+    settings = LexiconSettings()
+    blocks = list(dict.fromkeys((row["title"], row["block"]) for row in rows))
+    counts = count_words(blocks, settings)
+    holders = np.diff(counts.posting_offsets)  # i64 [v], blocks with each word
+    idf = np.log(1 + (len(blocks) - holders + 0.5) / (holders + 0.5))  # f64 [v]
+    idf[holders > max(COMMON * len(blocks), 10)] = 0
+    lengths = counts.block_lengths[counts.posting_blocks] / counts.block_lengths.mean()  # f64 [n]
+    saturation = term_saturation(counts.posting_counts, lengths, k1=settings.k1, b=settings.b)  # f64 [n]
+    parts = (saturation * np.repeat(idf, holders), counts.posting_blocks.astype(np.int64), counts.posting_offsets)
+    weights = scipy.sparse.csr_array(parts, shape=(len(idf), len(blocks)))  # f64 [v, B]
+    weights.eliminate_zeros()
+    number = {word: place for place, word in enumerate(counts.words)}
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[start : start + ROWS_AT_ONCE]
+        asked = (lexical_query(row["question"]) for row in some)
+        found = (words_of(text, settings.stemming, keep_stopwords=settings.keep_stopwords) for text in asked)
+        words = [[number[word] for word in own if word in number] for own in found]
+        columns = np.concatenate([*map(np.array, words), []]).astype(np.int64)
+        questions = (np.ones(len(columns)), columns, np.cumsum([0, *map(len, words)]))
+        scores = scipy.sparse.csr_array(questions, shape=(len(some), len(idf))) @ weights  # f64 [q, B]
+        for row, first, stop in zip(some, scores.indptr, scores.indptr[1:], strict=False):
+            order = np.lexsort((scores.indices[first:stop], -scores.data[first:stop]))[:BEST]  # i64
+            answers = [answer.lower() for answer in row["answers"]]
+            for title, text in (blocks[block] for block in scores.indices[first:stop][order]):
+                if title != row["title"] and not any(answer in f"{title} {text}".lower() for answer in answers):
+                    row |= {"wrong_title": title, "wrong_block": text}
+                    break
 
 
 def main(arguments: list[str]) -> int:
@@ -40,17 +90,28 @@ def main(arguments: list[str]) -> int:
                 f"expected entities or facts, and the arguments that --help shows, got {' '.join(arguments)!r}"
             )
         excluded = Excluded.read(parse_list(given.get("exclude", "[]"), "exclude"))
-        files, seed = parse_list(given["files"], "files"), int(given.get("seed", 0))
+        files = parse_list(given["files"], "files")
+        for name in ("seed", "limit"):
+            if not given.get(name, "1").isdecimal():
+                raise SettingError(f"{name} must be a number of at least 0, such as {name}=1000, got {given[name]!r}")
+        seed, limit = int(given.get("seed", 0)), int(given["limit"]) if "limit" in given else None
         rng = random.Random(seed)
         if verb == "facts":
-            rows = fact_rows(files, Path(given["facts"]), Path(given["templates"]), excluded, rng)
+            made = fact_rows(files, Path(given["facts"]), Path(given["templates"]), excluded, rng)
         else:
-            rows = entity_rows(files, excluded, rng)
-        limit = int(given["limit"]) if "limit" in given else None
-        counts = write_questions(rows, Path(given["out"]), limit=limit, seed=seed)
+            made = entity_rows(files, excluded, rng)
+        rows = sampled(made, limit=limit, seed=seed)
     except UserError as error:
         sys.stderr.write(f"make_questions: error: {error}\n")
         return 2
+    for row in rows:
+        row["rivals"] = rivals(row["block"], row["answers"], row["kind"])
+    add_wrong_blocks(rows)
+    with Path(given["out"]).open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    counts = Counter(value for row in rows for value in ("rows", row["kind"], row["style"]))
+    for name in ("negatives", "rivals", "wrong_block"):
+        counts[f"with {name}"] = sum(bool(row.get(name)) for row in rows)
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
     sys.stdout.write(f"{shown}; {excluded.dropped:,} subjects and pairs dropped\n")
     return 0

@@ -11,7 +11,7 @@ import pytest
 
 from npm.corpus.cloze_questions import passage, places_of, subject_of
 from npm.corpus.questions import read_questions
-from scripts.make_questions import main
+from scripts.make_questions import add_wrong_blocks, main
 
 ARTICLES = {
     "Deccan": "Deccan is a plateau of southern India. " + "Rivers cross the land from west to east. " * 12
@@ -46,7 +46,9 @@ def test_a_row_asks_what_its_passage_tells_and_its_negatives_do_not(tmp_path: Pa
         (answer,) = row["answers"]
         assert answer in row["block"]
         assert answer not in row["question"]
-        assert not any(answer.lower() in negative.lower() for negative in row["negatives"])
+        assert not any(answer.lower() in text.lower() for text in [*row["negatives"], row.get("wrong_block", "")])
+        assert all(rival in row["block"] and rival not in answer for rival in row["rivals"])
+        assert row.get("wrong_title", "") != row["title"]
         assert row["block"] in " ".join(ARTICLES.values())
         assert subject_of(row["title"]) in row["question"].replace("<mask>", answer)
         assert row["question"].replace("<mask>", answer) not in row["block"]
@@ -112,8 +114,29 @@ def test_a_passage_contains_its_place_and_begins_with_a_sentence(at: int) -> Non
         assert start + len(found) >= at + 5
 
 
+def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_shares_the_rarest_words() -> None:
+    blocks = {"Oslo": "Oslo is the capital of Norway.", "Bergen": "Bergen lies in Norway, by the fjord.",
+              "Fjord": "A fjord is deep.", "Norway": "The capital of Norway is Oslo, by the fjord."}  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"question": f"Which capital of Norway? <mask> {title}.", "answers": ["Oslo"], "title": title, "block": block}
+        for title, block in blocks.items()
+    ]
+    rows[2]["question"] = "A fjord of Norway is <mask>."
+    add_wrong_blocks(rows)
+    # the article Norway, which would be the best of all, has the answer
+    assert [row.get("wrong_title") for row in rows] == ["Bergen", None, "Bergen", "Bergen"]
+    assert rows[0]["wrong_block"] == blocks["Bergen"]
+
+
 @pytest.mark.parametrize(
-    "arguments", [["entities"], ["entities", "files=[a]", "out=b", "other=1"], ["facts", "files=[a]", "out=b"]]
+    "arguments",
+    [
+        ["entities"],
+        ["entities", "files=[a]", "out=b", "other=1"],
+        ["facts", "files=[a]", "out=b"],
+        ["entities", "files=[a]", "out=b", "seed=x"],
+        ["entities", "files=[a]", "out=b", "limit=-1"],
+    ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2

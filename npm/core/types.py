@@ -203,10 +203,10 @@ class LabelledBatch:
 
 @dataclass(frozen=True, slots=True)
 class QuestionBatch:
-    """Questions with one mask and the blocks that answer them, as R = 4n + m rows, in this order.
+    """Questions with one mask and the blocks that answer them, as R = 4n + m + w rows, in this order.
 
-    n questions, each read with its block; m of them read with a block in which no answer occurs; the n blocks; the n
-    questions; the n questions without their mask.
+    n questions, each read with its block; m of them read with a passage in which no answer occurs; the n blocks, and w
+    wrong ones of those passages; the n questions; the n questions without their mask.
     """
 
     input_ids: torch.Tensor  # i64 [R, L]
@@ -215,8 +215,14 @@ class QuestionBatch:
     start_slots: torch.Tensor  # i64 [n], position in [0, L) of the start query
     end_slots: torch.Tensor  # i64 [n], position in [0, L) of the end query
     readers: torch.Tensor  # i64 [n + m], the question of each row that reads a block
-    answer_token_ids: torch.Tensor  # i64 [a, longest], padded with -1
-    answer_questions: torch.Tensor  # i64 [a], the question of each answer
+    phrase_token_ids: torch.Tensor  # i64 [a, longest], padded with -1: answers, and rivals of answers
+    phrase_questions: torch.Tensor  # i64 [a], the question of each phrase
+    is_answer: torch.Tensor  # bool [a]
+
+    @property
+    def block_rows(self) -> slice:
+        """The rows of the n + w blocks."""
+        return slice(len(self.readers), len(self.input_ids) - 2 * len(self.start_slots))
 
     @property
     def token_count(self) -> int:

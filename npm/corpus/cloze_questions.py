@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -172,14 +172,7 @@ class Articles:
     def shared(self, sentence: str, subject: str) -> Iterator[tuple[int, str, str]]:
         """Phrases of a sentence that its article has too: where, the phrase and its kind."""
         text = self.texts[subject][1]
-        for match in PHRASE.finditer(sentence):
-            kind, at, found = str(match.lastgroup), match.start(), match.group()
-            if kind == "name":
-                first, _, rest = found.partition(" ")
-                if is_stop_word(first):  # The Beatles, In Paris
-                    at, found = at + len(first) + 1, rest
-                elif at == 0 and not rest:  # any word begins with a capital there
-                    continue
+        for at, found, kind in phrases(sentence):
             if kind == "term":
                 if found not in self.rare:
                     continue
@@ -192,6 +185,40 @@ class Articles:
                 continue
             if found in text:
                 yield at, found, kind
+
+
+def phrases(text: str) -> Iterator[tuple[int, str, str]]:
+    """Dates, numbers, names and words of a text: where, the phrase and its kind.
+
+    >>> [found for _, found, _ in phrases("The Seine is in Paris. Ships come.")]
+    ['Seine', 'Paris']
+    """
+    for match in PHRASE.finditer(text):
+        kind, at, found = str(match.lastgroup), match.start(), match.group()
+        if kind == "name":
+            first, _, rest = found.partition(" ")
+            if is_stop_word(first):  # The Beatles, In Paris
+                at, found = at + len(first) + 1, rest
+            elif not rest and (at == 0 or text[at - 2] in ".!?"):  # any word begins with a capital there
+                continue
+        yield at, found, kind
+
+
+def rivals(block: str, answers: Iterable[str], kind: str) -> list[str]:
+    """The other phrases of a block that are of the answers' kind; none for terms, which any word may be.
+
+    >>> rivals("In 1821 he left Paris for Oslo, in May 1822.", ["Oslo"], "name")
+    ['Paris']
+    >>> rivals("In 1821 he left Paris for Oslo, in May 1822.", ["1822"], "date")
+    ['1821']
+    """
+    lower = [answer.lower() for answer in answers]
+    found = {phrase: phrase.lower() for _, phrase, own_kind in phrases(block) if own_kind == kind != "term"}
+    return [
+        phrase
+        for phrase, folded in found.items()
+        if len(phrase) > 1 and not any(folded in answer or answer in folded for answer in lower)
+    ]
 
 
 def clause(sentence: str, first: int, stop: int, rng: random.Random) -> tuple[int, int]:
@@ -312,25 +339,15 @@ def fact_rows(
                 yield from turned_rows(row | {"style": "fact"}, subject_of(document.title))
 
 
-def write_questions(rows: Iterable[dict[str, Any]], out: Path, *, limit: int | None, seed: int) -> Counter[str]:
-    """Write all rows, or `limit` of them, each with the same probability; returns how many there are of each sort."""
+def sampled(rows: Iterable[dict[str, Any]], *, limit: int | None, seed: int) -> list[dict[str, Any]]:
+    """All rows, or `limit` of them in another order, each with the same probability."""
+    if limit is None:
+        return list(rows)
     rng = random.Random(seed)
     kept: list[dict[str, Any]] = []
-    counts: Counter[str] = Counter()
-    with out.open("w", encoding="utf-8") as file:
-        for number, row in enumerate(rows):
-            if limit is None:
-                _write(row, file, counts)
-                continue
-            place = number if number < limit else rng.randint(0, number)
-            if place < limit:
-                kept[place : place + 1] = [row]
-        rng.shuffle(kept)
-        for row in kept:
-            _write(row, file, counts)
-    return counts
-
-
-def _write(row: dict[str, Any], file: TextIO, counts: Counter[str]) -> None:
-    counts.update(["rows", row["kind"], row["style"], *(["with negatives"] if row["negatives"] else [])])
-    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    for number, row in enumerate(rows):
+        place = number if number < limit else rng.randint(0, number)
+        if place < limit:
+            kept[place : place + 1] = [row]
+    rng.shuffle(kept)
+    return kept

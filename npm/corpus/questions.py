@@ -1,24 +1,27 @@
 """Questions with one `<mask>`, their answers and the passage that contains them, as rows of JSON lines.
 
     {"question": "The capital of Iceland is <mask>.", "answers": ["Reykjavík"], "title": "Iceland", "block": "…",
-     "negatives": ["a passage without the answer", …]}
+     "negatives": ["a passage without the answer", …], "rivals": ["Akureyri", …], "wrong_title": "…",
+     "wrong_block": "…"}
 
-`title` and `negatives` may be missing, other fields are ignored. One row form serves questions made by program
-(`scripts/make_questions.py`) and a user's own corrections.
+`negatives` are passages of the same document, `rivals` phrases of the block that could be taken for an answer, and
+`wrong_block` a passage of another document that looks like the right one. All but question, answers and block may be
+missing, other fields are ignored. One row form serves questions made by program (`scripts/make_questions.py`) and a
+user's own corrections.
 
 Shapes: r rows, x texts of all rows, T tokens of all texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import numpy as np
 
-from npm.core.errors import CorpusError, check_range, named
+from npm.core.errors import CorpusError, SettingError, named
 from npm.core.settings import Bounds, CheckedSettings
 from npm.core.types import MASK_TEXT
 from npm.corpus.rows import json_rows, unusable_value
@@ -42,7 +45,8 @@ class SupervisionSettings(CheckedSettings):
     max_question_tokens: Annotated[int, Bounds(8)] = 120
     """Tokens of a question, mask not counted; of a longer one those nearest to the mask are kept."""
     negative_fraction: Annotated[float, Bounds(0, 1)] = 0.5
-    """Fraction of the questions that are also read with one of their `negatives`, where they have any."""
+    """Fraction of the questions that are also read with a passage without an answer, one of their `negatives` or the
+    wrong block, where they have any; a wrong block that is read is a negative of all questions of the batch."""
     file_weights: list[float] = field(default_factory=list)
     """How often each file of `questions` is drawn from, as [0.65,0.35]; empty: each row equally often."""
     step_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.5
@@ -50,8 +54,8 @@ class SupervisionSettings(CheckedSettings):
 
     def check(self) -> None:
         """Raise SettingError for a weight that is not positive."""
-        right = all(weight > 0 for weight in self.file_weights)
-        check_range(right, "file_weights", expected="weights above 0", got=self.file_weights)
+        if not all(weight > 0 for weight in self.file_weights):
+            raise SettingError(f"supervision.file_weights must be above 0, got {self.file_weights}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +66,25 @@ class Question:
     after: np.ndarray  # [.] after it
     title: np.ndarray  # [.] with a full stop, as before every block
     block: np.ndarray  # [.]
+    wrong: tuple[np.ndarray, np.ndarray]  # title with a full stop, and block; [0] each if there is none
     negatives: list[np.ndarray]
+    rivals: list[np.ndarray]
     answers: list[np.ndarray]  # one or more, each of which occurs in the block
+
+    @property
+    def without_answer(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Titles and texts of the passages without an answer: the negatives, and last the wrong block, if any."""
+        return [(self.title, each) for each in self.negatives] + [self.wrong] * bool(len(self.wrong[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionTable:
-    """All rows, tokenized. The texts of a row are: before, after, title, block, negatives, answers."""
+    """All rows, tokenized. The texts of a row are those of `Question`, in its order."""
 
     token_ids: np.ndarray  # u16 or i32 [T]
     text_offsets: np.ndarray  # i64 [x + 1]; text t is [text_offsets[t], text_offsets[t + 1])
     row_offsets: np.ndarray  # i64 [r + 1], the texts of a row
-    negative_counts: np.ndarray  # u8 [r]
+    list_counts: np.ndarray  # i32 [r, 2], negatives and rivals
     probabilities: np.ndarray | None  # f64 [r], of being drawn; None: all alike
     skipped: int
     """Rows without an answer whose tokens occur among those of the block."""
@@ -85,9 +96,10 @@ class QuestionTable:
         first, stop = self.row_offsets[row : row + 2].tolist()
         bounds = self.text_offsets[first : stop + 1].tolist()
         texts: list[np.ndarray] = [self.token_ids[start:end].astype(np.int64) for start, end in pairwise(bounds)]
-        before, after, title, block, *others = texts
-        negative_count = int(self.negative_counts[row])
-        return Question(before, after, title, block, others[:negative_count], others[negative_count:])
+        before, after, title, block, wrong_title, wrong_block, *lists = texts
+        negatives, rivals = np.cumsum(self.list_counts[row]).tolist()
+        wrong = wrong_title, wrong_block
+        return Question(before, after, title, block, wrong, lists[:negatives], lists[negatives:rivals], lists[rivals:])
 
 
 def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -102,10 +114,12 @@ def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any
                 raise unusable_value(where, "block", "the text of a passage", block)
             if not _are_texts(answers) or not any(each.casefold() in block.casefold() for each in answers):
                 raise unusable_value(where, "answers", "a list of texts, one of which occurs in block", answers)
-            if not isinstance(row.get("title", ""), str):
-                raise unusable_value(where, "title", "a text", row["title"])
-            if row.get("negatives") and not _are_texts(row["negatives"]):
-                raise unusable_value(where, "negatives", "a list of texts", row["negatives"])
+            for name in ("title", "wrong_title", "wrong_block"):
+                if not isinstance(row.get(name, ""), str):
+                    raise unusable_value(where, name, "a text", row[name])
+            for name in ("negatives", "rivals"):
+                if row.get(name) and not _are_texts(row[name]):
+                    raise unusable_value(where, name, "a list of texts", row[name])
             yield number, row
 
 
@@ -121,7 +135,7 @@ def question_table(
     id_type = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
     ids: list[np.ndarray] = []
     sizes: list[int] = []  # tokens of each text
-    text_counts, negative_counts, file_numbers = [], [], []  # of each row
+    text_counts, list_counts, file_numbers = [], [], []  # of each row
     skipped = 0
     rows = read_questions(files)
     while batch := list(islice(rows, ROWS_AT_ONCE)):
@@ -129,12 +143,12 @@ def question_table(
             if not question.answers:
                 skipped += 1
                 continue
-            texts = [question.before, question.after, question.title, question.block]
-            texts += question.negatives + question.answers
+            texts = [question.before, question.after, question.title, question.block, *question.wrong]
+            texts += question.negatives + question.rivals + question.answers
             ids.append(np.concatenate(texts).astype(id_type))  # [tokens of the row]
             sizes += map(len, texts)
             text_counts.append(len(texts))
-            negative_counts.append(len(question.negatives))
+            list_counts.append((len(question.negatives), len(question.rivals)))
             file_numbers.append(number)
     if not ids:
         raise CorpusError(
@@ -144,7 +158,7 @@ def question_table(
         token_ids=np.concatenate(ids),
         text_offsets=np.append(0, np.cumsum(sizes)),
         row_offsets=np.append(0, np.cumsum(text_counts)),
-        negative_counts=np.array(negative_counts, dtype=np.uint8),
+        list_counts=np.array(list_counts, dtype=np.int32),
         probabilities=_probabilities(np.array(file_numbers), settings.file_weights),
         skipped=skipped,
     )
@@ -155,13 +169,11 @@ def _probabilities(files: np.ndarray, weights: Sequence[float]) -> np.ndarray | 
     if not weights:
         return None
     counts = np.bincount(files, minlength=len(weights))  # i64 [files]
-    check_range(
-        len(counts) == len(weights) and bool(counts.all()),
-        "supervision.file_weights",
-        expected=f"a weight for each of {len(counts)} files with questions",
-        got=list(weights),
-        fix="give one weight for each file, or none",
-    )
+    if len(counts) != len(weights) or not counts.all():
+        raise SettingError(
+            f"supervision.file_weights must have a weight for each of {len(counts)} files with questions,"
+            f" got {list(weights)}"
+        )
     weight_of_row = (np.array(weights) / counts)[files]  # f64 [r]
     return np.asarray(weight_of_row / weight_of_row.sum())
 
@@ -177,18 +189,17 @@ class _Tokenize:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[Question]:
         texts: list[list[str]] = []
+        list_counts = []
         for row in rows:
             before, after = row["question"].split(MASK_TEXT)
             before, after = before.rstrip() if self._strips[0] else before, after.lstrip() if self._strips[1] else after
-            # within a text some tokenizers join a space to the word that follows
-            answers = dict.fromkeys(
-                form for answer in row["answers"] for form in (answer.strip(), f" {answer.strip()}")
-            )
-            texts.append([before, after, row.get("title", ""), row["block"], *(row.get("negatives") or ()), *answers])
+            negatives, rivals = row.get("negatives") or (), _forms(row.get("rivals") or ())
+            list_counts.append((len(negatives), len(rivals)))
+            given = row.get("title", ""), row["block"], row.get("wrong_title", ""), row.get("wrong_block", "")
+            texts.append([before, after, *given, *negatives, *rivals, *_forms(row["answers"])])
         ids = iter(self._ids(list(chain.from_iterable(texts))))
         return [
-            self._question(list(islice(ids, len(own))), len(row.get("negatives") or ()))
-            for row, own in zip(rows, texts, strict=True)
+            self._question(list(islice(ids, len(own))), *counts) for own, counts in zip(texts, list_counts, strict=True)
         ]
 
     def _ids(self, texts: list[str]) -> list[np.ndarray]:
@@ -197,30 +208,43 @@ class _Tokenize:
         )["input_ids"]
         return [np.array(each, dtype=np.int64) for each in encoded]  # [.] each
 
-    def _question(self, texts: list[np.ndarray], negative_count: int) -> Question:
-        before, after, title, block, *others = texts
+    def _question(self, texts: list[np.ndarray], negative_count: int, rival_count: int) -> Question:
+        before, after, title, block, wrong_title, wrong_block, *lists = texts
+        rivals, answers = (
+            list({tuple(phrase.tolist()): phrase for phrase in phrases if len(phrase)}.values())
+            for phrases in (lists[negative_count:][:rival_count], lists[negative_count + rival_count :])
+        )
         half, most = self._settings.max_question_tokens // 2, self._settings.max_block_tokens
-        answers = list({tuple(answer.tolist()): answer for answer in others[negative_count:] if len(answer)}.values())
         places = [place for answer in answers if (place := first_occurrence(answer, block)) is not None]
         if places and len(block) > most:
             start = max(0, min(min(places) - most // 2, len(block) - most))
             block = block[start : start + most]  # [most]
-        kept = [answer for answer in answers if first_occurrence(answer, block) is not None]
-        negatives = [negative[:most] for negative in others[:negative_count]]
+        without = [
+            passage[:most]
+            if len(passage) and all(first_occurrence(answer, passage[:most]) is None for answer in answers)
+            else passage[:0]
+            for passage in (wrong_block, *lists[:negative_count])
+        ]
         return Question(
             before=before[-half:],
             after=after[:half],
-            title=np.concatenate([title[: self._title_tokens], self._full_stop])
-            if self._title_tokens and len(title)
-            else title[:0],
+            title=self._title(title),
             block=block,
-            negatives=[
-                negative
-                for negative in negatives
-                if len(negative) and all(first_occurrence(answer, negative) is None for answer in answers)
-            ],
-            answers=kept,
+            wrong=(self._title(wrong_title) if len(without[0]) else wrong_title[:0], without[0]),
+            negatives=[passage for passage in without[1:] if len(passage)],
+            rivals=[phrase for phrase in rivals if first_occurrence(phrase, block) is not None],
+            answers=[phrase for phrase in answers if first_occurrence(phrase, block) is not None],
         )
+
+    def _title(self, ids: np.ndarray) -> np.ndarray:
+        """The first tokens of a title, and a full stop; nothing where titles are not read."""
+        kept = ids[: self._title_tokens]  # [.]
+        return np.concatenate([kept, self._full_stop]) if len(kept) else kept
+
+
+def _forms(phrases: Iterable[str]) -> list[str]:
+    """Phrases without and with a space before them, which some tokenizers join to the word that follows."""
+    return list(dict.fromkeys(form for phrase in phrases for form in (phrase.strip(), f" {phrase.strip()}")))
 
 
 def first_occurrence(phrase: np.ndarray, text: np.ndarray) -> int | None:

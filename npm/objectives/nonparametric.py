@@ -259,16 +259,18 @@ def phrase_edges(spans: torch.Tensor, keys: Keys) -> tuple[torch.Tensor, torch.T
 
 
 def choice_losses(
-    logits: torch.Tensor, positive: torch.Tensor, compared: torch.Tensor
+    logits: torch.Tensor, positive: torch.Tensor, compared: torch.Tensor, log_weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log Σ_compared exp − log Σ_positive exp of logits f32 [c, T], f32 [c], and whether the best compared is positive.
+    """log Σ_compared w exp − log Σ_positive exp of logits f32 [c, T], f32 [c]; whether the best compared is positive.
 
     Several positives are summed inside the log, so that one near key is enough and the others may be far.
+    `log_weights` f32 [c, T] are log w.
     """
     logits = logits.masked_fill(~compared, -torch.inf)
     log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
     best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
-    return logits.logsumexp(1) - log_positive, positive.gather(1, best)[:, 0]
+    right = positive.gather(1, best)[:, 0]  # bool [c]
+    return (logits if log_weights is None else logits + log_weights).logsumexp(1) - log_positive, right
 
 
 def span_losses(

@@ -69,16 +69,21 @@ class JointReading(nn.Module):
 
 
 def reading_losses(
-    logits: torch.Tensor, edges: torch.Tensor, own: torch.Tensor, first: torch.Tensor
+    logits: torch.Tensor,
+    edges: torch.Tensor,
+    own: torch.Tensor,
+    first: torch.Tensor,
+    log_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses f32 [r] of the logits f32 [r, T] of r queries, and whether the best key is a positive, bool [r].
 
     `edges` bool [r, T] are the keys at an edge of what is sought, `own` bool [r, T] those of the pass of each query,
-    and `first` bool [T] those for "not here", which are right where no edge is among a query's own keys.
+    and `first` bool [T] those for "not here", which are right where no edge is among a query's own keys. `log_weights`
+    f32 [r, T] are those of `choice_losses`.
     """
     positive = edges & own & ~first  # bool [r, T]
     positive |= own & first & ~positive.any(1, keepdim=True)
-    return choice_losses(logits, positive, own)
+    return choice_losses(logits, positive, own, log_weights)
 
 
 def _reading_spans(batch: MaskedBatch) -> torch.Tensor:

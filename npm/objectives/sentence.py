@@ -75,7 +75,7 @@ def contrast_logits(
 
     `log(hard_negative_weight)` is added to the logit of each anchor's own hard negative and to no other.
     """
-    counts = row_counts(anchors)
+    counts = row_counts(positives)
     anchors = nn.functional.normalize(anchors.float(), dim=1)  # f32 [n, d]
     keys = gather_rows(nn.functional.normalize(positives.float(), dim=1), counts)  # f32 [N, d]
     logits = anchors @ keys.T / temperature  # f32 [n, N]

@@ -155,6 +155,8 @@ class SpanSupervisionSettings(CheckedSettings):
     """Weight of ranking a question's own passage first by vectors of questions and passages."""
     teacher_weight: Annotated[float, Bounds(0)] = 3.0
     """Weight of 1 − cosine to the passage vectors of `objective.block_teacher.encoder`, or of the start."""
+    rival_weight: Annotated[float, Bounds(above=0)] = 1.0
+    """How many times each of a question's `rivals` counts among the negatives of the joint pass."""
     distill_weight: Annotated[float, Bounds(0)] = 0.0
     """Weight of teaching the vectors of an index the joint pass's distribution over the tokens of a passage."""
     rank_scale: Annotated[float, Bounds(above=0)] = 20.0

@@ -2,28 +2,31 @@
 
 For n questions with start queries q_i of the question alone and q_i' of the question read with its block, with K_i the
 keys of the block's tokens in the block's own pass and K_i' those in the joint pass, S⁺_i the tokens that begin an
-occurrence of an answer of i, c the first token of the joint pass, s(a, b) = scale × a·b, and v(·) pooled vectors:
+occurrence of an answer of i, c the first token of the joint pass, s(a, b) = scale × a·b, v(·) pooled vectors, and w_ik
+the weight of rivals where k ∉ S⁺_i begins a phrase that could be taken for an answer of i, else 1:
 
-    answer_start  −log Σ_{k ∈ K_i' ∩ S⁺_i} exp s(q_i', k) + log Σ_{k ∈ K_i' ∪ {c}} exp s(q_i', k)
-    absent        the same over a block without an answer, where c is the only positive
+    answer_start  −log Σ_{k ∈ K_i' ∩ S⁺_i} exp s(q_i', k) + log Σ_{k ∈ K_i' ∪ {c}} w_ik exp s(q_i', k)
+    absent        the same over a passage without an answer, where c is the only positive
     query_alone   −log Σ_{k ∈ K_i ∩ S⁺_i} exp s(q_i, k) + log Σ_{k ∈ K_i ∪ ⋃_j (K_j ∖ S⁺_i)} exp s(q_i, k)
     query_read    the same with q_i'
     rank          −log softmax_j(ρ cos(v(question i), v(block j)))_i over i and the blocks j without an answer of i
     teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.block_teacher`
     distill       KL(softmax_{k ∈ K_i'} s(q_i', k) ‖ softmax_{k ∈ K_i} s(q_i, k)), the first without gradient
 
-Each is a mean over questions; `absent`, `query_alone`, `query_read` and `distill` are also means over start and end,
-and `answer_end` is `answer_start` with end queries and last tokens. Joint reading is that of `npm.objectives.reading`;
-other names and numbers of the block are its negatives (Lee et al. 2021, arXiv 2012.12624, §3.2 has both `query_alone`
-with in-batch negatives and `distill`, its equation 9).
+The blocks j are those of all questions, and the wrong blocks that some are read with. Each term is a mean over
+questions; `absent`, `query_alone`, `query_read` and `distill` are also means over start and end, and `answer_end` is
+`answer_start` with end queries and last tokens. Joint reading is that of `npm.objectives.reading`; rivals are the other
+names or numbers of the block (Lee et al. 2021, arXiv 2012.12624, §3.2 has both `query_alone` with in-batch negatives
+and `distill`, its equation 9).
 
-Shapes: n questions of this rank, N of all ranks, m that read a block without an answer, a answers, T tokens of the
-joint passes of this rank with their first tokens, K tokens of the blocks of all ranks, R rows, L padded length, d
-dimensions.
+Shapes: n questions of this rank, N blocks of all ranks, m that read a passage without an answer, w wrong blocks, a
+answers and rivals, T tokens of the joint passes of this rank with their first tokens, K tokens of the blocks of all
+ranks, R rows, L padded length, d dimensions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -93,28 +96,33 @@ class SpanSupervision(nn.Module):
         passes, places = is_key.nonzero(as_tuple=True)  # i64 [T] each
         joint = Keys(states[reading][is_key], batch.input_ids[reading][is_key], passes)
         own_pass = passes == torch.arange(reading_count, device=passes.device)[:, None]  # bool [n + m, T]
+        answers, answer_questions = batch.is_answer, batch.phrase_questions[batch.is_answer]  # bool [a], i64 [answers]
+        rival_questions = batch.phrase_questions[~answers]  # i64 [rivals]
         blocks, first_block, block_count = _block_keys(batch, states)
         numbers = first_block + torch.arange(
             count, device=passes.device
         )  # i64 [n], own blocks among those of all ranks
         own_block = blocks.sequences == numbers[:, None]  # bool [n, K]
-        edges = zip(*(phrase_edges(batch.answer_token_ids, keys) for keys in (joint, blocks)), strict=True)
-        alone_rows = torch.arange(count, device=passes.device) + reading_count + count  # i64 [n]
+        joint_edges = phrase_edges(batch.phrase_token_ids, joint)  # bool [a, T] each
+        block_edges = phrase_edges(batch.phrase_token_ids[answers], blocks)  # bool [answers, K] each
+        alone_rows = torch.arange(count, device=passes.device) + batch.block_rows.stop  # i64 [n]
         nothing = states.new_zeros(())
         sums = dict.fromkeys(["absent", "query_alone", "query_read", "distill"], nothing)
         sums |= {f"{name}_top1": nothing for name in WITH_TOP1}
-        for side, slots, (joint_edges, block_edges) in zip(
-            SIDES, (batch.start_slots, batch.end_slots), edges, strict=True
+        for side, slots, in_passes, in_blocks in zip(
+            SIDES, (batch.start_slots, batch.end_slots), joint_edges, block_edges, strict=True
         ):
             alone = states[alone_rows, slots]  # f32 [n, d]
             read = states[torch.arange(reading_count, device=passes.device), slots[batch.readers]]  # f32 [n + m, d]
             logits = scaled_similarity(read @ joint.vectors.T, self._scale())  # f32 [n + m, T]
-            wanted = _of_questions(joint_edges, batch, count)[batch.readers]  # bool [n + m, T]
-            losses, right = reading_losses(logits, wanted, own_pass, places == 0)  # [n + m] each
+            wanted = _of_questions(in_passes[answers], answer_questions, count)[batch.readers]  # bool [n + m, T]
+            rivals = _of_questions(in_passes[~answers], rival_questions, count)[batch.readers]  # bool [n + m, T]
+            log_weights = (rivals & ~wanted) * math.log(self.settings.rival_weight)  # f32 [n + m, T]
+            losses, right = reading_losses(logits, wanted, own_pass, places == 0, log_weights)  # [n + m] each
             sums[f"answer_{side}"], sums[f"answer_{side}_top1"] = losses[:count].sum(), right[:count].sum()
             sums["absent"] = sums["absent"] + losses[count:].sum() / 2
             sums["absent_top1"] = sums["absent_top1"] + right[count:].sum() / 2
-            found = _of_questions(block_edges, batch, count)  # bool [n, K]
+            found = _of_questions(in_blocks, answer_questions, count)  # bool [n, K]
             # an occurrence in the block of another question may answer too: it is neither positive nor negative
             compared = own_block | ~found  # bool [n, K]
             for name, queries in (("query_alone", alone), ("query_read", read[:count])):
@@ -141,8 +149,9 @@ class SpanSupervision(nn.Module):
         """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are no negatives."""
         pooled = pool_last(self.pooler, states, batch.attention_mask)  # f32 [R, d]
         count = len(numbers)
-        own_blocks = pooled[len(batch.readers) :][:count]  # f32 [n, d]
-        logits = contrast_logits(pooled[-count:], own_blocks, temperature=1 / self.settings.rank_scale)  # f32 [n, N]
+        logits = contrast_logits(
+            pooled[-count:], pooled[batch.block_rows], temperature=1 / self.settings.rank_scale
+        )  # f32 [n, N]
         has_answer = torch.zeros_like(logits).index_add_(1, block_of_key, found.to(logits)) > 0  # bool [n, N]
         own = torch.arange(block_count, device=numbers.device) == numbers[:, None]  # bool [n, N]
         losses, right = choice_losses(logits, own, own | ~has_answer)
@@ -150,17 +159,17 @@ class SpanSupervision(nn.Module):
 
 
 def _blocks(batch: QuestionBatch, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rows of the n blocks: ids and attention i64 [n, longest], states f32 [n, longest, d]."""
-    rows = slice(len(batch.readers), len(batch.readers) + len(batch.start_slots))
+    """The rows of the n right blocks: ids and attention i64 [n, longest], states f32 [n, longest, d]."""
+    rows = slice(batch.block_rows.start, batch.block_rows.start + len(batch.start_slots))
     longest = int(batch.attention_mask[rows].sum(1).max())
     return batch.input_ids[rows, :longest], batch.attention_mask[rows, :longest], states[rows, :longest]
 
 
 def _block_keys(batch: QuestionBatch, states: torch.Tensor) -> tuple[Keys, int, int]:
     """The tokens of the blocks of all ranks, the index of this rank's first block, and the number of all blocks."""
-    rows = slice(len(batch.readers), len(batch.readers) + len(batch.start_slots))
-    is_key = batch.block_tokens[rows]  # bool [n, L]
-    block_counts = row_counts(batch.start_slots)
+    rows = batch.block_rows
+    is_key = batch.block_tokens[rows]  # bool [n + w, L]
+    block_counts = row_counts(is_key)
     first_block = sum(block_counts[: rank()])
     vectors, ids = states[rows][is_key], batch.input_ids[rows][is_key]  # f32 [k, d], i64 [k]
     counts = row_counts(ids)
@@ -169,10 +178,10 @@ def _block_keys(batch: QuestionBatch, states: torch.Tensor) -> tuple[Keys, int, 
     return keys, first_block, sum(block_counts)
 
 
-def _of_questions(edges: torch.Tensor, batch: QuestionBatch, count: int) -> torch.Tensor:
-    """Edges of any answer of each question, bool [n, T], from those of each answer, bool [a, T]."""
+def _of_questions(edges: torch.Tensor, questions: torch.Tensor, count: int) -> torch.Tensor:
+    """Edges of any phrase of each question, bool [n, T], from those of each, bool [a, T], and its question i64 [a]."""
     sums = torch.zeros(count, edges.shape[1], device=edges.device)  # f32 [n, T]
-    return sums.index_add_(0, batch.answer_questions, edges.float()) > 0
+    return sums.index_add_(0, questions, edges.float()) > 0
 
 
 def _divergence(

@@ -1,7 +1,6 @@
 """Questions with known answers as a source of batches, alone or in turn with another source.
 
-Shapes: N questions of all ranks at a micro-step, n of this rank, m of these that read a negative, R rows, L padded
-length, a answers.
+Shapes: N questions of all ranks at a micro-step, n of this rank, R rows, L padded length, a answers and rivals.
 """
 
 from __future__ import annotations
@@ -11,39 +10,40 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from npm.core.errors import CorpusError, check_range
+from npm.core.errors import CorpusError, SettingError
 from npm.core.types import BatchSource, QuestionBatch, View
 from npm.corpus.questions import Question, QuestionTable, SupervisionSettings, question_table
 from npm.masking.rendering import QUESTIONS, VIEW_NUMBERS, padded_rows
 from npm.models.encoder import Encoder
 
 
-def question_batch(
-    questions: Sequence[Question], negatives: Sequence[np.ndarray | None], encoder: Encoder
-) -> QuestionBatch:
-    """Questions as one batch on the CPU; `negatives` are passages that the questions are read with too, or None."""
+def question_batch(questions: Sequence[Question], reads: Sequence[int | None], encoder: Encoder) -> QuestionBatch:
+    """Questions as one batch on the CPU; `reads` says which of its passages without an answer each reads too."""
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
     asked = [np.concatenate([each.before, masks, each.after]) for each in questions]  # i64 [.] each
-    readers = [*range(len(questions)), *(number for number, negative in enumerate(negatives) if negative is not None)]
-    passages = [each.block for each in questions] + [negative for negative in negatives if negative is not None]
+    read = [(number, each.title, each.block) for number, each in enumerate(questions)]
+    read += [
+        (number, *questions[number].without_answer[which]) for number, which in enumerate(reads) if which is not None
+    ]
+    blocks = [(each.title, each.block) for each in questions]
+    blocks += [each.wrong for each, which in zip(questions, reads, strict=True) if which == len(each.negatives)]
     # as texts are read with blocks when an index is asked: question, suffix, title and block (npm/retrieval/reading.py)
-    heads = [np.concatenate([asked[number], suffix, questions[number].title]) for number in readers]
-    heads += [each.title for each in questions]
-    passages += [each.block for each in questions]
-    nothing = [suffix[:0]] * (2 * len(questions))
-    heads += asked + [np.concatenate([each.before, each.after]) for each in questions]
-    rows = [np.concatenate(pair) for pair in zip(heads, passages + nothing, strict=True)]
-    marks = [np.arange(len(row)) >= len(head) for row, head in zip(rows, heads, strict=True)]  # bool [.] each
-    offsets = np.cumsum([0, *map(len, rows)])  # i64 [R + 1]
+    rows = [(np.concatenate([asked[number], suffix, title]), passage) for number, title, passage in read]
+    rows += blocks + [(ids, suffix[:0]) for ids in asked]
+    rows += [(np.concatenate([each.before, each.after]), suffix[:0]) for each in questions]
+    offsets = np.cumsum([0, *(len(head) + len(passage) for head, passage in rows)])  # i64 [R + 1]
     around = {"prefix_ids": tuple(encoder.prefix_ids), "suffix_ids": tuple(encoder.suffix_ids)}
-    input_ids, attention_mask = padded_rows(np.concatenate(rows), offsets, pad_id=encoder.pad_id, **around)
+    token_ids = np.concatenate([ids for pair in rows for ids in pair])  # i64 [.] of all rows
+    input_ids, attention_mask = padded_rows(token_ids, offsets, pad_id=encoder.pad_id, **around)
+    marks = np.concatenate([np.repeat([0, 1], [len(head), len(passage)]) for head, passage in rows])  # i64 [.]
     unmarked = {name: (0,) * len(ids) for name, ids in around.items()}
-    is_block, _ = padded_rows(np.concatenate(marks).astype(np.int64), offsets, pad_id=0, **unmarked)  # i64 [R, L]
+    is_block, _ = padded_rows(marks, offsets, pad_id=0, **unmarked)  # i64 [R, L]
     start_slots = torch.tensor([len(encoder.prefix_ids) + len(each.before) for each in questions])  # i64 [n]
-    answers = [(number, answer) for number, each in enumerate(questions) for answer in each.answers]
-    answer_ids = torch.nn.utils.rnn.pad_sequence(
-        [torch.from_numpy(answer) for _, answer in answers], batch_first=True, padding_value=-1
+    phrases = [(number, answer, True) for number, each in enumerate(questions) for answer in each.answers]
+    phrases += [(number, rival, False) for number, each in enumerate(questions) for rival in each.rivals]
+    phrase_ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.from_numpy(phrase) for _, phrase, _ in phrases], batch_first=True, padding_value=-1
     )  # i64 [a, longest]
     return QuestionBatch(
         input_ids=input_ids,
@@ -51,9 +51,10 @@ def question_batch(
         block_tokens=is_block.bool(),
         start_slots=start_slots,
         end_slots=start_slots + encoder.query_masks - 1,
-        readers=torch.tensor(readers),
-        answer_token_ids=answer_ids,
-        answer_questions=torch.tensor([number for number, _ in answers]),
+        readers=torch.tensor([number for number, _, _ in read]),
+        phrase_token_ids=phrase_ids,
+        phrase_questions=torch.tensor([number for number, _, _ in phrases]),
+        is_answer=torch.tensor([is_answer for _, _, is_answer in phrases]),
     )
 
 
@@ -77,8 +78,8 @@ class QuestionSource:
         self.micro_steps_per_epoch = len(table) // self.questions_per_step
         if self.micro_steps_per_epoch == 0:
             raise CorpusError(
-                f"questions: expected at least {self.questions_per_step} for a batch, got {len(table)}: give more,"
-                " or reduce supervision.questions_per_device_batch"
+                f"questions must be at least {self.questions_per_step} for a batch, got {len(table)}: give more, or"
+                " reduce supervision.questions_per_device_batch"
             )
 
     def views(self, micro_step: int) -> dict[str, View]:
@@ -88,16 +89,17 @@ class QuestionSource:
         rows = rng.choice(
             len(self.table), self.questions_per_step, replace=False, p=self.table.probabilities
         )  # i64 [N]
-        draws = rng.random((self.questions_per_step, 2))  # f64 [N, 2]: whether a negative is read, and which
+        # whether a passage without an answer is read too, and which
+        draws = rng.random((self.questions_per_step, 2))  # f64 [N, 2]
         own = slice(self.rank * size, (self.rank + 1) * size)
         questions = [self.table[row] for row in rows[own].tolist()]
-        negatives = [
-            each.negatives[int(which * len(each.negatives))]
-            if each.negatives and reads < self.settings.negative_fraction
+        reads = [
+            int(which * len(each.without_answer))
+            if each.without_answer and draw < self.settings.negative_fraction
             else None
-            for each, (reads, which) in zip(questions, draws[own].tolist(), strict=True)
+            for each, (draw, which) in zip(questions, draws[own].tolist(), strict=True)
         ]
-        return {QUESTIONS: question_batch(questions, negatives, self.encoder)}
+        return {QUESTIONS: question_batch(questions, reads, self.encoder)}
 
 
 class AlternatingSource:
@@ -133,13 +135,11 @@ def question_source(
     """The source of `files`, and a note about it. Raises as `question_table` does."""
     special_tokens = len(encoder.prefix_ids) + 2 * len(encoder.suffix_ids) + encoder.query_masks
     longest = settings.max_block_tokens + settings.max_question_tokens + title_tokens + 1 + special_tokens
-    check_range(
-        longest <= encoder.max_input_tokens,
-        "supervision.max_block_tokens",
-        expected=f"a question and a passage of at most {encoder.max_input_tokens} tokens, which the encoder takes",
-        got=f"{longest} tokens with max_question_tokens, title and special tokens",
-        fix="make it or supervision.max_question_tokens smaller",
-    )
+    if longest > encoder.max_input_tokens:
+        raise SettingError(
+            f"a question and a passage may have {longest} tokens with title and special tokens, and the encoder takes"
+            f" {encoder.max_input_tokens}: reduce supervision.max_block_tokens or supervision.max_question_tokens"
+        )
     table = question_table(files, encoder.tokenizer, settings, title_tokens=title_tokens)
     source = QuestionSource(table, encoder, settings, seed=seed, rank=rank, world_size=world_size)
     note = f"{len(table):,} questions of {len(table.token_ids):,} tokens, {source.questions_per_step} a micro-step"

@@ -19,6 +19,9 @@ ROW: dict[str, Any] = {
     "title": "Iceland",
     "block": "Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.",
     "negatives": ["Paris is the capital of France.", "Oslo lies at the end of the Oslofjord."],
+    "rivals": ["Faxaflói", "Oslo"],
+    "wrong_title": "Norway",
+    "wrong_block": "Oslo lies at the end of the Oslofjord.",
     "kind": "name",
 }
 
@@ -44,6 +47,9 @@ def test_a_row_is_kept_as_the_tokens_of_its_texts(tmp_path: Path, tokenizer: Any
     assert found.block.tolist() == ids(row["block"])
     assert ids(" Reykjavík") in [answer.tolist() for answer in found.answers]
     assert [each.tolist() for each in found.negatives] == [ids(ROW["negatives"][1])]  # the other has an answer in it
+    assert ids(" Faxaflói") in [rival.tolist() for rival in found.rivals]
+    assert not any(np.array_equal(rival, ids(" Oslo")) for rival in found.rivals)  # which the block has not
+    assert [each.tolist() for each in found.wrong] == [ids("Norway") + ids("."), ids(ROW["wrong_block"])]
     assert table.token_ids.dtype == np.uint16
 
 
@@ -89,6 +95,8 @@ def test_a_row_whose_answer_is_no_tokens_of_its_block_is_skipped_and_counted(tmp
         {"block": ""},
         {"title": 3},
         {"negatives": [""]},
+        {"rivals": "Oslo"},
+        {"wrong_block": ["Oslo"]},
     ],
 )
 def test_a_row_in_another_form_is_refused_with_its_file_and_line(tmp_path: Path, wrong: dict[str, Any]) -> None:

@@ -27,12 +27,19 @@ FRAME: Any = SimpleNamespace(
 
 
 def question(
-    before: list[int], after: list[int], block: list[int], *answers: list[int], title: tuple[int, ...] = ()
+    before: list[int],
+    after: list[int],
+    block: list[int],
+    *answers: list[int],
+    title: tuple[int, ...] = (),
+    wrong: tuple[list[int], list[int]] = ([], []),
+    negatives: Sequence[list[int]] = (),
+    rivals: Sequence[list[int]] = (),
 ) -> Question:
     """A question from token ids."""
-    before_ids, after_ids, block_ids = (np.array(ids, dtype=np.int64) for ids in (before, after, block))
-    title_ids = np.array(title, dtype=np.int64)
-    return Question(before_ids, after_ids, title_ids, block_ids, [], [np.array(answer) for answer in answers])
+    texts = [np.array(ids, dtype=np.int64) for ids in (before, after, title, block, *wrong)]
+    lists = [[np.array(ids, dtype=np.int64) for ids in given] for given in (negatives, rivals, answers)]
+    return Question(*texts[:4], (texts[4], texts[5]), *lists)
 
 
 def terms_of(
@@ -54,7 +61,7 @@ def terms_of(
 
 
 def test_the_terms_of_one_question_worked_by_hand() -> None:
-    batch = question_batch([question([5], [], [6, 7], [7])], [np.array([8])], FRAME)
+    batch = question_batch([question([5], [], [6, 7], [7], negatives=[[8]], rivals=[[6]])], [0], FRAME)
     assert batch.input_ids.tolist() == [
         [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, 6, 7, LAST_ID],
         [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, 8, LAST_ID, PAD_ID],
@@ -67,12 +74,12 @@ def test_the_terms_of_one_question_worked_by_hand() -> None:
     states[1, :, 0] = torch.tensor([2.0, 0, 1, 3, 0, 1, 0, 0])  # "not here" 2, queries 1 and 3, key 1
     states[2, :, 0] = torch.tensor([9.0, 1, 2, 9, 0, 0, 0, 0])  # keys 1 and 2
     states[3, :, 0] = torch.tensor([9.0, 9, 3, -1, 9, 0, 0, 0])  # queries 3 and -1
-    found = terms_of(batch, states, distances=torch.tensor([0.25]), distill_weight=1.0)
+    found = terms_of(batch, states, distances=torch.tensor([0.25]), distill_weight=1.0, rival_weight=2.0)
     # logits of the joint pass and of the index, for start and end
     pairs = [((3.0, 4.0), (3.0, 6.0)), ((6.0, 8.0), (-1.0, -2.0))]
     expected = {
-        "answer_start": log_sum([1, 3, 4]) - 4,
-        "answer_end": log_sum([2, 6, 8]) - 8,
+        "answer_start": math.log(math.exp(1) + 2 * math.exp(3) + math.exp(4)) - 4,  # 6 counts twice
+        "answer_end": math.log(math.exp(2) + 2 * math.exp(6) + math.exp(8)) - 8,
         "absent": (log_sum([2, 1]) - 2 + log_sum([6, 3]) - 6) / 2,
         "query_alone": (log_sum([3, 6]) - 6 + log_sum([-1, -2]) + 2) / 2,
         "query_read": (log_sum([1, 2]) - 2 + log_sum([2, 4]) - 4) / 2,
@@ -104,40 +111,57 @@ def divergence(p: Sequence[float], q: Sequence[float]) -> float:
     return sum(math.exp(a - log_sum(p)) * (a - log_sum(p) - b + log_sum(q)) for a, b in zip(p, q, strict=True))
 
 
+def shown_passages(
+    questions: list[Question], reads: list[int | None]
+) -> tuple[list[tuple[int, np.ndarray, list[int]]], list[tuple[np.ndarray, list[int]]]]:
+    """What is read with which question, and the blocks of the batch, as titles and texts."""
+    readers = [(number, each.title, each.block.tolist()) for number, each in enumerate(questions)]
+    blocks = [(each.title, each.block.tolist()) for each in questions]
+    for number, which in enumerate(reads):
+        each = questions[number]
+        if which is not None and which < len(each.negatives):
+            readers.append((number, each.title, each.negatives[which].tolist()))
+        elif which is not None:
+            readers.append((number, each.wrong[0], each.wrong[1].tolist()))
+            blocks.append((each.wrong[0], each.wrong[1].tolist()))
+    return readers, blocks
+
+
 def plain_terms(
-    questions: list[Question], negatives: list[np.ndarray | None], states: torch.Tensor, scale: float
+    questions: list[Question], reads: list[int | None], states: torch.Tensor, scale: float, rival_weight: float
 ) -> dict[str, float]:
     """The means of all terms but the teacher's, one question, one block and one key at a time."""
     count = len(questions)
-    readers = [*range(count), *(number for number, each in enumerate(negatives) if each is not None)]
+    readers, titled = shown_passages(questions, reads)
     sums = dict.fromkeys(("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank", "distill"), 0.0)
-    blocks = [each.block.tolist() for each in questions]
     clean = [
-        [states[len(readers) + number, 1 + len(each.title) + at] for at in range(len(each.block))]
-        for number, each in enumerate(questions)
+        [states[len(readers) + number, 1 + len(title) + at] for at in range(len(block))]
+        for number, (title, block) in enumerate(titled)
     ]
+    asked_alone = len(readers) + len(titled)
 
     def score(a: torch.Tensor, b: torch.Tensor) -> float:
         return scale * float(a @ b)
 
-    for row, number in enumerate(readers):
+    for row, (number, title, text) in enumerate(readers):
         each = questions[number]
-        text = blocks[number] if row < count else cast(np.ndarray, negatives[number]).tolist()
-        key = 1 + len(each.before) + 2 + len(each.after) + 1 + len(each.title)
+        key = 1 + len(each.before) + 2 + len(each.after) + 1 + len(title)
         for side, name in enumerate(("answer_start", "answer_end")):
             query = states[row, 1 + len(each.before) + side]
             logits = [score(query, states[row, key + at]) for at in range(len(text))]
             absent = score(query, states[row, 0])
             edges = {edge[side] for edge in occurrences(each.answers, text)}
+            hard = {edge[side] for edge in occurrences(each.rivals, text)} - edges
+            weighted = [logit + math.log(rival_weight) * (at in hard) for at, logit in enumerate(logits)]
             if row >= count:
                 assert not edges
-                sums["absent"] += (log_sum([absent, *logits]) - absent) / 2
+                sums["absent"] += (log_sum([absent, *weighted]) - absent) / 2
                 continue
-            sums[name] += log_sum([absent, *logits]) - log_sum([logits[at] for at in edges])
-            alone = states[len(readers) + count + number, 1 + len(each.before) + side]
+            sums[name] += log_sum([absent, *weighted]) - log_sum([logits[at] for at in edges])
+            alone = states[asked_alone + number, 1 + len(each.before) + side]
             for term, asking in (("query_alone", alone), ("query_read", query)):
                 near, all_of_them = [], []
-                for other, other_text in enumerate(blocks):
+                for other, (_, other_text) in enumerate(titled):
                     hits = {edge[side] for edge in occurrences(each.answers, other_text)}
                     for at, vector in enumerate(clean[other]):
                         if other == number and at in hits:
@@ -147,19 +171,13 @@ def plain_terms(
                 sums[term] += (log_sum(all_of_them) - log_sum(near)) / 2
             stored = [score(alone, vector) for vector in clean[number]]
             sums["distill"] += divergence(logits, stored) / 2
-    pooled = [
-        [
-            states[len(readers) + kind * count + number, :size].mean(0)
-            for number, each in enumerate(questions)
-            for size in [2 + (len(each.title) + len(each.block) if kind == 0 else len(each.before) + len(each.after))]
-        ]
-        for kind in (0, 2)
-    ]
     for number, each in enumerate(questions):
+        unmasked = states[asked_alone + count + number, : 2 + len(each.before) + len(each.after)].mean(0)
         cosines = {
-            other: 20 * float(torch.cosine_similarity(pooled[1][number], pooled[0][other], dim=0))
-            for other in range(count)
-            if other == number or not occurrences(each.answers, blocks[other])
+            other: 20 * float(torch.cosine_similarity(unmasked, states[len(readers) + other, :size].mean(0), dim=0))
+            for other, (title, block) in enumerate(titled)
+            if other == number or not occurrences(each.answers, block)
+            for size in [2 + len(title) + len(block)]
         }
         sums["rank"] += log_sum(list(cosines.values())) - cosines[number]
     return {name: total / (len(readers) - count if name == "absent" else count) for name, total in sums.items()}
@@ -167,15 +185,19 @@ def plain_terms(
 
 def test_all_terms_equal_plain_loops_with_titles_several_answers_and_answers_in_other_blocks() -> None:
     questions = [
-        question([11], [12, 13], [5, 6, 7, 5, 6], [5, 6], [7], title=(14, 15)),
+        # one of its rivals begins with an answer
+        question(
+            [11], [12, 13], [5, 6, 7, 5, 6], [5, 6], [7], title=(14, 15), negatives=[[10, 8]], rivals=[[6, 7], [7, 5]]
+        ),
         question([], [16], [8, 5, 6], [8]),  # its block contains an answer of the first question
-        question([17, 18], [], [9, 9, 10], [9], title=(14,)),
+        question([17, 18], [], [9, 9, 10], [9], title=(14,), negatives=[[7]], wrong=([15], [5, 6, 8, 7])),
+        question([19], [], [10, 8], [10], wrong=([], [7, 8]), rivals=[[8]]),
     ]
-    negatives = [np.array([10, 8]), None, np.array([5, 6, 8, 7])]
-    batch = question_batch(questions, negatives, FRAME)
+    reads = [0, None, 1, 0]
+    batch = question_batch(questions, reads, FRAME)
     states = torch.randn(*batch.input_ids.shape, 4, generator=torch.Generator().manual_seed(0))
-    found = terms_of(batch, states, scale=0.7, distill_weight=1.0)
-    expected = plain_terms(questions, negatives, states, 0.7)
+    found = terms_of(batch, states, scale=0.7, distill_weight=1.0, rival_weight=3.0)
+    expected = plain_terms(questions, reads, states, 0.7, 3.0)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 

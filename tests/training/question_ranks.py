@@ -30,23 +30,25 @@ MICRO_STEPS = (0, 1)
 
 
 def toy_table() -> QuestionTable:
-    """Twelve rows of few words, so that answers recur in the blocks of others; every third without a negative."""
+    """Twelve rows of few words, so that answers recur in the blocks of others; every third without a wrong block."""
     rng = np.random.default_rng(0)
     texts: list[np.ndarray] = []
-    text_counts, negative_counts = [], []
+    text_counts, list_counts = [], []
     for number in range(12):
         before, after, title, block = (rng.integers(4, LAST_WORD_ID, size) for size in (3, 2, number % 2, 9))
         start, size = rng.integers(0, 6), 1 + number % 3
         answer = block[start : start + size]
-        negatives = [np.setdiff1d(np.arange(4, LAST_WORD_ID), answer)[:5]] if number % 3 else []
-        texts += [before, after, title, block, *negatives, answer]
-        text_counts.append(5 + len(negatives))
-        negative_counts.append(len(negatives))
+        without = np.setdiff1d(np.arange(4, LAST_WORD_ID), answer)[:5]
+        wrong = (without[:1], without[::-1]) if number % 3 else (without[:0], without[:0])
+        negatives, rivals = [without] * (number % 2), [block[start + size :][:1]]
+        texts += [before, after, title, block, *wrong, *negatives, *rivals, answer]
+        text_counts.append(8 + len(negatives))
+        list_counts.append((len(negatives), len(rivals)))
     return QuestionTable(
         token_ids=np.concatenate(texts).astype(np.uint16),
         text_offsets=np.cumsum([0, *map(len, texts)]),
         row_offsets=np.cumsum([0, *text_counts]),
-        negative_counts=np.array(negative_counts, dtype=np.uint8),
+        list_counts=np.array(list_counts),
         probabilities=None,
         skipped=0,
     )
@@ -69,7 +71,7 @@ def gradients(rank: int, world_size: int, micro_step: int) -> dict[str, torch.Te
         return 1 - torch.cosine_similarity(token_mean(states, mask), torch.ones(16), dim=1)  # f32 [n]
 
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=distances)
-    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5), lambda: 0.5, teacher)
+    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5, rival_weight=2.0), lambda: 0.5, teacher)
     counts = sum_over_ranks(objective.counts(batch), torch.device("cpu"))
     terms = objective(EncodedQuestions(Passes(encoder), batch))
     torch.stack([term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]).sum().backward()

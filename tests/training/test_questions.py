@@ -77,9 +77,9 @@ def test_a_batch_is_a_function_of_seed_and_micro_step_and_ranks_share_it() -> No
         assert torch.equal(batch.input_ids, again.input_ids)
         assert sum(len(part.readers) for part in parts) == len(batch.readers)
         answers = [
-            part.answer_token_ids[row][part.answer_token_ids[row] >= 0].tolist() for part in parts for row in range(3)
+            part.phrase_token_ids[row][part.phrase_token_ids[row] >= 0].tolist() for part in parts for row in range(3)
         ]
-        assert answers == [row[row >= 0].tolist() for row in batch.answer_token_ids]
+        assert answers == [row[row >= 0].tolist() for row in batch.phrase_token_ids[batch.is_answer]]
     first_batch = whole.views(0)["questions"]
     for other in (whole.views(1)["questions"], toy_questions(0, 1, seed=1).views(0)["questions"]):
         assert isinstance(first_batch, QuestionBatch)
