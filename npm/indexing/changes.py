@@ -209,14 +209,12 @@ def commit(
     wanted: IndexManifest,
     *,
     deleted: np.ndarray | None = None,
-    request: str | None = None,
     keeps_before: bool = True,
 ) -> IndexManifest:
     """Make the manifest `wanted` that of the generation after `before`, and remove folders that no one needs any more.
 
     `wanted` is that of `before` with what the change replaces. `deleted` i64 [n] are the ascending numbers of deleted
-    documents, None as before; `request` is the digest of what was to be deleted. `keeps_before` leaves the folders of
-    `before` for readers that are just opening it.
+    documents, None as before. `keeps_before` leaves the folders of `before` for readers that are just opening it.
     """
     folder, name = before.folder, before.manifest.deleted
     deleted = before.deleted_documents() if deleted is None else deleted
@@ -225,7 +223,7 @@ def commit(
     elif not np.array_equal(deleted, before.deleted_documents()):
         *_, place = new_folders(before)
         remove(place)  # a killed change's, which may have been about fewer documents
-        write_deleted(place, deleted, request=request)
+        write_deleted(place, deleted)
         name = before.name_of(place)
     number = before.manifest.generation + 1
     wanted = replace(wanted, generation=number, deleted=name, deleted_documents=len(deleted))
@@ -282,9 +280,9 @@ def add_documents(
 def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResult:
     """Delete the documents with the ids given from the index in `folder`.
 
-    The same call again, as after a kill, has nothing to do. Raises SettingError, and changes nothing, if one of them
-    is unknown or was deleted by another call, or nothing would be left;
-    ArtifactError if `folder` holds no finished index, or a compact that is unfinished.
+    Those that are deleted already count as done, so that the same call can be repeated after a kill. Raises
+    SettingError, and changes nothing, if one of them is unknown or nothing would be left; ArtifactError if `folder`
+    holds no finished index, or a compact that is unfinished.
     """
     folder = Path(folder)
     ids = _ids(settings)
@@ -295,18 +293,20 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
         store = BlockStore.open(*(segment.corpus for segment in generation.segments))
         live = live_documents(generation, store)  # bool [documents]
         numbers = store.find_documents(ids, among=live)  # i64 [ids]
+        is_unknown = store.find_documents(ids) < 0  # bool [ids]
         request = digest_of(sorted(ids))
-        if (numbers < 0).all() and generation.deletion_request() == request:
+        if is_unknown.any() and generation.manifest.deletion != request:
+            names = named([repr(ids[place]) for place in np.flatnonzero(is_unknown).tolist()])
+            raise SettingError(f"ids: {names} not in the index; nothing was deleted")
+        numbers = numbers[numbers >= 0]  # i64 [found]
+        if not len(numbers):
             return ChangeResult(generation.manifest, was_finished=True)
-        if (numbers < 0).any():
-            refused = [ids[place] for place in np.flatnonzero(numbers < 0).tolist()]
-            names = named(list(map(repr, refused)))
-            raise SettingError(f"ids: {names} not in the index, or already deleted; nothing was deleted")
         live[numbers] = False
         if not store.blocks_of_documents(live).any():
             raise SettingError(f"ids: no document would be left; remove the folder {folder} instead")
-        manifest = commit(generation, generation.manifest, deleted=np.flatnonzero(~live), request=request)
-    return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
+        wanted = replace(generation.manifest, deletion=request)
+        manifest = commit(generation, wanted, deleted=np.flatnonzero(~live))
+    return ChangeResult(manifest, was_finished=False, deleted_documents=len(numbers), advice=advice(folder))
 
 
 def partition_index(folder: str | Path, partitions: int, *, progress: Progress = silent) -> ChangeResult:

@@ -153,6 +153,7 @@ class IndexManifest:
     search_folder: str = ""
     deleted: str | None = None  # None: no document is
     deleted_documents: int = 0
+    deletion: str | None = None  # digest of the ids of the last delete, which may be repeated after a compact
     searching: Searching = Searching()
     encoder: EncoderRecord = EncoderRecord("", "", "")
     dimensions: int | None = None  # to which vectors are cut; None: whole ones
@@ -173,6 +174,7 @@ class IndexManifest:
             search_folder=settings.typed("search_folder", SearchName),
             deleted=settings.typed("deleted", DeletedName | None),
             deleted_documents=settings.typed("counts.deleted_documents", Count),
+            deletion=settings.typed("deletion", str | None),
             searching=settings.typed("searching", Searching),
             encoder=settings.typed("encoder", EncoderRecord),
             dimensions=read_record(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
@@ -263,15 +265,6 @@ class Generation:
         check_folder(folder, kind=DELETED_KIND, hash_all=True)
         return np.asarray(open_array(folder, "deleted"), dtype=np.int64)  # i64 [deleted]
 
-    def deletion_request(self) -> str | None:
-        """The digest of the ids that the last delete was asked for; None if nothing is deleted."""
-        name = self.manifest.deleted
-        return (
-            None
-            if name is None
-            else read_manifest(self.folder / name, kind=DELETED_KIND).settings.typed("request", str | None)
-        )
-
 
 def _total(segments: Sequence[SegmentRecord]) -> Counts:
     """How much segments hold together."""
@@ -296,6 +289,7 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
         "quantiser": wanted.quantiser,
         "search_folder": wanted.search_folder,
         "deleted": wanted.deleted,
+        "deletion": wanted.deletion,
         "searching": asdict(wanted.searching),
         "counts": {**counts, "deleted_documents": wanted.deleted_documents},
     }
@@ -309,13 +303,10 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
     return IndexManifest.of(write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts))
 
 
-def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray, *, request: str | None = None) -> Manifest:
-    """Write the numbers of deleted documents [n], ascending without repeats, to `folder`.
-
-    `request` is the digest of what was asked for, so that the same command, given again, is known to be done.
-    """
+def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray) -> Manifest:
+    """Write the numbers of deleted documents [n], ascending without repeats, to `folder`."""
     numbers = np.asarray(documents, dtype=np.int64)  # i64 [n]
-    with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers), "request": request}) as writer:
+    with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers)}) as writer:
         writer.write_array("deleted", numbers)
     return read_manifest(folder, kind=DELETED_KIND)
 

@@ -155,10 +155,10 @@ def _publish(
     groups: list[Files], file_of: Callable[[str], StoredFile], root: bytes, place: Address, copies: _Copies
 ) -> tuple[int, int]:
     there, digest = place.sizes(), sha256_of_bytes(root).encode()
-    if there and (DIGEST_NAME not in there or _content(place / DIGEST_NAME) != digest):
-        raise ArtifactError(f"{place} contains something else ({named(sorted(there))}); publish to a new address")
-    if not there:
+    if there.keys() <= {DIGEST_NAME}:  # where the kill came first, it may be cut
         (place / DIGEST_NAME).write([digest])
+    elif DIGEST_NAME not in there or _content(place / DIGEST_NAME) != digest:
+        raise ArtifactError(f"{place} contains something else ({named(sorted(there))}); publish to a new address")
     left = [{name: each for name, each in group.items() if there.get(name) != each.bytes} for group in groups]
     copies.total = sum(record.bytes for group in left for record in group.values())
     for group in left[:-1]:

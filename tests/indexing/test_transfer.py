@@ -83,7 +83,9 @@ def test_only_what_the_present_generation_names_is_published(built_index: Path, 
     assert {name for name in objects() if name != DIGEST_NAME} == files_of(built_index).keys()
 
 
-def test_files_come_first_and_the_root_manifest_last(built_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_come_first_and_a_publish_killed_in_any_of_them_goes_on(
+    built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[str] = []
     write = Address.write
     monkeypatch.setattr(Address, "write", lambda self, pieces: (written.append(str(self)), write(self, pieces)))
@@ -92,6 +94,14 @@ def test_files_come_first_and_the_root_manifest_last(built_index: Path, monkeypa
     assert (names[0], names[-1]) == (DIGEST_NAME, "manifest.json")
     is_manifest = [name.endswith("manifest.json") for name in names[1:]]
     assert is_manifest == sorted(is_manifest)
+    whole = objects()
+    for count, name in enumerate(names):  # killed while it writes this file
+        MemoryFileSystem.store.clear()
+        for each in names[:count]:
+            write(Address(PLACE) / each, [whole[each]])
+        write(Address(PLACE) / name, [whole[name][:-1]])
+        publish(str(built_index), [], at())
+        assert objects() == whole
 
 
 def test_an_address_holds_one_index_whole_or_begun(built_index: Path, tmp_path: Path, npmlm: CommandLine) -> None:
