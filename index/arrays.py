@@ -6,7 +6,7 @@ Shapes: n rows in all, m rows asked for or in the set.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -142,18 +142,13 @@ def mixed_bits(numbers: np.ndarray) -> np.ndarray:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-RowCheck = Callable[[np.ndarray, np.ndarray], None]
-"""Called with the numbers of rows, i64 [m], ascending where there are several arrays, and the rows [m, *trailing shape]
-that were read; raises if one of them is not what was written."""
-
-
 class ShardedArray:
     """Several arrays with equal dtype and equal trailing shape, addressed as their concatenation along axis 0.
 
-    The arrays are not copied, so they may be memory-mapped files. Rows that `take` and `slice` read pass `check`.
+    The arrays are not copied, so they may be memory-mapped files.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], check: RowCheck | None = None) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         if not arrays:
             raise ValueError("a sharded array needs at least one array")
         first = arrays[0]
@@ -163,7 +158,6 @@ class ShardedArray:
                 raise ValueError(f"shard {number} is {got}, the first one is {wanted}")
         # Plain views: indexing a np.memmap costs several times more, for its subclass bookkeeping.
         self.arrays = tuple(np.asarray(array) for array in arrays)
-        self._check = check
         self._starts = np.cumsum([0, *(len(array) for array in arrays)])  # i64 [shards + 1]
         self.dtype = first.dtype
         self.shape = (int(self._starts[-1]), *first.shape[1:])
@@ -172,11 +166,8 @@ class ShardedArray:
         return self.shape[0]
 
     def shards(self, first: int, stop: int) -> ShardedArray:
-        """The arrays [first, stop) alone, with the same check."""
-        start, check = self._starts[first], self._check
-        return ShardedArray(
-            self.arrays[first:stop], None if check is None else lambda rows, read: check(start + rows, read)
-        )
+        """The arrays [first, stop) alone."""
+        return ShardedArray(self.arrays[first:stop])
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The rows at `indices` i64 [...], any order, repeats allowed: [..., *trailing shape].
@@ -188,10 +179,7 @@ class ShardedArray:
             raise IndexError(f"rows {indices.min()}..{indices.max()} of an array of {len(self)} rows")
         flat = indices.reshape(-1)  # [n]
         if len(self.arrays) == 1:
-            taken = self.arrays[0][flat]  # [n, *trailing]
-            if self._check is not None and len(flat):
-                self._check(flat, taken)
-            return taken.reshape((*indices.shape, *self.shape[1:]))
+            return self.arrays[0][indices]  # [..., *trailing]
         ascending = bool((flat[1:] >= flat[:-1]).all())
         order = slice(None) if ascending else flat.argsort(kind="stable")
         taken = np.empty((len(flat), *self.shape[1:]), dtype=self.dtype)  # [n, *trailing]
@@ -203,8 +191,6 @@ class ShardedArray:
                 # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
                 rows = sorted_rows[start:stop] - self._starts[shard]
                 self.arrays[shard].take(rows, axis=0, out=target[start:stop], mode="clip")
-        if self._check is not None and len(flat):
-            self._check(sorted_rows, target)
         if not ascending:
             taken[order] = target
         return taken.reshape((*indices.shape, *self.shape[1:]))
@@ -219,9 +205,5 @@ class ShardedArray:
             if first < stop and start < first + len(array)
         ]
         if len(pieces) == 1:
-            rows = pieces[0]
-        else:
-            rows = np.concatenate(pieces) if pieces else np.empty((0, *self.shape[1:]), dtype=self.dtype)
-        if self._check is not None and len(rows):
-            self._check(np.arange(start, stop), rows)
-        return rows
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty((0, *self.shape[1:]), dtype=self.dtype)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from index.arrays import RowSet
-from index.checksums import write_checked_rows
 from index.exact import checked_queries, score_rows
 from index.manifest import MANIFEST_NAME, RecordedSettings
 from index.settings import read_record
@@ -28,11 +27,9 @@ from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
-    from index.store import FolderWriter
 
 
 BLOCKS_FILE = "blocks.npy"
-BLOCK_FILES = (BLOCKS_FILE, "blocks.checksums.npy")
 BLOCK_DTYPE = np.dtype(np.float16)
 POOLER_KEY = "block_pooler"
 """Setting in the manifests of vectors; absent where blocks have none."""
@@ -53,11 +50,6 @@ def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
 def block_bytes(dimensions: int) -> int:
     """What is stored of one block."""
     return BLOCK_DTYPE.itemsize * dimensions
-
-
-def write_block_vectors(writer: FolderWriter, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
-    """Write the vectors of the blocks of a shard, `shape` [blocks, d], from `chunks` f16 [c, d] of length 1."""
-    write_checked_rows(writer, "blocks", BLOCK_DTYPE, shape, chunks)
 
 
 class BlockVectors:
@@ -83,7 +75,6 @@ class BlockVectors:
 
         Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that stands earlier in
         the corpus. Of more than `EXACT_ROWS` blocks that are left one may be missed, as `SignSearcher` does.
-        Raises ArtifactError if a vector that is read is damaged.
         """
         masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]
         among = RowSet.of_mask(np.logical_and.reduce(masks)) if masks else None
@@ -93,7 +84,7 @@ class BlockVectors:
     def similarities(self, queries: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Cosines f32 [q, n] of `queries` f32 [q, d] of length 1 with `blocks` i64 [n], in any order, repeats allowed.
 
-        Raises IndexError for a block that does not exist, ArtifactError if a vector is damaged.
+        Raises IndexError for a block that does not exist.
         """
         queries = checked_queries(queries, self.dimensions)
         ascending, places = np.unique(blocks, return_inverse=True)

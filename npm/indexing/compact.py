@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.checksums import write_checked_rows
 from index.files import check_room
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.manifest import read_manifest
 from index.settings import resolved_settings
-from index.store import finished_folder, verify_folder, write_folder
+from index.store import FolderWriter, finished_folder, verify_folder, write_folder
 from npm.core.settings import settings_from
 from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
-from npm.indexing.block_vectors import block_bytes, write_block_vectors
+from npm.indexing.block_vectors import block_bytes
 from npm.indexing.changes import (
     COMPACT,
     ChangeResult,
@@ -270,16 +269,16 @@ def _copy_shard(
     copied = row_numbers[has_row]  # i64 [n]
     with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
         writer.write_array("kept", pack_kept(has_row))  # u8 [ceil(T / 8)]
-        shape = (len(copied), *old.tokens.shape[1:])
-        write_checked_rows(writer, "vectors", old.tokens.dtype, shape, _pieces(old.tokens, copied))
+        _copy_rows(writer, "vectors", old.tokens, copied)
         if old.blocks is not None:
-            shape = (len(blocks), *old.tokens.shape[1:])
-            write_block_vectors(writer, shape, _pieces(old.blocks.vectors, blocks))
+            _copy_rows(writer, "blocks", old.blocks.vectors, blocks)
 
 
-def _pieces(vectors: ShardedArray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """The `rows` i64 [n] of `vectors`, [≤ ROWS_AT_ONCE, d] each."""
-    return (vectors.take(rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE))
+def _copy_rows(writer: FolderWriter, name: str, vectors: ShardedArray, rows: np.ndarray) -> None:
+    """Write the array `name` of the `rows` i64 [n] of `vectors`."""
+    stream = writer.stream_array(name, vectors.dtype, vectors.shape[1:], row_count=len(rows))
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        stream.append(vectors.take(rows[start : start + ROWS_AT_ONCE]))
 
 
 def _digests(generation: Generation, kind: str) -> list[str]:

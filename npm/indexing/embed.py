@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.checksums import ShardChecks, StoredShard, write_checked_rows
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, part_folder, read_manifest
 from index.store import (
@@ -45,7 +44,6 @@ from npm.indexing.block_vectors import (
     POOLER_KEY,
     BlockVectors,
     recorded_pooler,
-    write_block_vectors,
 )
 from npm.indexing.generation import finished_shards
 from npm.indexing.rows import RowMap, pack_kept
@@ -61,8 +59,6 @@ TOKENS_AT_ONCE = 1 << 20
 _FLAG_VALUES = 256
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"
-_ROW_FILES = (_VECTORS_FILE, BLOCKS_FILE)
-"""Files that may be large, and of which single rows are read."""
 _ALIKE = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
 """What the vectors of all segments of an index agree in."""
 _COUNTS_KEY = "pruning_counts"
@@ -146,9 +142,9 @@ def embed_shard(
         vectors, of_blocks = blocks.all_vectors(progress)  # [n, d], f16 [blocks, d] or None
         with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
             writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
-            write_checked_rows(writer, "vectors", vectors.dtype, vectors.shape, [vectors])
+            writer.write_array("vectors", vectors)
             if of_blocks is not None:
-                write_block_vectors(writer, of_blocks.shape, [of_blocks])
+                writer.write_array("blocks", of_blocks)
         return read_manifest(place, kind=VECTOR_SHARD_KIND)
 
 
@@ -245,9 +241,9 @@ def open_vectors(
 ) -> OpenedVectors:
     """The stored vectors of several segments in order, or only those in the shards [first, stop) of them all.
 
-    With `hash_all`, for callers that read all vectors anyway, all are hashed; so they are if all of them together are
-    small, else rows are checked as they are read. Raises ArtifactError if a folder is unfinished or damaged, or its
-    vectors are not of the first folder's kind.
+    With `hash_all`, for callers that read all vectors anyway, all files are hashed; so they are if all of them together
+    are small, else `npmlm verify` finds damage in vectors. Raises ArtifactError if a folder is unfinished or damaged,
+    or its vectors are not of the first folder's kind.
     """
     parts: list[tuple[Path, str]] = []
     first: dict[str, Any] = {}
@@ -267,27 +263,14 @@ def open_vectors(
     }
     for place, shard in opened:
         check_files(place, shard, hashed=lambda name, _: hashed.get(name, True))
-    vectors = _as_one(opened, _VECTORS_FILE, hashed=hashed[_VECTORS_FILE])  # [rows, d]
+    vectors = ShardedArray([open_array(place, "vectors") for place, _ in opened])  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in opened]  # u8 [ceil(T / 8)] each
     rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in opened])
     assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
     blocks = None
     if pooler is not None:
-        blocks = BlockVectors(_as_one(opened, BLOCKS_FILE, hashed=hashed[BLOCKS_FILE]), pooler)
+        blocks = BlockVectors(ShardedArray([open_array(place, "blocks") for place, _ in opened]), pooler)
     return OpenedVectors(vectors, rows, blocks)
-
-
-def _as_one(shards: Sequence[tuple[Path, Manifest]], name: str, *, hashed: bool) -> ShardedArray:
-    """The arrays in the files `name` of all shards; rows are checked as they are read, unless files were `hashed`."""
-    opened = [StoredShard.open(place, name, shard) for place, shard in shards]
-    return ShardedArray([shard.array for shard in opened], None if hashed else ShardChecks(opened))
-
-
-def open_vector_shard(place: Path) -> ShardedArray:
-    """The vectors [n, d] of one shard, checked as they are read. Raises ArtifactError if it is missing or damaged."""
-    manifest = read_manifest(place, kind=VECTOR_SHARD_KIND)
-    check_files(place, manifest, hashed=lambda name, _: name not in _ROW_FILES)
-    return _as_one([(place, manifest)], _VECTORS_FILE, hashed=False)
 
 
 @dataclass(frozen=True, slots=True)

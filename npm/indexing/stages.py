@@ -46,7 +46,6 @@ from npm.indexing.embed import (
     finish_vectors,
     frequent_token_ids,
     kept_tokens,
-    open_vector_shard,
     open_vectors,
     recorded_vectors,
     shard_folder,
@@ -242,8 +241,8 @@ def code_segments(
         digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
         recorded = code_shard_settings(quantiser, digest)
         with folder_lock(place):
-            vectors = open_vector_shard(folder)  # [n, d]
-            write_code_shard(place, vectors, quantiser, settings=recorded)  # a finished one is kept
+            check_folder(folder, kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
+            write_code_shard(place, open_array(folder, "vectors"), quantiser, settings=recorded)
         return_freed_memory()
         done += count
         progress("codes", done, sum(counts))

@@ -95,7 +95,7 @@ def test_a_flipped_byte_in_the_encoder_inside_is_found(npmlm: CommandLine, faiss
     npmlm("fill", f"index={index}", QUESTION).refused("model.safetensors", "is damaged", "SHA-256")
 
 
-def test_a_flipped_byte_in_large_vectors_is_found_by_verify_and_by_fill(
+def test_a_flipped_byte_in_large_vectors_is_found_by_verify_and_by_an_exact_search(
     npmlm: CommandLine, built_index: Path, faiss_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 1)
@@ -105,7 +105,8 @@ def test_a_flipped_byte_in_large_vectors_is_found_by_verify_and_by_fill(
         shutil.copytree(source, index)
         flip(index / SEGMENT / "vectors" / "00000" / "vectors.npy", -2)  # the low byte of a number
         npmlm("verify", f"index={index}").refused("vectors.npy", "is damaged", "SHA-256")
-        npmlm("fill", f"index={index}", "retrieval=dense", QUESTION).refused("vectors.npy", "is damaged", "SHA-256")
+        if name == "exact":  # reads them all
+            npmlm("fill", f"index={index}", "retrieval=dense", QUESTION).refused("vectors.npy", "is damaged", "SHA-256")
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "missing"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from index import sign_codes
 from index.arrays import RowSet, ShardedArray
 from index.faiss_library import sign_scanner
 from index.sign_codes import SignSearcher
-from npm.core.errors import ArtifactError
 
 
 def unit(values: np.ndarray) -> np.ndarray:
@@ -111,16 +108,3 @@ def test_without_faiss_all_rows_are_scored(rng: np.random.Generator, monkeypatch
         hits = searcher.top(queries, 4, allowed)
         rows = list(range(300)) if allowed is None else allowed.rows().tolist()
         assert hits.rows.tolist() == [plain_top(values, query, 4, rows) for query in queries]
-
-
-def test_a_damaged_row_is_refused_when_it_is_scored(rng: np.random.Generator) -> None:
-    values = clustered(rng, 300, 16)
-
-    def refuse(numbers: np.ndarray, rows: Any) -> None:
-        if 7 in numbers:
-            raise ArtifactError("damaged")
-
-    searcher = SignSearcher(ShardedArray([values], refuse), exact_rows=10, candidates=8)
-    searcher.top(-values[7:8].astype(np.float32), 1)
-    with pytest.raises(ArtifactError, match="damaged"):
-        searcher.top(values[7:8].astype(np.float32), 1)

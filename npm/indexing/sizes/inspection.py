@@ -21,7 +21,7 @@ from index.sign_codes import EXACT_ROWS
 from index.store import verify_folder
 from npm.core.errors import ArtifactError
 from npm.corpus.store import BlockStore
-from npm.indexing.block_vectors import BLOCK_FILES, recorded_pooler
+from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Count, Generation
 from npm.indexing.partitions import check_partitions, partitions_of
@@ -87,7 +87,7 @@ def footprint(generation: Generation) -> Footprint:
     for name in generation.manifest.parts:
         part = Path(name).name if name.startswith(f"{SEGMENTS_FOLDER}/") else Path(name).parts[0]
         sizes = file_sizes(generation.folder / name)
-        of_blocks = sum(size for path, size in sizes.items() if path.name in BLOCK_FILES)
+        of_blocks = sum(size for path, size in sizes.items() if path.name == BLOCKS_FILE)
         if of_blocks:
             disk["block vectors"] = disk.get("block vectors", 0) + of_blocks
         disk[part] = disk.get(part, 0) + sum(sizes.values()) - of_blocks
