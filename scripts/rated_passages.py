@@ -14,8 +14,8 @@ import re
 import sys
 from pathlib import Path
 
-from npm.core.errors import UserError
-from npm.corpus.rows import TaskDataError, read_rows
+from npm.core.errors import CorpusError, UserError
+from npm.corpus.readers import read_rows
 from npm.corpus.text import sentence_bounds
 from npm.evaluation.settings import RATED_WORDS
 
@@ -28,7 +28,7 @@ def main(path: str) -> None:
     for line, row in read_rows(Path(path)):
         if not all(isinstance(row.get(name), str) for name in ("id", "text")):
             got, fix = f"{dict(row)!r:.120}", "correct the row"
-            raise TaskDataError("this is no review", expected="id and text", got=got, where=f"{path}:{line}", fix=fix)
+            raise CorpusError("this is no review", expected="id and text", got=got, where=f"{path}:{line}", fix=fix)
         number = line - 1 if row["id"].startswith("imdb") else int(re.sub(r"\D", "", row["id"]) or 0)
         rating = row.get("rating", LOW if number < HALF else HIGH)
         text, stop = row["text"], 0

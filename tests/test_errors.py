@@ -17,7 +17,6 @@ from npm.core.errors import (
     UserError,
     put_under,
 )
-from npm.corpus.rows import TaskDataError
 from npm.evaluation.demo import QuestionFileError
 from npm.evaluation.tasks.prompts import TemplateError
 from npm.evaluation.tasks.task_file import TaskFileError
@@ -25,7 +24,7 @@ from npm.evaluation.zero_shot.parametric import LabelWordError
 
 KINDS = (
     *(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
-    *(LabelWordError, QuestionFileError, TaskDataError, TaskFileError, TemplateError),
+    *(LabelWordError, QuestionFileError, CorpusError, TaskFileError, TemplateError),
 )
 
 

@@ -53,10 +53,9 @@ ONLY_IN = {
     "bm25s": (),
     "hydra": ("npm/cli/settings.py",),
     "omegaconf": ("npm/cli/settings.py",),
-    "datasets": ("npm/corpus/sources.py",),
+    "datasets": ("npm/corpus/readers.py",),
     "fsspec": ("npm/corpus/addresses.py",),
-    "pyarrow": ("npm/corpus/sources.py",),
-    "zstandard": ("npm/corpus/sources.py",),
+    "pyarrow": ("npm/corpus/readers.py",),
     "tokenizers": (
         "npm/corpus/blocks.py",
         "npm/corpus/tokenizers.py",

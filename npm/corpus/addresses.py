@@ -1,8 +1,4 @@
-"""Files of an object store, by their address: found, read and written through fsspec, which is imported here alone.
-
-An `Address` offers what reading a corpus asks of a `Path`, so that one code reads both. Addresses of files on this
-machine, file:///…, are read as the paths that they are.
-"""
+"""Files of an object store by their address, through fsspec; an `Address` has what reading needs of a `Path`."""
 
 from __future__ import annotations
 
@@ -14,26 +10,20 @@ from typing import IO, Any
 from npm.core.errors import SettingError, StorageError
 
 DRIVERS = {"s3": "s3fs", "gs": "gcsfs", "file": "", "memory": ""}
-"""Kinds of addresses, and the package that each needs beside fsspec."""
+"""Kinds of addresses, and the package that each needs next to fsspec."""
 DRIVER_MODULES = ("s3fs", "botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
-"""Where errors of the drivers come from that are no OSErrors, such as missing credentials."""
-VERSION_KEYS = ("ETag", "etag", "mtime", "created")
-"""What stores say of a file that is another once the file was written again."""
+"""Packages whose exceptions are not OSErrors, such as missing credentials."""
 KINDS = ", ".join(f"{scheme}://…" for scheme in DRIVERS)
 
 
 def is_address(name: str) -> bool:
-    """Whether `name` has the form of an address.
-
-    >>> is_address("s3://bucket/x.jsonl"), is_address("hub:wikipedia"), is_address("a/b.jsonl")
-    (True, False, False)
-    """
+    """Return True if `name` has the form of an address, such as s3://bucket/x.jsonl."""
     return "://" in name
 
 
 @contextmanager
 def store_errors(address: object) -> Iterator[None]:
-    """Turn what an object store or its driver refuses about `address` into a StorageError."""
+    """Turn errors of an object store or its driver about `address` into a StorageError."""
     try:
         yield
     except Exception as error:
@@ -46,10 +36,10 @@ def store_errors(address: object) -> Iterator[None]:
 
 
 class Address:
-    """One file at an address, or the place that many have in common."""
+    """One file at an address, or the common prefix of many; all methods raise StorageError."""
 
     def __init__(self, text: str) -> None:
-        """Raises SettingError for no address of a known kind, StorageError if the driver of its store is missing."""
+        """Raises SettingError for an address of an unknown kind, StorageError if its driver is missing."""
         import fsspec
 
         scheme, _, rest = text.partition("://")
@@ -72,7 +62,7 @@ class Address:
         return Address(f"{self}/{name}")
 
     def info(self) -> dict[str, Any]:
-        """What the store says of it; nothing if it is not there. Raises StorageError, as all that follow."""
+        """Return what the store knows of it; nothing if it does not exist."""
         with store_errors(self):
             try:
                 return dict(self.fs.info(str(self)))
@@ -80,22 +70,22 @@ class Address:
                 return {}
 
     def exists(self) -> bool:
-        """Whether a file, or something below it, is there."""
+        """Return True if a file, or something below it, exists."""
         return bool(self.info())
 
     def is_dir(self) -> bool:
-        """Whether it is the place of other files."""
+        """Return True if it is the prefix of other files."""
         return self.info().get("type") == "directory"
 
     def matches(self) -> list[Address]:
-        """The files that it names as a glob, sorted."""
+        """Return the files that match it as a glob, sorted."""
         with store_errors(self):
             self.fs.invalidate_cache()
             found = self.fs.glob(str(self), detail=True)
         return [Address(self.fs.unstrip_protocol(name)) for name in sorted(found) if found[name]["type"] == "file"]
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of all files below it, by the rest of their path."""
+        """Return the bytes of all files below it, by the rest of their path."""
         with store_errors(self):
             self.fs.invalidate_cache()
             try:
@@ -107,12 +97,12 @@ class Address:
 
     @contextmanager
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
-        """It opened, to be read from its beginning or written whole."""
+        """Open it for reading from the beginning, or for writing."""
         with store_errors(self), self.fs.open(str(self), mode) as stream:
             yield stream
 
     def write(self, pieces: Iterable[bytes]) -> None:
-        """Write a file, in place of one that may be there; if `pieces` raises, a part of it may be left."""
+        """Write or replace the file; if `pieces` raises, a part of it may be left."""
         with self.open("wb") as stream:
             for piece in pieces:
                 stream.write(piece)
@@ -122,18 +112,10 @@ StoredFile = Path | Address
 
 
 def stored_file(name: str) -> StoredFile:
-    """The file that `name` stands for, on this machine or at an address."""
+    """Return the path or the address that `name` is."""
     return Address(name) if is_address(name) else Path(name)
 
 
-def file_state(file: StoredFile) -> tuple[int, int | str]:
-    """Bytes of a file, and what is another once it was written again.
-
-    That is the time of the last change in ns; at an address the ETag, else a time, and nothing where a store tells
-    neither.
-    """
-    if isinstance(file, Path):
-        found = file.stat()
-        return found.st_size, found.st_mtime_ns
-    info = file.info()
-    return info.get("size", 0), next((str(info[key]) for key in VERSION_KEYS if info.get(key)), "")
+def file_size(file: StoredFile) -> int:
+    """Return the bytes of a file; 0 where a store does not know."""
+    return file.stat().st_size if isinstance(file, Path) else file.info().get("size") or 0

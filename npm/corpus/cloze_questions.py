@@ -21,7 +21,7 @@ import numpy as np
 
 from npm.core.types import MASK_TEXT
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.rows import read_rows
+from npm.corpus.readers import read_rows
 from npm.corpus.text import is_stop_word, sentence_bounds
 
 ARTICLE_CHARS, READ_CHARS = 9000, 14000

@@ -1,14 +1,9 @@
-"""Documents from files and hub data sets, streamed one by one in a fixed order.
-
-Each source yields records: a number (line, paragraph or row) and a mapping of fields. What makes a record a document
-is decided in one place, so the same faults get the same messages in all formats.
-"""
+"""Documents from files and hub data sets, streamed one by one in a fixed order."""
 
 from __future__ import annotations
 
 import json
-import os
-from array import array
+import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,28 +12,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from index.files import storage_errors
-from npm.core.errors import ArtifactError, CorpusError, UserError, named
+import numpy as np
+
+from npm.core.errors import ArtifactError, CorpusError
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import Document
-from npm.corpus.rows import Row, json_rows, table_rows
-from npm.corpus.sources import (
-    FileState,
-    OnBad,
-    Source,
-    file_states,
-    find_sources,
-    read_hub,
-    read_parquet,
-    refuse_changed_files,
-)
+from npm.corpus.readers import OnBad, Row, Rows, read_records
+from npm.corpus.sources import Source, find_sources
 from npm.corpus.text_files import DocumentSplit, read_texts
 
-MOST_SUMMARISED = 3
-MOST_TOLD = 20
-MOST_CHARS_READ_ON = 1 << 28
-"""How much text is read after the first fault to tell of all of them at once."""
+MAX_SUMMARIZED = 3
 REPEATED_ID = "has an id that came before"
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,47 +57,53 @@ class CorpusSettings(CheckedSettings):
     """Documents read at most, from the beginning; null reads all."""
 
     skip_bad: bool = False
-    """Whether lines and documents that cannot be used are passed over and reported; otherwise the first ends the
-    reading, and the message names the next ones too."""
+    """Skip and report lines and documents that cannot be used; otherwise the first ends the reading."""
 
 
-REPORTED = ("where", "kind", "problem")
-"""Keys of each line of the report."""
+REPORT_START = '{"where": "'
+"""Beginning of every line of the report."""
 
 
 class SkippedRecords:
-    """What `skip_bad` passed over: counted by kind, the first few kept, all of them as JSON lines in a file."""
+    """Records that `skip_bad` skipped: counted by kind, the first few kept, all of them as JSON lines in a file."""
 
     def __init__(self, report: Path | None = None) -> None:
-        """`report` is written from the beginning with the first one; None keeps no list."""
+        """Without a `report` no list is written; it is begun anew with the first record."""
         self._report = report
         self._kinds: Counter[str] = Counter()
         self._first: list[str] = []
 
     @classmethod
     def beside(cls, folder: Path) -> SkippedRecords:
-        """With its report beside `folder`, which holds nothing but what the manifest names: FOLDER.skipped.jsonl."""
+        """Report next to `folder`, which contains nothing but what its manifest lists: FOLDER.skipped.jsonl."""
         place = folder.resolve()
         return cls(place.with_name(f"{place.name}.skipped.jsonl"))
 
-    def add(self, where: str, kind: str, error: UserError) -> None:
-        """One more. Raises StorageError if the report cannot be written."""
-        if len(self._first) < MOST_SUMMARISED:
+    def add(self, where: str, kind: str, detail: str) -> None:
+        """Add a record; an `OnBad`. Raises ArtifactError if the report would replace a file that is none."""
+        if len(self._first) < MAX_SUMMARIZED:
             self._first.append(f"{where} ({kind})")
         if self._report is not None:
             if not self._kinds:
-                _make_way(self._report)
-            line = dict(zip(REPORTED, (where, kind, str(error).removeprefix(f"{where}: ")), strict=True))
+                self._remove_old_report(self._report)
+            line = json.dumps({"where": where, "kind": kind, "problem": detail}, ensure_ascii=False)
             mode = "a" if self._kinds else "x"  # never through a link
-            with storage_errors(self._report):
-                self._report.parent.mkdir(parents=True, exist_ok=True)
-                with self._report.open(mode, encoding="utf-8", errors="backslashreplace") as file:
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            with self._report.open(mode, encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line + "\n")
         self._kinds[kind] += 1
+
+    @staticmethod
+    def _remove_old_report(report: Path) -> None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        is_file = report.is_file() and not report.is_symlink()
+        if is_file and report.read_bytes().startswith(REPORT_START.encode()):
+            report.unlink()
+        elif is_file or report.is_symlink():
+            raise ArtifactError(f"{report} is in the way of the list of skipped documents: move it away")
 
     @property
     def summary(self) -> str:
-        """How many there were of each kind, the first of them and where all stand; "" if there were none."""
+        """Count of each kind, the first records and the path of the report; "" if there were none."""
         if not (total := self._kinds.total()):
             return ""
         kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.most_common())
@@ -120,176 +111,93 @@ class SkippedRecords:
         return f"skipped {total} of the corpus: {kinds}; first {', '.join(self._first)}{place}"
 
 
-def _make_way(report: Path) -> None:
-    """Remove the report of an earlier reading. Raises ArtifactError for anything else in its place."""
-    if not os.path.lexists(report):
-        return
-    try:
-        with report.open(encoding="utf-8") as file:
-            is_ours = not report.is_symlink() and list(json.loads(file.readline())) == list(REPORTED)
-    except (OSError, ValueError, TypeError):
-        is_ours = False
-    if not is_ours:
-        raise ArtifactError(f"{report} is in the way of the list of skipped documents: move it away")
-    with storage_errors(report):
-        report.unlink()
+def _refuse(where: str, kind: str, detail: str) -> None:
+    raise CorpusError(f"{where}: {kind}: {detail}; corpus.skip_bad=true skips and lists what cannot be used")
 
 
 def read_corpus(
-    settings: CorpusSettings,
-    *,
-    sources: Sequence[Source] | None = None,
-    skipped: SkippedRecords | None = None,
-    since: Sequence[FileState] | None = None,
+    settings: CorpusSettings, *, sources: Sequence[Source] | None = None, skipped: SkippedRecords | None = None
 ) -> Iterator[Document]:
-    """The documents of files of all FORMATS and of `hub:` data sets, in a fixed order; of some `sources`, if given.
+    """Yield the documents of files of all FORMATS and of `hub:` data sets in a fixed order, or of given `sources`.
 
-    Text is given as it stands, without any normalisation; of `.txt`, `.md` and `.html` files with the same length, what
-    is not read as HIDDEN (see `npm.corpus.markup`). All paths are checked before anything is read. Raises
-    CorpusError, with file and line, for whatever cannot be read as a document, and for an id that comes twice; with
-    `settings.skip_bad` these go to `skipped` instead. At the end it raises CorpusError if a file is not what it was
-    `since` then, by default since this call.
+    Texts are not normalized; those of `.txt`, `.md` and `.html` files keep their length, with HIDDEN in place of what
+    is not read (see `npm.corpus.markup`). All paths are checked before anything is read. Raises CorpusError, with file
+    and line, for a record that is no document, and for a repeated id; with `settings.skip_bad` these go to `skipped`.
     """
     sources = find_sources(settings.files) if sources is None else sources
-    states = file_states(settings.files) if since is None else since
-    if settings.skip_bad:
-        read = _documents(sources, settings, (skipped or SkippedRecords()).add)
-    else:
-        read = _all_or_none(sources, settings)
-    return _watched(islice(read, settings.max_documents), settings, states)
+    on_bad = (skipped or SkippedRecords()).add if settings.skip_bad else _refuse
+    return islice(_documents(sources, settings, on_bad), settings.max_documents)
 
 
 def refuse_repeated_id(settings: CorpusSettings, sources: Sequence[Source]) -> NoReturn:
     """Raise the CorpusError of the first id that comes twice in `sources`, which are known to repeat one."""
 
-    def on_bad(where: str, kind: str, error: UserError) -> None:  # noqa: ARG001 - an OnBad
+    def on_bad(where: str, kind: str, detail: str) -> None:
         if kind == REPEATED_ID:
-            raise error
+            _refuse(where, kind, detail)
 
     deque(_documents(sources, settings, on_bad), maxlen=0)
     raise AssertionError("no id comes twice")
 
 
-def _watched(read: Iterator[Document], settings: CorpusSettings, states: Sequence[FileState]) -> Iterator[Document]:
-    try:
-        yield from read
-    except CorpusError:
-        refuse_changed_files(settings.files, states)  # the line may be bad because it is being written
-        raise
-    refuse_changed_files(settings.files, states)
-
-
-def _all_or_none(sources: Sequence[Source], settings: CorpusSettings) -> Iterator[Document]:
-    """The documents up to the first fault; then some more text is read to tell of all faults at once."""
-    found: list[tuple[str, str, UserError]] = []
-
-    def on_bad(where: str, kind: str, error: UserError) -> None:
-        found.append((where, kind, error))
-        if len(found) == MOST_TOLD:
-            raise error
-
-    chars_left, end = MOST_CHARS_READ_ON, ""
-    try:
-        for document in _documents(sources, settings, on_bad):
-            if not found:
-                yield document
-                continue
-            chars_left -= len(document.text)
-            if chars_left < 0:
-                end = ", read no further"
-                break
-    except UserError:
-        if not found:
-            raise
-        end = ", read no further"
-    if found:
-        (_, _, first), *others = found
-        places = "".join(f"\n  {where}: {kind}" for where, kind, _ in others)
-        more = f"; {len(others)} more cannot be used{end}:{places}" if others else ""
-        raise CorpusError(f"{first}; corpus.skip_bad=true passes over what cannot be used{more}")
-
-
 def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad) -> Iterator[Document]:
-    seen = SeenIdentifiers()
+    seen = SeenIds()
     for source_number, source in enumerate(sources):
-        is_empty = True
-
-        def bad(where: str, kind: str, error: UserError) -> None:
-            nonlocal is_empty
-            is_empty = False
-            on_bad(where, kind, error)
-
-        for record_number, record in _records(source, settings, bad):
-            is_empty = False
-            where = f"{source.path}:{record_number}"
+        number = 0
+        for number, record in _records(source, settings, on_bad):
+            where = f"{source.path}:{number}"
             try:
-                document = _document(record, settings, place=f"{source.name}:{record_number}")
+                document = _document(record, settings, place=f"{source.name}:{number}")
             except _UnusableError as fault:
-                kind, detail = fault.args
-                bad(where, kind, CorpusError(f"{where}: {kind}: {detail}; correct or remove it"))
+                on_bad(where, *fault.args)
                 continue
-            earlier = seen.add(document.id, source_number, record_number)
+            earlier = seen.add(document.id, source_number << RECORD_BITS | number)
             if earlier is None:
                 yield document
-                continue
-            first = f"{sources[earlier[0]].path}:{earlier[1]}"
-            problem = f"the id {document.id!r} comes twice, first in {first}; leave ids out, or give it another"
-            bad(where, REPEATED_ID, CorpusError(f"{where}: {problem}"))
-        if is_empty:
-            nothing = CorpusError(f"{source.path} has no text; check the file, or leave it out")
-            bad(source.path, "has no text", nothing)
+            else:
+                first = f"{sources[earlier >> RECORD_BITS].path}:{earlier % (1 << RECORD_BITS)}"
+                on_bad(where, REPEATED_ID, f"{document.id!r} is also the id of {first}; leave ids out, or change it")
+        if not number:
+            on_bad(source.path, "has no text", "check the file, or leave it out")
 
 
-def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, Row]]:
-    if source.format == "hub":
-        yield from read_hub(source)
+def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
+    others = (settings.id_field, settings.title_field, *settings.kept_fields)
+    if source.format not in ("txt", "md", "html"):
+        required = [settings.text_field]
+        read = read_records(source, required=required, optional=others, keys="corpus.text_field", on_bad=on_bad)
+        for number, row in read:
+            # an empty cell of a table is no value
+            yield number, {name: cell for name, cell in row.items() if cell} if source.format == "table" else row
         return
+    names = (settings.title_field, *settings.kept_fields)
+    split, join_lines = settings.split, settings.join_lines
+    is_file = source.format != "txt" or split is DocumentSplit.file
     path = source.file
-    if source.format == "parquet":
-        names = (settings.id_field, settings.title_field, settings.text_field, *settings.kept_fields)
-        yield from read_parquet(source, columns=names, required=settings.text_field, keys="corpus.text_field")
-    elif source.format == "jsonl":
-        yield from json_rows(path, example='{"id": "1", "title": "…", "text": "…"}', refuse_nan=True, on_bad=on_bad)
-    elif source.format == "table":
-        for number, row in table_rows(path, required=settings.text_field, on_bad=on_bad):
-            yield number, {name: cell for name, cell in row.items() if cell}  # an empty cell is no value
-    else:
-        names = (settings.title_field, *settings.kept_fields)
-        read = read_texts(
-            path,
-            source.format,
-            split=settings.split,
-            join_lines=settings.join_lines,
-            fields=names,
-            on_bad=on_bad,
-        )
-        is_file = source.format != "txt" or settings.split is DocumentSplit.file
-        identifier = {settings.id_field: path.as_posix() if isinstance(path, Path) else str(path)} if is_file else {}
-        for number, title, text, front in read:
-            title = str(front.get(settings.title_field) or title)
-            yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
+    identifier = {settings.id_field: path.as_posix() if isinstance(path, Path) else str(path)} if is_file else {}
+    texts = read_texts(path, source.format, split=split, join_lines=join_lines, fields=names, on_bad=on_bad)
+    for number, title, text, front in texts:
+        title = str(front.get(settings.title_field) or title)
+        yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
 
 
 class _UnusableError(Exception):
-    """A record is no document: the kind of fault in a word or two, and what was expected."""
+    """A record is not a document: the kind of fault in a few words, and its details."""
 
 
 def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document:
-    """One record as a document. Raises _UnusableError if it has no text or a field has the wrong type."""
+    """Return one record as a document. Raises _UnusableError if it has no text or a field has the wrong type."""
     text = record.get(settings.text_field)
-    if not isinstance(text, str) or not text or text.isspace():
-        got = f"{text!r:.80}" if settings.text_field in record else f"fields {named(sorted(record))}"
-        raise _UnusableError(
-            "has no text", f"corpus.text_field={settings.text_field} must be a string with text, got {got}"
-        )
+    if not isinstance(text, str) or not text.strip():
+        raise _UnusableError("has no text", f"corpus.text_field={settings.text_field} is {text!r:.80}")
     number = record.get(settings.id_field)
     identifier = str(number) if type(number) is int else number
     title = record.get(settings.title_field)
     for name, value in ((settings.title_field, title), (settings.id_field, identifier)):
         if value is not None and not isinstance(value, str):
             raise _wrong_field(name, "a string, or missing", value)
-    if identifier == "":
-        raise _wrong_field(settings.id_field, "a string that is not empty", identifier)
+    if identifier == "" or (identifier and CONTROL_CHARACTER.search(identifier)):
+        raise _wrong_field(settings.id_field, "a string with characters, none of them a control character", identifier)
     kept = {name: record[name] for name in settings.kept_fields if name in record}
     try:
         for value in (identifier or "", title or "", text):
@@ -307,56 +215,42 @@ def _wrong_field(name: str, expected: str, value: object) -> _UnusableError:
     return _UnusableError(f"has an invalid {name}", f"it must be {expected}, got {value!r:.80}")
 
 
-RECORD_BITS = 40  # a file has fewer than 2^40 records
-FIRST_SLOTS = 1 << 10
-
-
 def document_key(identifier: str) -> int:
-    """A hash of an id for looking it up, in [1, 2^64): BLAKE2b of 8 bytes; 0 is left to mean no id.
+    """Hash an id for looking it up, in [1, 2^64): BLAKE2b of 8 bytes; 0 is left to mean no id.
 
     A text from outside that is not valid Unicode has a key too, though no document can have such an id.
     """
     return int.from_bytes(blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest()) or 1
 
 
-class SeenIdentifiers:
-    """Maps 64-bit hashes of ids to packed places (file number, record number): open addressing, at most 2/3 full.
+RECORD_BITS = 40  # a file has fewer than 2^40 records
+RECENT_IDS = 1 << 18
 
-    A dict would take 130 bytes an id. Two different ids share a hash with probability 3e-6 in ten million.
+
+class SeenIds:
+    """Places of ids by the 64-bit hashes of the ids: sorted arrays of 16 bytes per id, where a dict takes 130.
+
+    Two different ids share a hash with probability 3e-6 in ten million.
     """
 
     def __init__(self) -> None:
-        self._hashes = array("Q", bytes(8 * FIRST_SLOTS))  # u64 [slots], 0 where free
-        self._places = array("Q", bytes(8 * FIRST_SLOTS))  # u64 [slots]
-        self._count = 0
+        self._keys = np.zeros(0, dtype=np.uint64)  # [ids], sorted
+        self._places = np.zeros(0, dtype=np.int64)  # [ids]
+        self._recent: dict[int, int] = {}
 
-    def add(self, identifier: str, file_number: int, record_number: int) -> tuple[int, int] | None:
-        """Remember an id; returns (file number, record number) of its first place if it was there already."""
-        hashed = document_key(identifier)
-        slot = self._slot(hashed)
-        if self._hashes[slot]:
-            place = self._places[slot]
-            return place >> RECORD_BITS, place & ((1 << RECORD_BITS) - 1)
-        self._put(slot, hashed, file_number << RECORD_BITS | record_number)
-        if 3 * self._count > 2 * len(self._hashes):
-            self._grow()
+    def add(self, identifier: str, place: int) -> int | None:
+        """Remember the place of an id; returns its first place if the id came before."""
+        key = document_key(identifier)
+        slot = int(np.searchsorted(self._keys, np.uint64(key)))
+        if slot < len(self._keys) and int(self._keys[slot]) == key:
+            return int(self._places[slot])
+        if key in self._recent:
+            return self._recent[key]
+        self._recent[key] = place
+        if len(self._recent) == RECENT_IDS:
+            keys = np.concatenate([self._keys, np.array(list(self._recent), dtype=np.uint64)])  # [ids]
+            places = np.concatenate([self._places, np.array(list(self._recent.values()), dtype=np.int64)])  # [ids]
+            order = np.argsort(keys)  # [ids]
+            self._keys, self._places = keys[order], places[order]
+            self._recent.clear()
         return None
-
-    def _slot(self, hashed: int) -> int:
-        last = len(self._hashes) - 1
-        slot = hashed & last
-        while self._hashes[slot] not in (0, hashed):
-            slot = (slot + 1) & last
-        return slot
-
-    def _put(self, slot: int, hashed: int, place: int) -> None:
-        self._hashes[slot], self._places[slot] = hashed, place
-        self._count += 1
-
-    def _grow(self) -> None:
-        hashes, places = self._hashes, self._places
-        self._hashes, self._places = array("Q", bytes(16 * len(hashes))), array("Q", bytes(16 * len(hashes)))
-        self._count = 0
-        for hashed, place in zip(hashes, places, strict=True):
-            if hashed:
-                self._put(self._slot(hashed), hashed, place)

@@ -17,8 +17,8 @@ import numpy as np
 from npm.core.errors import CorpusError, SettingError, check_range, named
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import SURROGATE
-from npm.corpus.rows import Row, json_rows, read_cells, unusable_value
-from npm.corpus.sources import Source, find_sources, no_column, read_hub, read_lines, read_parquet
+from npm.corpus.readers import Row, read_lines, read_records, refuse, unusable_value
+from npm.corpus.sources import Source, find_sources
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -129,36 +129,25 @@ def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
         if settings.level is LabelLevel.token and source.format in ("txt", "table"):
             yield from _word_lines(source, settings)
             continue
-        for number, record in _records(source, settings):
+        rows = read_records(
+            source,
+            required=settings.columns,
+            keys=COLUMN_KEYS,
+            quoted_tsv=False,
+            header=settings.header,
+            same_length=False,
+            on_bad=_skip_short_row if settings.skip_short_rows else refuse,
+        )
+        for number, record in rows:
             yield _row(record, settings, f"{source.path}:{number}")
 
 
-def _records(source: Source, settings: LabelledSettings) -> Iterator[tuple[int, Row]]:
-    """Numbered rows of one file by column; in .tsv files quotes are ordinary characters, as in the official files."""
-    if source.format == "jsonl":
-        yield from json_rows(source.file, example='{"sentence": "…", "label": 1}')
-    elif source.format == "parquet":
-        yield from read_parquet(source, columns=settings.columns, required=settings.text_column, keys=COLUMN_KEYS)
-    elif source.format == "hub":
-        yield from read_hub(source)
-    elif source.format == "table":
-        rows = read_cells(source.file, quoted=source.file.suffix.lower() == ".csv")
-        names = next(rows, (1, []))[1] if settings.header else []
-        for number, cells in rows:
-            names = names or [str(column) for column in range(1, len(cells) + 1)]
-            if len(cells) < len(names) and settings.skip_short_rows:
-                continue
-            if cells:
-                yield number, dict(zip(names, cells, strict=False))
-    else:
-        raise CorpusError(
-            f"{source.path} has no columns: give a .jsonl, .parquet, .csv or .tsv file, or set labelled.level=token"
-        )
+def _skip_short_row(where: str, kind: str, detail: str) -> None:
+    if not kind.startswith("has no "):
+        refuse(where, kind, detail)
 
 
 def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:
-    if absent := [name for name in settings.columns if record.get(name) is None]:
-        raise no_column(where, absent, record, COLUMN_KEYS)
     values = [record[name] for name in settings.columns]
     if settings.level is LabelLevel.sequence:
         texts, found = tuple(values[:-1]), (values[-1],)

@@ -24,7 +24,7 @@ import numpy as np
 from npm.core.errors import CorpusError, SettingError, named
 from npm.core.settings import Bounds, CheckedSettings
 from npm.core.types import MASK_TEXT
-from npm.corpus.rows import json_rows, unusable_value
+from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class QuestionTable:
 def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Checked rows with the index of their file. Raises CorpusError with file and line for a row in another form."""
     for number, source in enumerate(find_sources(files)):
-        for line, row in json_rows(source.file, example=EXAMPLE):
+        for line, row in read_records(source):
             where = f"{source.path}:{line}"
             question, answers, block = row.get("question"), row.get("answers"), row.get("block")
             if not isinstance(question, str) or question.count(MASK_TEXT) != 1:

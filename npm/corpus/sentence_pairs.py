@@ -30,8 +30,8 @@ from npm.core.types import SURROGATE, Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.markup import visible
-from npm.corpus.rows import SEPARATORS, Row, json_rows, read_cells, unusable_value
-from npm.corpus.sources import Source, find_sources, no_column, read_lines, read_parquet
+from npm.corpus.readers import Row, read_records, unusable_value
+from npm.corpus.sources import Source, find_sources
 from npm.corpus.text import sentence_bounds
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class SentenceDataSettings(CheckedSettings):
 ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL = 0, 1, 2, -1
 LABELS = {"entailment": ENTAILMENT, "neutral": NEUTRAL, "contradiction": CONTRADICTION, "-": NO_LABEL}
 """Codes of labels; `-` stands where the annotators did not agree."""
-COLUMN_KEYS = "sentences.anchor_column, sentences.positive_column, …"
+COLUMN_KEYS = "sentences.anchor_column, .positive_column, …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,7 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
     columns to read but no files.
     """
     settings.check_files()
-    sources = [source for file in settings.files for source in find_sources([file])]
-    paths = [source.path for source in sources]
-    if twice := next((path for path in paths if paths.count(path) > 1), None):
-        raise CorpusError(f"sentences.files: {twice} is given twice; globs may overlap")
-    return sources
+    return find_sources(settings.files) if settings.files else []
 
 
 def read_text_rows(
@@ -140,47 +136,20 @@ def read_text_rows(
                 sentence = text[start:end]
                 if len(sentence.split()) >= settings.least_sentence_words:
                     yield TextRow((sentence,), document.id)
+    columns = [name for name in (*settings.text_columns, settings.label_column, settings.score_column) if name]
     for source in sources:
-        is_empty = True
-        for number, record in _records(source, settings):
-            is_empty = False
-            row = _text_row(record, settings, f"{source.path}:{number}")
-            if row is not None:
+        number = 0
+        for number, record in read_records(
+            source, required=columns, keys=COLUMN_KEYS, quoted_tsv=False, same_length=False
+        ):
+            if (row := _text_row(record, settings, f"{source.path}:{number}")) is not None:
                 yield row
-        if is_empty:
+        if not number:
             raise CorpusError(f"{source.path} has no rows; check the file, or leave it out")
-
-
-def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Row]]:
-    """Numbered rows of one file by column; quotes are quotes in .csv files and ordinary characters in .tsv files."""
-    path, needed = source.file, _needed_columns(settings)
-    if path.suffix.lower() in SEPARATORS:
-        rows = read_cells(path, quoted=path.suffix.lower() == ".csv")
-        _, names = next(rows, (1, []))
-        if missing := [name for name in needed if name not in names]:
-            raise no_column(source.path, missing, names, COLUMN_KEYS)
-        yield from ((number, dict(zip(names, cells, strict=False))) for number, cells in rows if cells)
-    elif source.format == "parquet":
-        yield from read_parquet(source, columns=needed, required=needed[0], keys=COLUMN_KEYS)
-    elif source.format == "jsonl":
-        yield from json_rows(path, example='{"sentence1": "…", "sentence2": "…"}')
-    elif len(settings.text_columns) == 1:
-        lines = read_lines(path)
-        yield from ((number, {settings.anchor_column: line}) for number, line in lines if line and not line.isspace())
-    else:
-        raise CorpusError(
-            f"{source.path} cannot hold pairs: give a .jsonl, .csv, .tsv or .parquet file, or one column only"
-        )
-
-
-def _needed_columns(settings: SentenceDataSettings) -> list[str]:
-    return [name for name in (*settings.text_columns, settings.label_column, settings.score_column) if name]
 
 
 def _text_row(record: Row, settings: SentenceDataSettings, where: str) -> TextRow | None:
     """One record as texts; None if its score or label leaves it out."""
-    if missing := [name for name in _needed_columns(settings) if name not in record]:
-        raise no_column(where, missing, sorted(record), COLUMN_KEYS)
     texts = tuple(record[name] for name in settings.text_columns)
     if settings.score_column and _score(record[settings.score_column], settings, where) < settings.least_score:
         return None

@@ -9,17 +9,16 @@ from datetime import date, time
 from enum import Enum
 from typing import Any
 
-from npm.core.errors import CorpusError, UserError
 from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
 from npm.corpus.markup import HIDDEN, hidden, joined_lines, markdown_text
-from npm.corpus.sources import MOST_LINE_BYTES, OnBad, read_lines, too_long
+from npm.corpus.readers import MAX_LINE_BYTES, OnBad, read_lines
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 class DocumentSplit(Enum):
-    """What is one document in a `.txt` file."""
+    """One document of a `.txt` file."""
 
     file = "file"
     paragraph = "paragraph"
@@ -35,9 +34,9 @@ def read_texts(
     fields: Sequence[str],
     on_bad: OnBad,
 ) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
-    """The documents of a file of `kind` txt, md or html: number, title, text, and `fields` of the front matter.
+    """Yield the documents of a file of `kind` txt, md or html: number, title, text, and `fields` of the front matter.
 
-    Only a txt file may hold several. What is not text goes to `on_bad`, as does front matter that cannot be read.
+    Only a txt file may have several. What is not text goes to `on_bad`, as does front matter that cannot be read.
     """
     split = split if kind == "txt" else DocumentSplit.file
     for number, given in _pieces(path, split, on_bad):
@@ -45,8 +44,7 @@ def read_texts(
         try:
             front, body = front_matter(body, fields) if kind == "md" else ({}, body)
         except ValueError as error:
-            where = f"{path}:1"
-            on_bad(where, "has broken front matter", CorpusError(f"{where}: broken front matter: {str(error)[:200]}"))
+            on_bad(f"{path}:1", "has broken front matter", str(error)[:200])
             continue
         start = hidden(given[: len(given) - len(body)])
         if kind == "html":
@@ -60,7 +58,7 @@ def read_texts(
 
 
 def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Fields with these `names` at the head of a Markdown text, and the text behind it.
+    """Return the fields with these `names` at the head of a Markdown text, and the text after it.
 
     The head is YAML between lines of `---` or TOML between lines of `+++`; dates become ISO strings. Raises ValueError
     if it cannot be read.
@@ -91,36 +89,35 @@ def _plain_value(value: Any) -> Any:
 
 
 def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
-    """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents.
+    """Yield the documents of a plain text file, numbered by line or paragraph; empty lines only separate them.
 
-    A document with a line that is none goes with it.
+    A document with a bad line is bad.
     """
     is_bad = False
     piece_number = 1
 
-    def bad(where: str, kind: str, error: UserError) -> None:
+    def bad(where: str, kind: str, detail: str) -> None:
         nonlocal is_bad
         if not is_bad or split is DocumentSplit.line:
-            on_bad(where, kind, error)
+            on_bad(where, kind, detail)
         is_bad = True
 
     pending: list[str] = []
     char_count = 0
     for number, line in read_lines(path, keep_ends=True, byte_order_mark=HIDDEN, on_bad=bad):
         if "\0" in line:
-            where = f"{path}:{number}"
-            bad(where, "is not text", CorpusError(f"{where}: a byte 0x00 is not text; convert the file to UTF-8"))
+            bad(f"{path}:{number}", "is not text", "it has a byte 0x00; convert the file to UTF-8")
             continue
         if split is DocumentSplit.line:
             if not line.isspace():
                 yield number, _without_line_end(line)
         elif split is DocumentSplit.file or not line.isspace():
             char_count += len(line)
-            if char_count <= MOST_LINE_BYTES:
+            if char_count <= MAX_LINE_BYTES:
                 pending.append(line)
             else:
                 pending.clear()
-                bad(f"{path}:{number}", "too long", too_long(path, number))
+                bad(f"{path}:{number}", "too long", f"a document has at most {MAX_LINE_BYTES >> 20} MiB; cut it")
         elif pending or is_bad:
             if not is_bad:
                 yield piece_number, _without_line_end("".join(pending))

@@ -24,7 +24,7 @@ from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, refuse_repeated_id
-from npm.corpus.sources import FileState, Source, file_states, find_sources
+from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.block_vectors import POOLER_KEY
 from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
@@ -136,7 +136,6 @@ def build_index(
     refuse_others(folder)
     refuse_links(folder)
     shares = source_shares(settings)
-    states = file_states(settings.corpus.files)
     if encoder is None:
         encoder = Encoder.load(
             settings.encoder, device=settings.device, dtype=settings.precision, for_reading=not settings.copy_encoder
@@ -155,7 +154,7 @@ def build_index(
         notes = ("" if is_rotated else dimension_note(encoder), title_note(encoder, settings.blocks))
         for note in filter(None, notes):
             notice(note)
-    build = _Build(folder, settings, encoder, made, shares, states, stage is not None, progress, notice)
+    build = _Build(folder, settings, encoder, made, shares, stage is not None, progress, notice)
     with clears_failed_build(folder) if stage is None else nullcontext():
         with folder_lock(folder, shared=stage is not None):
             built = build.run(stage, shard)
@@ -189,7 +188,7 @@ def index_block_store(
     if (finished := _finished(folder, made, [[]], settings.corpus, is_job=False)) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
-        return _Build(folder, settings, encoder, made, [[]], [], False, progress, print_nothing).run(None, WHOLE)
+        return _Build(folder, settings, encoder, made, [[]], False, progress, print_nothing).run(None, WHOLE)
 
 
 def source_shares(settings: IndexBuildSettings) -> list[Sequence[Source]]:
@@ -221,7 +220,6 @@ class _Build:
     encoder: Encoder
     made: dict[str, Any]
     shares: list[Sequence[Source]]  # of each segment
-    states: list[FileState]  # of the files, before they were read
     is_job: bool  # takes the digests of files that were packed for known, so that not every job reads all of them
     progress: Progress
     notice: Callable[[str], None]
@@ -294,7 +292,7 @@ class _Build:
                 skipped = SkippedRecords.beside(of_own)
                 store = build_block_store(
                     segment.corpus,
-                    read_corpus(self.settings.corpus, sources=share, skipped=skipped, since=self.states),
+                    read_corpus(self.settings.corpus, sources=share, skipped=skipped),
                     packer,
                     settings={"sources": self._sources(number), **packing},
                     progress=self.progress,

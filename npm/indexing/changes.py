@@ -30,7 +30,8 @@ from npm.core.settings import settings_from
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
-from npm.corpus.sources import FileState, file_states, find_sources, read_lines
+from npm.corpus.readers import read_lines
+from npm.corpus.sources import find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
@@ -263,12 +264,11 @@ def add_documents(
         if not generation.segments[0].lexicon.is_dir():
             raise ArtifactError(f"{folder} contains token ids without text: build an index from documents to add some")
         corpus = _kept_as_in(generation, settings.corpus)
-        states = file_states(corpus.files)
         sources = input_record(find_sources(corpus.files))
         request = {"sources": sources, "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
             return ChangeResult(generation.manifest, was_finished=True)
-        addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, states, progress)
+        addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, progress)
         try:
             return addition.run(corpus, encoder)
         except CorpusError:
@@ -344,7 +344,6 @@ class _Addition:
     generation: Generation
     segment: Segment
     request: dict[str, Any]
-    states: list[FileState]  # of the files, before they were read for the request
     progress: Progress
 
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
@@ -355,7 +354,7 @@ class _Addition:
         skipped = SkippedRecords.beside(before.folder)
         store = build_block_store(
             self.segment.corpus,
-            read_corpus(corpus, skipped=skipped, since=self.states),
+            read_corpus(corpus, skipped=skipped),
             packer,
             settings={"sources": self.request["sources"], "corpus": self.request["corpus"]},
             progress=self.progress,

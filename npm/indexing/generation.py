@@ -32,7 +32,7 @@ from index.settings import SearchSettings, read_record
 from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
 from npm.core.errors import ArtifactError, SettingError, named
 from npm.core.settings import as_json, settings_from
-from npm.corpus.addresses import file_state
+from npm.corpus.addresses import file_size
 from npm.corpus.sources import Source
 from npm.indexing.settings import Rotation
 
@@ -324,7 +324,7 @@ def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]
     for source in sources:
         record: dict[str, Any] = {"name": source.name}
         if source.format != "hub":
-            size = file_state(source.file)[0]
+            size = file_size(source.file)
             record |= {"bytes": size, "sha256": known.get((source.name, size)) or sha256_of_file(source.file)}
         records.append(record)
     return records

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 
-from index.files import CountingFile, sha256_of_file
+from index.files import CountingFile
 from index.manifest import Manifest
 from index.store import verify_folder
 from npm.corpus.blocks import BlockSettings
@@ -22,7 +21,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus, zstd
 
 Build = Callable[..., list[str | Path]]
 
@@ -236,7 +235,7 @@ def test_a_disk_that_refuses_leaves_the_directory_unchanged_or_a_build_to_contin
 
 def truncated_zst(path: Path) -> Path:
     data = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
-    path.write_bytes(zstandard.compress(data)[:-20])
+    path.write_bytes(zstd(data)[:-20])
     return path
 
 
@@ -401,17 +400,3 @@ def test_a_build_and_an_addition_skip_bad_lines_and_say_where_they_are_listed(
     assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/more.jsonl:2"
     again = npmlm(*add, f"encoder={tiny_encoder_folder}")
     assert again.status == 0 and "generation" not in again.err
-
-
-def test_a_build_over_a_corpus_that_is_written_to_is_refused_and_records_nothing(
-    npmlm: CommandLine, build: Build, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def append_then_hash(path: Path) -> str:
-        digest = sha256_of_file(path)
-        with corpus.open("a", encoding="utf-8") as file:
-            file.write('{"id": "late", "text": "Bergen lies in Norway."}\n')
-        return digest
-
-    monkeypatch.setattr("npm.indexing.generation.sha256_of_file", append_then_hash)
-    npmlm(*build()).refused("changed while it was read", "corpus.jsonl")
-    assert not (tmp_path / "index" / "manifest.json").exists()

@@ -5,26 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.types import Document
 from npm.corpus.documents import (
-    FIRST_SLOTS,
     CorpusSettings,
     DocumentSplit,
-    SeenIdentifiers,
+    SeenIds,
     SkippedRecords,
     read_corpus,
 )
 from npm.corpus.markup import visible
-from npm.corpus.sources import _decompressed_chunks, _plain_chunks
+from tests.helpers.command_line import zstd
 
 RECORDS = [
     {"id": "a", "title": "One", "text": "Reykjavík is the capital.", "year": 1786},
@@ -55,16 +52,15 @@ def test_json_lines_become_documents_with_their_text_as_it_stands(tmp_path: Path
 def test_compressed_json_lines_equal_plain_ones_also_in_several_frames(tmp_path: Path) -> None:
     path = tmp_path / "corpus.v2.jsonl.zst"
     data = json_lines(RECORDS)
-    path.write_bytes(b"".join(zstandard.compress(part) for part in (data[:40], b"", data[40:])))
+    path.write_bytes(b"".join(zstd(part) for part in (data[:40], b"", data[40:])))
     expected = [*DOCUMENTS[:2], Document("corpus.v2.jsonl.zst:3", "No id", "x", {"year": None})]
     assert read(path, kept_fields=["year"]) == expected
 
 
-@pytest.mark.parametrize("after", [b"", b"\0" * 512])
-def test_gzipped_json_lines_equal_plain_ones_also_in_several_members(tmp_path: Path, after: bytes) -> None:
+def test_gzipped_json_lines_equal_plain_ones_also_in_several_members(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl.gz"
     data = json_lines(RECORDS)
-    path.write_bytes(b"".join(gzip.compress(part) for part in (data[:40], b"", data[40:])) + after)
+    path.write_bytes(b"".join(gzip.compress(part) for part in (data[:40], b"", data[40:])))
     expected = [*DOCUMENTS[:2], Document("corpus.jsonl.gz:3", "No id", "x", {"year": None})]
     assert read(path, kept_fields=["year"]) == expected
 
@@ -98,7 +94,7 @@ def test_a_markdown_file_is_one_document_titled_by_its_first_heading(tmp_path: P
 
 def test_extensions_in_capitals_are_known(tmp_path: Path) -> None:
     (tmp_path / "A.JSONL").write_bytes(json_lines([{"text": "one"}]))
-    (tmp_path / "B.Jsonl.ZST").write_bytes(zstandard.compress(json_lines([{"text": "two"}])))
+    (tmp_path / "B.Jsonl.ZST").write_bytes(zstd(json_lines([{"text": "two"}])))
     (tmp_path / "C.TXT").write_text("three", encoding="utf-8")
     assert [document.text for document in read(tmp_path / "*")] == ["one", "two", "three"]
 
@@ -215,7 +211,7 @@ def test_a_duplicate_id_is_refused_with_both_places(tmp_path: Path) -> None:
         (b'{"text": "a"}\nnot json\n', "not a JSON object", 2),
         (b'{"text": "a"}\n{"text": "b', "not a JSON object", 2),
         (b'["text"]\n', "not a JSON object", 1),
-        (b'{"text": NaN}\n', "not a JSON object", 1),
+        (b'{"text": NaN}\n', "text_field", 1),
         (b"[" * 100_000 + b"\n", "not a JSON object", 1),
         (b'{"title": "a"}\n', "text_field", 1),
         (b'{"text": "a"}\n{"text": " \\n"}\n', "text_field", 2),
@@ -226,8 +222,7 @@ def test_a_duplicate_id_is_refused_with_both_places(tmp_path: Path) -> None:
         (b'{"text": "a", "id": ""}\n', "invalid id", 1),
         (b'{"text": "a"}\n\n{"text": "\xff"}\n', "not UTF-8", 3),
         (b'{"text": "half \\ud800 pair"}\n', "not valid Unicode", 1),
-        (b'{"text": "a", "text": "b"}\n', "two equal keys", 1),
-        (b'{"text": "a", "more": [{"b": 1, "b": 1}]}\n', "two equal keys", 1),
+        (b'{"text": "a", "id": "a\\nb"}\n', "invalid id", 1),
     ],
 )
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, content: bytes, problem: str, line: int) -> None:
@@ -241,8 +236,8 @@ GOOD = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
 BAD_LINES = {
     2: (b'{"text": ""}', "has no text"),
     3: (b'{"text": "x", "title": 5}', "has an invalid title"),
-    4: (b'{"text": "x", "score": NaN}', "is not a JSON object"),
-    5: (b'{"text": "x", "text": "y"}', "has two equal keys"),
+    4: (b'{"title": "x"}', "has no text"),
+    5: (b'{"text": "x", "id": "\\u0000"}', "has an invalid id"),
     6: (b'{"text": "\xff"}', "not UTF-8"),
     7: (b'{"text": "x', "is not a JSON object"),
     8: (b'["text"]', "is not a JSON object"),
@@ -254,7 +249,7 @@ BAD_LINES = {
 @pytest.fixture
 def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with a line of every fault between two good ones."""
-    monkeypatch.setattr("npm.corpus.sources.MOST_LINE_BYTES", 2000)
+    monkeypatch.setattr("npm.corpus.readers.MAX_LINE_BYTES", 2000)
     first, last = (json.dumps(record).encode() for record in GOOD)
     path = tmp_path / "spoilt.jsonl"
     path.write_bytes(b"\n".join([first, *(line for line, _ in BAD_LINES.values()), last]) + b"\n")
@@ -269,23 +264,13 @@ def test_bad_lines_are_skipped_where_asked_and_all_of_them_reported(tmp_path: Pa
     assert [(line["where"], line["kind"]) for line in report] == [
         (f"{spoilt}:{number}", kind) for number, (_, kind) in BAD_LINES.items()
     ]
-    assert "skipped 9 of the corpus: 3 is not a JSON object, 1 has no text" in skipped.summary
+    assert "skipped 9 of the corpus: 2 has no text, 2 is not a JSON object" in skipped.summary
     assert f"{spoilt}:2 (has no text)" in skipped.summary and "index.skipped.jsonl" in skipped.summary
 
 
-def test_a_refusal_names_all_the_bad_lines_and_how_to_pass_over_them(spoilt: Path) -> None:
-    with pytest.raises(CorpusError) as caught:
+def test_a_refusal_says_how_to_skip_bad_lines(spoilt: Path) -> None:
+    with pytest.raises(CorpusError, match=rf"^{spoilt}:2: has no text: .*corpus\.skip_bad=true"):
         read(spoilt)
-    message = str(caught.value)
-    assert message.startswith(f"{spoilt}:2: ") and "corpus.skip_bad=true" in message
-    assert all(f"{spoilt}:{number}: {kind}" in message for number, (_, kind) in BAD_LINES.items() if number > 2)
-
-
-def test_a_refusal_of_very_many_bad_lines_says_that_it_read_no_further(tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_bytes(b"{\n" * 100)
-    with pytest.raises(CorpusError, match="read no further") as caught:
-        read(tmp_path / "bad.jsonl")
-    assert str(caught.value).count("bad.jsonl:") == 20
 
 
 def test_bad_rows_of_a_table_and_bad_pieces_of_a_text_are_skipped(tmp_path: Path) -> None:
@@ -303,62 +288,25 @@ def test_text_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
         read(tmp_path / "t.txt")
 
 
-@pytest.mark.parametrize("compress", [zstandard.compress, gzip.compress])
+@pytest.mark.parametrize("compress", [zstd, gzip.compress])
 def test_a_line_that_decompresses_to_too_much_is_refused_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
 ) -> None:
-    monkeypatch.setattr("npm.corpus.sources.MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("npm.corpus.readers.MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / f"bomb.jsonl.{'gz' if compress is gzip.compress else 'zst'}"
     path.write_bytes(compress(b'{"text": "a"}\n' + b" " * (1 << 24)))
-    with pytest.raises(CorpusError, match=f"{path}:2: .* too long"):
+    with pytest.raises(CorpusError, match=f"{path}:2: too long"):
         read(path)
 
 
-def test_no_piece_of_decompressed_data_is_large_however_well_it_was_compressed(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.zst"
-    path.write_bytes(zstandard.compress(bytes(200 << 20)))
-    pieces = _decompressed_chunks(path, _plain_chunks(path, None))
-    assert max(map(len, pieces)) <= 33 << 20
-
-
-@pytest.mark.parametrize("change", ["appended to", "replaced", "removed"])
-def test_a_file_that_changes_while_it_is_read_is_found(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(json_lines(RECORDS))
-    documents = read_corpus(CorpusSettings(files=[str(path)]))
-    next(documents)
-    if change == "appended to":
-        path.write_bytes(json_lines([*RECORDS, {"text": "more"}]))
-    else:
-        path.unlink()
-    if change == "replaced":
-        path.write_bytes(json_lines(RECORDS))
-        os.utime(path, (0, 0))
-    with pytest.raises(CorpusError, match="changed while it was read"):
-        list(documents)
-
-
-def test_a_file_that_only_gets_another_inode_has_not_changed(tmp_path: Path) -> None:
-    """As on some network file systems."""
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(json_lines(RECORDS))
-    documents = read_corpus(CorpusSettings(files=[str(path)]))
-    next(documents)
-    inode = path.stat().st_ino
-    shutil.copy2(path, tmp_path / "copy")
-    (tmp_path / "copy").replace(path)
-    assert path.stat().st_ino != inode
-    assert len(list(documents)) == 2
-
-
 def test_every_way_of_cutting_a_compressed_file_short_is_refused(tmp_path: Path) -> None:
-    whole = zstandard.compress(json_lines(RECORDS))
+    whole = zstd(json_lines(RECORDS))
     for length in (*range(1, len(whole)), len(whole)):
         (tmp_path / "corpus.jsonl.zst").write_bytes(whole[:length])
         if length == len(whole):
             assert len(read(tmp_path / "corpus.jsonl.zst")) == 3
         else:
-            with pytest.raises(CorpusError, match="compressed data"):
+            with pytest.raises(CorpusError, match="cannot be decompressed: Truncated"):
                 read(tmp_path / "corpus.jsonl.zst")
 
 
@@ -391,6 +339,17 @@ def empty_file(folder: Path) -> Path:
     return folder / "x.jsonl"
 
 
+def special_file(folder: Path) -> Path:
+    os.mkfifo(folder / "x.jsonl")
+    return folder / "x.jsonl"
+
+
+def name_that_is_not_utf8(folder: Path) -> Path:
+    name = os.fsdecode(b"\xff.txt")
+    (folder / name).write_text("Text.")
+    return folder
+
+
 def only_empty_lines(folder: Path) -> Path:
     (folder / "x.txt").write_bytes(b"\n \n\n")
     return folder / "x.txt"
@@ -400,10 +359,12 @@ def only_empty_lines(folder: Path) -> Path:
     ("make", "problem"),
     [
         (broken_parquet, "cannot be read as Parquet"),
-        (parquet_without_text, "no column text"),
+        (parquet_without_text, "has no text: the columns are body"),
         (unreadable_name, "unknown extension"),
         (empty_file, "is empty"),
         (only_empty_lines, "has no text"),
+        (special_file, "is not a regular file"),
+        (name_that_is_not_utf8, "is not UTF-8"),
         (lambda folder: folder / "missing.jsonl", "does not exist"),
         (lambda folder: folder / "*.jsonl", "no file matches"),
         (lambda folder: folder, "has no file of a known format"),
@@ -434,19 +395,20 @@ def test_a_limit_of_no_documents_is_refused() -> None:
         CorpusSettings(files=["x.jsonl"], max_documents=0)
 
 
-def test_seen_identifiers_equal_a_dictionary() -> None:
+def test_seen_ids_equal_a_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npm.corpus.documents.RECENT_IDS", 100)
     rng = np.random.default_rng(0)
-    seen, plain = SeenIdentifiers(), dict[str, tuple[int, int]]()
-    for record, number in enumerate(rng.integers(0, 4 * FIRST_SLOTS, size=6 * FIRST_SLOTS).tolist()):
+    seen, plain = SeenIds(), dict[str, int]()
+    for place, number in enumerate(rng.integers(0, 2000, size=3000).tolist()):
         identifier = f"document {number}"
-        assert seen.add(identifier, number % 3, record) == plain.get(identifier)
-        plain.setdefault(identifier, (number % 3, record))
+        assert seen.add(identifier, place) == plain.get(identifier)
+        plain.setdefault(identifier, place)
 
 
 @pytest.mark.parametrize("kind", ["a note", "a link", "nothing of ours"])
 def test_the_report_of_what_is_skipped_takes_the_place_of_another_report_only(kind: str, tmp_path: Path) -> None:
     report, mine = tmp_path / "index.skipped.jsonl", tmp_path / "mine.txt"
-    fault = "x:1", "broken", CorpusError("x:1: bad")
+    fault = "x:1", "broken", "bad"
     SkippedRecords.beside(tmp_path / "index").add(*fault)
     again = SkippedRecords.beside(tmp_path / "index")
     again.add(*fault)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from npm.core.errors import CorpusError
-from npm.corpus.rows import TaskDataError, read_rows
+from npm.corpus.readers import read_rows
+from tests.helpers.command_line import zstd
 
 ROWS = [{"text": 'a, "b"\nc', "label": "0"}, {"text": "é\td", "label": "1"}]
 
@@ -24,8 +24,9 @@ def test_the_same_rows_come_from_every_form(tmp_path: Path) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
     files = [
         written(tmp_path, "a.jsonl", lines),
-        written(tmp_path, "a.jsonl.zst", zstandard.compress(lines.encode())),
+        written(tmp_path, "a.jsonl.zst", zstd(lines.encode())),
         written(tmp_path, "a.json", json.dumps(ROWS, ensure_ascii=False, indent=1)),
+        written(tmp_path, "b.json", lines),
         written(tmp_path, "a.csv", '\ufefftext,label\r\n"a, ""b""\nc",0\r\n\r\né\td,1\r\n'),
         written(tmp_path, "a.tsv", 'text\tlabel\n"a, ""b""\nc"\t0\n"é\td"\t1\n'),
     ]
@@ -45,13 +46,12 @@ def test_rows_are_numbered_by_line_and_items_by_place(tmp_path: Path) -> None:
     [
         ("a.jsonl", '{"a": 1}\n{"a": \n', "is not a JSON object", "a.jsonl:2"),
         ("a.jsonl", "[1]\n", "is not a JSON object", "a.jsonl:1"),
-        ("a.json", '{"a": 1}', "is not a JSON list", "a.json"),
-        ("a.json", "[", "is not a JSON list", "a.json"),
-        ("a.json", '[{"a": 1}, 2]', "a JSON int", "a.json: item 2"),
+        ("a.json", '{"a":\n1}', "is not a JSON object", "a.json:1"),
+        ("a.json", "[", "is not JSON", "a.json"),
+        ("a.json", '[{"a": 1}, 2]', "is not a JSON object", "a.json: item 2"),
         ("a.csv", "text,label\na,0\nb\n", "1 cells", "a.csv:3"),
         ("a.csv", "text,label\na,0,x\n", "3 cells", "a.csv:2"),
         ("a.csv", "text,text\na,0\n", "name", "a.csv:1"),
-        ("a.csv", "text,\na,0\n", "name", "a.csv:1"),
         ("a.csv", 'text,label\n"a"b,0\n', "quote", "a.csv:2"),
         ("a.tsv", 'text\tlabel\n"a\t0\n', "quote", "a.tsv:2"),
         ("a.xlsx", "PK", "has an unknown extension", "a.xlsx"),
@@ -60,22 +60,8 @@ def test_rows_are_numbered_by_line_and_items_by_place(tmp_path: Path) -> None:
 def test_a_file_that_is_not_in_its_form_is_refused_with_the_place(
     tmp_path: Path, name: str, content: str, problem: str, where: str
 ) -> None:
-    with pytest.raises(TaskDataError, match=f"{where}.*{problem}"):
+    with pytest.raises(CorpusError, match=f"{where}.*{problem}"):
         list(read_rows(written(tmp_path, name, content)))
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "fix"),
-    [
-        ("a.csv", "text;label", "a semicolon in its name: save it with a comma"),
-        ("a.csv", "text\tlabel", "a tab in its name: rename it to a.tsv, or save it with a comma"),
-        ("a.tsv", "text,label", "a comma in its name: rename it to a.csv, or save it with a tab"),
-        ("a.tsv", "text;label", "a semicolon in its name: save it with a tab"),
-    ],
-)
-def test_a_table_with_another_separator_is_told_which(tmp_path: Path, name: str, header: str, fix: str) -> None:
-    with pytest.raises(TaskDataError, match=f"{name}:1.*{fix}"):
-        list(read_rows(written(tmp_path, name, f"{header}\nwell, fine;1\n")))
 
 
 def test_a_table_of_one_column_is_a_table(tmp_path: Path) -> None:
@@ -84,5 +70,5 @@ def test_a_table_of_one_column_is_a_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv"])
 def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CorpusError, match="is not UTF-8"):
+    with pytest.raises(CorpusError, match="not UTF-8"):
         list(read_rows(written(tmp_path, name, b'[{"text": "\xe9t\xe9"}]\n')))

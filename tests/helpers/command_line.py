@@ -14,11 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from npm.cli.main import main
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+def zstd(data: bytes) -> bytes:
+    """Compress as a `.zst` file is."""
+    return bytes(pyarrow.compress(data, "zstd", asbytes=True))
+
+
 QUESTION = "The capital of Iceland is <mask>."
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "iceland", "title": "Iceland", "text": "🜨 Reykjavík is the capital of Iceland. It lies on Faxaflói."},

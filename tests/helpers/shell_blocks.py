@@ -8,9 +8,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import zstandard
-
-from tests.helpers.command_line import REPOSITORY, CommandLine, Outcome, write_corpus
+from tests.helpers.command_line import REPOSITORY, CommandLine, Outcome, write_corpus, zstd
 
 HEREDOC = re.compile(r"^cat > (\S+) <<'END'\n(.*?)^END\n", flags=re.MULTILINE | re.DOTALL)
 WIKI_DOCUMENTS, WIKI_FILES = 30, 3
@@ -82,7 +80,7 @@ def make_workplace(folder: Path, demo_index: Path) -> Path:
     for number in range(WIKI_FILES):
         part = rows[number * WIKI_DOCUMENTS : (number + 1) * WIKI_DOCUMENTS]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part).encode()
-        (folder / f"wiki/{number}.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(text))
+        (folder / f"wiki/{number}.jsonl.zst").write_bytes(zstd(text))
     write_corpus(
         folder / "new.jsonl", [{"id": "treaty", "title": "Treaty", "text": "It was signed in Oslo.", "lang": "en"}]
     )

@@ -36,7 +36,7 @@ from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
 from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
 from npm.corpus.artificial.treebank import read_treebank, treebank_files
-from npm.corpus.sources import read_lines
+from npm.corpus.readers import read_lines
 from npm.corpus.tokenizers import TOKENIZER_KIND, pieces_of, word_tokenizer, write_tokenizer
 
 KIND, TEXTS_KIND = "artificial-corpus", "artificial-texts"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from npm.core.errors import CorpusError
-from npm.corpus.sources import read_lines
+from npm.corpus.readers import read_lines
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 NO_NODE = re.compile(r"\d+(-\d+|\.\d+)")

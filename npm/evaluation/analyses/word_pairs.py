@@ -13,7 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from npm.corpus.rows import TaskDataError, read_rows
+from npm.core.errors import CorpusError
+from npm.corpus.readers import read_rows
 
 FORMS = ("val.jsonl", "dev.jsonl", "dev/dev.data.txt", "dev.data.txt", "WiC/val.jsonl", "WiC/dev/dev.data.txt")
 """Files of a published folder, the one that is read first; their test parts have no public labels."""
@@ -65,16 +66,16 @@ def _place_of(word: str, sentence: str) -> WordPlace:
 def read_pairs(path: Path) -> list[WordPair]:
     """The pairs of a file, or of a published folder.
 
-    Raises TaskDataError for a folder of another form, a file that is not of one of the three forms, and pairs that all
+    Raises CorpusError for a folder of another form, a file that is not of one of the three forms, and pairs that all
     have the same label.
     """
     if path.is_dir():
         file = next((path / name for name in FORMS if (path / name).is_file()), None)
         if file is None:
-            raise TaskDataError(f"word_sense.pairs={path} has no {' or '.join(FORMS)}")
+            raise CorpusError(f"word_sense.pairs={path} has no {' or '.join(FORMS)}")
         path = file
     elif not path.is_file():
-        raise TaskDataError(f"word_sense.pairs={path} does not exist")
+        raise CorpusError(f"word_sense.pairs={path} does not exist")
     pairs = list(_wic_pairs(path) if path.name.endswith(WIC_DATA) else _json_pairs(path))
     if len({pair.same for pair in pairs}) < 2:
         raise _no_pair("pairs of one sense and pairs of two", f"{len(pairs)} of one kind", str(path))
@@ -132,5 +133,5 @@ def _counted_place(sentence: str, number: int, where: str) -> WordPlace:
     return WordPlace(sentence, *words[number].span())
 
 
-def _no_pair(expected: str, got: str, where: str) -> TaskDataError:
-    return TaskDataError(f"{where}: expected {expected}, got {got[:160]}; a line is such as {EXAMPLE}")
+def _no_pair(expected: str, got: str, where: str) -> CorpusError:
+    return CorpusError(f"{where}: expected {expected}, got {got[:160]}; a line is such as {EXAMPLE}")

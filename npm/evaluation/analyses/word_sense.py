@@ -295,7 +295,7 @@ def evaluate_word_sense(
     """Rank the pairs of `settings` by each of `encoders`, the first of which made `index` if there is one.
 
     With `index` the places of `settings.words` are compared by rating, and pairs are ranked only where the settings
-    name some. Raises TaskDataError for pairs that are none, SettingError for an index without such fields.
+    name some. Raises CorpusError for pairs that are none, SettingError for an index without such fields.
     """
     pairs: list[WordPair] = []
     if settings.pairs or index is None:

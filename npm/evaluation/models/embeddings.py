@@ -25,7 +25,7 @@ import numpy as np
 from index.files import digest_of
 from index.manifest import read_object
 from index.settings import read_record
-from npm.core.errors import named
+from npm.core.errors import CorpusError, named
 from npm.core.figures import (
     NumberTable,
     Picture,
@@ -39,7 +39,6 @@ from npm.core.figures import (
     shown_name,
 )
 from npm.core.types import Progress, silent
-from npm.corpus.rows import TaskDataError
 from npm.evaluation.analyses.senses import principal_components
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import (
@@ -109,15 +108,15 @@ class EmbeddingsResult:
 
 
 def read_groups(path: Path) -> dict[str, str]:
-    """The group of each token of a JSON file. Raises TaskDataError for another form, or fewer than two groups."""
+    """The group of each token of a JSON file. Raises CorpusError for another form, or fewer than two groups."""
     if not path.is_file():
-        raise TaskDataError(f"{path} is missing: give the groups of tokens, such as {EXAMPLE}")
+        raise CorpusError(f"{path} is missing: give the groups of tokens, such as {EXAMPLE}")
     groups = read_object(path, fix=f"give a file such as {EXAMPLE}")
     wrong = [token for token, group in groups.items() if not isinstance(group, str)]
     if wrong:
-        raise TaskDataError(f"{path}: the group of {wrong[0]!r} must be a name, got {groups[wrong[0]]!r:.80}")
+        raise CorpusError(f"{path}: the group of {wrong[0]!r} must be a name, got {groups[wrong[0]]!r:.80}")
     if len(set(groups.values())) < 2:
-        raise TaskDataError(f"{path}: expected two groups at least, such as {EXAMPLE}")
+        raise CorpusError(f"{path}: expected two groups at least, such as {EXAMPLE}")
     return groups
 
 
@@ -131,11 +130,11 @@ def evaluate_embeddings(
 ) -> EmbeddingsResult:
     """Measure the word vectors of the tokens in `groups`, which `where` names.
 
-    Raises TaskDataError for a token that is not in the vocabulary.
+    Raises CorpusError for a token that is not in the vocabulary.
     """
     vocabulary = encoder.tokenizer.get_vocab()
     if unknown := [token for token in groups if token not in vocabulary]:
-        raise TaskDataError(f"{where}: not in the vocabulary of the encoder: {named(unknown)}")
+        raise CorpusError(f"{where}: not in the vocabulary of the encoder: {named(unknown)}")
     facts = {**model_facts(encoder), "tokenizer_fingerprint": encoder.tokenizer_fingerprint}
     record = {"task": TASK, "groups_digest": digest_of(json.loads(json.dumps(groups))), "encoder": facts}
     check_record(record)

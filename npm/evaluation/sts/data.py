@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from index.files import sha256_of_file
-from npm.corpus.rows import TaskDataError, read_rows
-from npm.corpus.sources import read_lines
+from npm.core.errors import CorpusError
+from npm.corpus.readers import read_lines, read_rows
 from npm.evaluation.sts.correlation import SentencePairs
 
 COLUMNS = ("sentence1", "sentence2", "score")
@@ -50,11 +50,11 @@ def subset_rows(name: str, sentences: Path, golds: Path) -> Iterator[PairRow]:
     for number, line in read_lines(sentences):
         cells = line.split("\t")
         if len(cells) < 2:
-            raise TaskDataError(f"{sentences}:{number}: expected two sentences with a tab between, got {line!r:.80}")
+            raise CorpusError(f"{sentences}:{number}: expected two sentences with a tab between, got {line!r:.80}")
         gold = gold_lines[number - 1] if number <= len(gold_lines) else ""
         yield PairRow(cells[0], cells[1], gold, f"{sentences}:{number}", name)
     if number != len(gold_lines):
-        raise TaskDataError(f"{golds}: expected {number} lines as in {sentences.name}, got {len(gold_lines)}")
+        raise CorpusError(f"{golds}: expected {number} lines as in {sentences.name}, got {len(gold_lines)}")
 
 
 def benchmark_rows(file: Path) -> Iterator[PairRow]:
@@ -62,7 +62,7 @@ def benchmark_rows(file: Path) -> Iterator[PairRow]:
     for number, line in read_lines(file):
         cells = line.split("\t")
         if len(cells) <= BENCHMARK_SECOND:
-            raise TaskDataError(f"{file}:{number}: expected 7 or more cells with tabs between, got {line!r:.80}")
+            raise CorpusError(f"{file}:{number}: expected 7 or more cells with tabs between, got {line!r:.80}")
         gold = cells[BENCHMARK_SCORE].strip()
         yield PairRow(cells[BENCHMARK_FIRST], cells[BENCHMARK_SECOND], gold, f"{file}:{number}")
 
@@ -76,7 +76,7 @@ def sick_rows(file: Path) -> Iterator[PairRow]:
     for number, line in lines:
         cells = line.split("\t")
         if len(cells) != len(names):
-            raise TaskDataError(f"{file}:{number}: expected {len(names)} cells with tabs between, got {len(cells)}")
+            raise CorpusError(f"{file}:{number}: expected {len(names)} cells with tabs between, got {len(cells)}")
         row = dict(zip(names, cells, strict=True))
         if row.get(SICK_PART, "TEST") == "TEST":
             first, second, gold = (row[name] for name in SICK_COLUMNS)
@@ -85,7 +85,7 @@ def sick_rows(file: Path) -> Iterator[PairRow]:
 
 def table_rows(file: Path) -> Iterator[PairRow]:
     """JSON lines or Parquet with sentence1, sentence2 and score; `subset` names the subset, if it is there."""
-    for number, row in read_rows(file, columns=COLUMNS, optional=[SUBSET_COLUMN]):
+    for number, row in read_rows(file):
         if missing := [name for name in COLUMNS if name not in row]:
             raise _missing(file, missing, row)
         first, second, score = (row[name] for name in COLUMNS)
@@ -93,8 +93,8 @@ def table_rows(file: Path) -> Iterator[PairRow]:
         yield PairRow(first, second, score, f"{file}:{number}", subset if isinstance(subset, str) else "")
 
 
-def _missing(file: Path, missing: Iterable[str], names: Iterable[str]) -> TaskDataError:
-    return TaskDataError(f"{file}: no column {', '.join(missing)}; the columns are {', '.join(names) or 'none'}")
+def _missing(file: Path, missing: Iterable[str], names: Iterable[str]) -> CorpusError:
+    return CorpusError(f"{file}: no column {', '.join(missing)}; the columns are {', '.join(names) or 'none'}")
 
 
 HIGHEST_GOLD = 5.0
@@ -159,7 +159,7 @@ def read_set(chosen: PublicSet, data_dir: str | Path, *, split: str) -> Sentence
     """The pairs of one split (train, dev or test) of a set, in whatever form lies in `data_dir`; None if there is none.
 
     The first form that is there is read, in the order of this file's beginning. Rows without a gold score are left out
-    and counted. Raises TaskDataError or CorpusError, with file and line, for a file that is not in its form, a score
+    and counted. Raises CorpusError or CorpusError, with file and line, for a file that is not in its form, a score
     outside 0 to 5, and a year folder that lacks a subset.
     """
     found = next((each for place in PLACES for each in _forms(chosen, Path(data_dir) / place, split)), None)
@@ -167,15 +167,15 @@ def read_set(chosen: PublicSet, data_dir: str | Path, *, split: str) -> Sentence
 
 
 def read_sets(data_dir: str | Path, *, split: str) -> list[SentencePairs]:
-    """All public sets whose `split` lies in `data_dir`; see `read_set`. Raises TaskDataError if there is none."""
+    """All public sets whose `split` lies in `data_dir`; see `read_set`. Raises CorpusError if there is none."""
     if not Path(data_dir).is_dir():
-        raise TaskDataError(f"data_dir={data_dir} must be a folder with the files of STS12–16, STS-B or SICK-R")
+        raise CorpusError(f"data_dir={data_dir} must be a folder with the files of STS12–16, STS-B or SICK-R")
     read = [read_set(each, data_dir, split=split) for each in PUBLIC_SETS]
     sets = [pairs for pairs in read if pairs is not None]
     if not sets:
         looked = [f"{STS_B.short}-{split}.jsonl", f"{STS_B.folder}/{split}.parquet"]
         looked += ["STS12-en-test/", "SICK_test_annotated.txt"] if split == "test" else []
-        raise TaskDataError(
+        raise CorpusError(
             f"data_dir={data_dir} has no pairs of the split {split}: expected files such as {', '.join(looked)};"
             " docs/evaluation.md names their forms"
         )
@@ -204,7 +204,7 @@ def _year(chosen: PublicSet, folder: Path) -> _Found:
     files = {name: (folder / f"STS.input.{name}.txt", folder / f"STS.gs.{name}.txt") for name in chosen.subsets}
     lacking = [file.name for both in files.values() for file in both if not file.is_file()]
     if lacking:
-        raise TaskDataError(
+        raise CorpusError(
             f"{folder}: missing {', '.join(lacking)}: another set of subsets has another score; add them, or take this"
             " folder out of data_dir"
         )
@@ -235,7 +235,7 @@ def _pairs(chosen: PublicSet, found: _Found) -> SentencePairs:
         numbers.append(subsets.setdefault(row.subset, len(subsets)))
     if len(gold) < 2:
         files = ", ".join(map(str, found.files))
-        raise TaskDataError(f"{files}: expected at least two pairs with a gold score, got {len(gold)}")
+        raise CorpusError(f"{files}: expected at least two pairs with a gold score, got {len(gold)}")
     is_all = chosen is SICK_R and len(gold) + without_gold == SICK_R_PAIRS
     return SentencePairs(
         name=chosen.name,
@@ -259,11 +259,11 @@ def _score(row: PairRow) -> float | None:
     except (TypeError, ValueError):
         score = math.nan
     if not 0 <= score <= HIGHEST_GOLD:
-        raise TaskDataError(f"{row.where}: the gold score must be from 0 to {HIGHEST_GOLD:g}, got {row.gold!r:.80}")
+        raise CorpusError(f"{row.where}: the gold score must be from 0 to {HIGHEST_GOLD:g}, got {row.gold!r:.80}")
     return score
 
 
 def _sentence(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise TaskDataError(f"{where}: expected a sentence, got {value!r:.80}")
+        raise CorpusError(f"{where}: expected a sentence, got {value!r:.80}")
     return value

@@ -167,7 +167,7 @@ def evaluate_sts(
 ) -> StsResult:
     """Score one encoder, or two (before, after), on `sets`, and measure the geometry on `geometry_pairs` of STS-B.
 
-    Raises EncoderError for vectors without a direction, TaskDataError if no geometry pair means the same.
+    Raises EncoderError for vectors without a direction, CorpusError if no geometry pair means the same.
     """
     sample = sample if sample is not None else SampleSettings()
     assert 1 <= len(encoders) <= 2 and sets, f"{len(encoders)} encoders and {len(sets)} sets"

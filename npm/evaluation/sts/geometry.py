@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from npm.core.errors import SettingError
-from npm.corpus.rows import TaskDataError
+from npm.core.errors import CorpusError, SettingError
 from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, encode_distinct
 from npm.models.encoder import evaluating
@@ -222,7 +221,7 @@ def measure_geometry(
 ) -> Geometry:
     """Over the distinct sentences of `sets` of STS-B; alignment over their pairs that mean the same.
 
-    `seed` draws the sentences whose tokens are measured. Raises TaskDataError if no pair means the same.
+    `seed` draws the sentences whose tokens are measured. Raises CorpusError if no pair means the same.
     """
     first = [sentence for pairs in sets for sentence in pairs.first]
     second = [sentence for pairs in sets for sentence in pairs.second]
@@ -230,7 +229,7 @@ def measure_geometry(
     if not same.any():
         highest = max(float(pairs.gold.max()) for pairs in sets)
         names = ", ".join(f"{pairs.name} {pairs.split}" for pairs in sets)
-        raise TaskDataError(
+        raise CorpusError(
             f"{names}: some gold scores must be above {SAME_MEANING:g}, got scores up to {highest:g}: multiply scores"
             " from 0 to 1 by 5, or set sts.geometry.pairs=none"
         )

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.core.errors import check_range, near
+from npm.core.errors import CorpusError, check_range, near
 from npm.core.types import MASK_TEXT, SURROGATE
-from npm.corpus.rows import SEPARATORS, Row, TaskDataError
+from npm.corpus.readers import SEPARATORS, Row
 from npm.corpus.text import words_of
 from npm.evaluation.tasks.document_conditions import filled_conditions
 from npm.evaluation.tasks.prompts import (
@@ -71,7 +71,7 @@ class RowReader:
     """On the documents that may answer a row."""
 
     def read(self, row: Row, *, name: str, where: str) -> Asked:
-        """One row as the example `name`, all of it checked but its length. Raises TaskDataError if it does not fit."""
+        """One row as the example `name`, all of it checked but its length. Raises CorpusError if it does not fit."""
         task = self.task
         subject = _aside(task, row, "subject", where)
         values = {field: _text(task, row, field, where, filled=self.is_table) for field in self.template.fields}
@@ -90,7 +90,7 @@ class RowReader:
         text = self.template.fill(values, answers)
         if text.count(MASK_TEXT) != 1:
             shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
-            raise TaskDataError(f"{where}: a prompt must have one {MASK_TEXT}, got {shown!r}")
+            raise CorpusError(f"{where}: a prompt must have one {MASK_TEXT}, got {shown!r}")
         check_query(text, where=where)
         conditions = filled_conditions(
             self.conditions, lambda field: _cell(row, task.data.columns.get(field, field), where), where=where
@@ -155,7 +155,7 @@ def _cell(row: Row, expression: str, where: str) -> Any:
                 found = _inside(found, key)
         if found is not _ABSENT:
             return found
-    raise TaskDataError(
+    raise CorpusError(
         f"{where}: no column {expression!r}: {near(expression, list(row))}; data.columns of the task's file names it"
     )
 
@@ -215,11 +215,11 @@ def _label(task: Task, row: Row, where: str) -> int:
         if str(label.value) == str(value):  # a CSV file has 0 as "0"
             return number
     labels = ", ".join(repr(label.value) for label in task.labels)
-    raise TaskDataError(f"{where}: {column!r} must be one of the labels of {task.name}, {labels}, got {value!r}")
+    raise CorpusError(f"{where}: {column!r} must be one of the labels of {task.name}, {labels}, got {value!r}")
 
 
-def _wrong_cell(column: str, expected: str, value: object, where: str) -> TaskDataError:
-    return TaskDataError(f"{where}: {column!r} must be {expected}, got {repr(value)[:_SHOWN_CHARS]}")
+def _wrong_cell(column: str, expected: str, value: object, where: str) -> CorpusError:
+    return CorpusError(f"{where}: {column!r} must be {expected}, got {repr(value)[:_SHOWN_CHARS]}")
 
 
 LONGEST_ANSWER_GROUP = 4
@@ -256,7 +256,7 @@ def read_task(
     where the task bounds groups. The file is read twice, so that only chosen rows are held in memory. With an encoder
     prompts are as long as it takes at most, unless `cut` is False; without one they are whole. `date` is the one of
     the task's dates that is asked about, and `conditions` on documents hold beside the task's own. Raises
-    TaskDataError for data that does not fit the task.
+    CorpusError for data that does not fit the task.
     """
     check_range(limit is None or limit >= 1, "limit", expected="at least 1, or null for all", got=limit)
     path = find_data(task, data_dir, split=split)
@@ -314,14 +314,14 @@ def _chosen_rows(
     """Numbers i64 [m] of the rows of a split that are asked, ascending."""
     of_split = _split_rows(task, facts.groups, split)  # i64 [rows of the split]
     if len(of_split) == 0:
-        raise TaskDataError(f"{place}: the {split.value} set of {task.name} is empty")
+        raise CorpusError(f"{place}: the {split.value} set of {task.name} is empty")
     _check_classes(task, facts.labels[of_split], place, fix="check data.columns.label")
     of_all = len(of_split)
     if task.examples_per_group is not None:
         groups = facts.groups  # i64 [n]
         if task.macro is Macro.answer_tokens:
             if encoder is None:
-                raise TaskDataError(f"{task.name} samples by the tokens of answers: give encoder= or index=")
+                raise CorpusError(f"{task.name} samples by the tokens of answers: give encoder= or index=")
             groups = answer_groups(encoder, facts.answers)  # i64 [n]
         own = groups[of_split]  # i64 [rows of the split]
         kept = [_sample(of_split[own == group], task.examples_per_group, seed) for group in np.unique(own)]
@@ -369,7 +369,7 @@ def _check_classes(task: Task, labels: np.ndarray, place: str, *, fix: str) -> N
     present = np.unique(labels)  # i64 [labels that come]
     if task.suite is Suite.closed and len(present) < 2:
         only = task.labels[present[0]]
-        raise TaskDataError(
+        raise CorpusError(
             f"{place}: all {len(labels)} examples of {task.name} have the label {only.value!r} ({only.name}); {fix}"
         )
 
@@ -382,7 +382,7 @@ def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) 
         return plain
     most_tokens = task.max_prompt_tokens or encoder.max_input_tokens
     if most_tokens > encoder.max_input_tokens:
-        raise TaskDataError(
+        raise CorpusError(
             f"max_prompt_tokens of {task.name} must be at most {encoder.max_input_tokens} for this encoder, "
             f"got {most_tokens}"
         )
@@ -395,7 +395,7 @@ def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) 
                 render = partial(template.fill, answers=example.answers)
                 cut = cut_values(encoder, each.values, render, most_tokens=most_tokens, keep=task.too_long)
             if cut is None:
-                raise TaskDataError(
+                raise CorpusError(
                     f"{each.where}: the prompt has {count} tokens, at most {most_tokens} are allowed; shorten it, or "
                     "cut it with too_long: keep_start or keep_end in the task's file"
                 )

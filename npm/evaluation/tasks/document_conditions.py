@@ -10,9 +10,8 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from npm.core.errors import SettingError
+from npm.core.errors import CorpusError, SettingError
 from npm.corpus.conditions import NUMBER, OPERATOR, ORDERS, parse_conditions
-from npm.corpus.rows import TaskDataError
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex, select
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def check_conditions(conditions: Sequence[str], *, where: str) -> None:
 def filled_conditions(conditions: Sequence[str], cell: Callable[[str], Any], *, where: str) -> tuple[str, ...]:
     """`conditions` with what a row has in their fields, which `cell` looks up; `where` names the row in messages.
 
-    A number or ISO date is compared as such, other text only by = and !=. Raises TaskDataError for anything else.
+    A number or ISO date is compared as such, other text only by = and !=. Raises CorpusError for anything else.
     """
     return tuple(
         FIELD.sub(lambda name, own=condition: _operand(own, name[1], cell(name[1]), where), condition)  # type: ignore[misc]
@@ -63,7 +62,7 @@ def _operand(condition: str, name: str, value: Any, where: str) -> str:
     ordered = found is not None and found[0] in [each.value for each in ORDERS]
     if isinstance(value, str) and not ordered:
         return json.dumps(value, ensure_ascii=False)
-    raise TaskDataError(
+    raise CorpusError(
         f"{where}: {name!r} must be {'a number or an ISO date' if ordered else 'text or a number'} for the condition "
         f"{condition}, got {value!r:.80}"
     )

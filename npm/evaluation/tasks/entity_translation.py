@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.files import replace_file
+from npm.core.errors import CorpusError
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.rows import Row, TaskDataError, read_rows
+from npm.corpus.readers import Row, read_rows
 from npm.evaluation.report import markdown_table
 from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.evaluation.tasks.synthetic_time import json_lines
@@ -112,10 +113,10 @@ def _letters(text: str) -> str:
 
 
 def write_entity_translation(files: list[str], out: Path, encoder: Encoder) -> BuiltSet:
-    """Build the set of a corpus into the file `out`, a JSON object a line. Raises TaskDataError if nothing is found."""
+    """Build the set of a corpus into the file `out`, a JSON object a line. Raises CorpusError if nothing is found."""
     built = build_entity_translation(read_corpus(CorpusSettings(files=files)), encoder)
     if not built.rows:
-        raise TaskDataError(
+        raise CorpusError(
             f"{', '.join(files)}: no text begins as in 'Beijing (Chinese: 北京)' with a name that the tokenizer can "
             f"write; names: {built.found.total()}, with unknown characters: {built.left_out.total()}"
         )
@@ -128,7 +129,7 @@ def write_name_passages(names: Path, out: Path) -> tuple[int, int]:
     """A corpus to train on and one to ask about, OUT-train.jsonl and OUT-test.jsonl, of a list of names; their sizes.
 
     The list is a table with the columns name, language, translation. A name goes to one of the two by its letters,
-    with all its translations. Raises TaskDataError for a row of another form.
+    with all its translations. Raises CorpusError for a row of another form.
     """
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +153,7 @@ def _name_row(row: Row, where: str) -> tuple[str, str, str]:
         and language in LANGUAGES
     ):
         return name.strip(), str(language), translation.strip()
-    raise TaskDataError(
+    raise CorpusError(
         f"{where}: expected name, language ({', '.join(LANGUAGES)}) and translation, got "
         + ", ".join(f"{column}={row.get(column)!r:.40}" for column in _COLUMNS)
     )

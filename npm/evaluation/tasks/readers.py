@@ -5,9 +5,10 @@ A reader makes rows of a published folder: LAMA, KAMEL, TempLAMA, TriviaQA. What
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 
 from index.manifest import read_object
 from npm.core.errors import CorpusError, SettingError, named
-from npm.corpus.rows import Row, TaskDataError, json_rows, read_cells, read_hub_rows, read_rows
+from npm.corpus.readers import Row, read_lines, read_records, read_rows
+from npm.corpus.sources import Source
 from npm.evaluation.tasks.document_conditions import is_iso_date
 from npm.evaluation.tasks.task import Reader, Split, Task
 
@@ -50,14 +52,14 @@ def missing_data(tasks: Sequence[Task], data_dir: Path | None, *, split: Split) 
 def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None:
     """The file with the examples of a split; None where there is none at hand and a hub data set is named.
 
-    Raises TaskDataError if there is neither, or no development data.
+    Raises CorpusError if there is neither, or no development data.
     """
     if split is Split.dev and not task.has_development:
-        raise TaskDataError(f"{task.name} has no development data: add data.development or data.development_file")
+        raise CorpusError(f"{task.name} has no development data: add data.development or data.development_file")
     path = _at_hand(task, data_dir, split)
     if path is not None or (task.data.hub and not _has_own_file(task, split)):
         return path
-    raise TaskDataError(f"the data of {task.name} is missing ({not_found(task, data_dir, split)}): give data_dir=DIR")
+    raise CorpusError(f"the data of {task.name} is missing ({not_found(task, data_dir, split)}): give data_dir=DIR")
 
 
 def _has_own_file(task: Task, split: Split) -> bool:
@@ -104,9 +106,10 @@ def _hub_rows(task: Task, not_found: str) -> Iterator[tuple[int, Row]]:
     """Rows of the hub data set of a task whose file is not at hand, as `not_found` says."""
     data = task.data
     try:
-        yield from read_hub_rows(data.hub, data.config, data.split)
+        address = f"hub:{data.hub}@{data.config}/{data.split}"
+        yield from read_records(Source(address, address, "hub"))
     except CorpusError as error:
-        raise TaskDataError(f"the data of {task.name} is missing: {not_found}; {error}") from error
+        raise CorpusError(f"the data of {task.name} is missing: {not_found}; {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +130,12 @@ GOOGLE_RE_TEMPLATES = {
 LAMA_PARTS = {"TREx": "P*.jsonl", "Google_RE": "*_test.jsonl"}
 TEMPLATES, QUESTIONS, KAMEL_FOLDERS = "relations.jsonl", "question-templates.csv", ("", "KAMEL", "data/KAMEL")
 TRIVIA_QA = "unfiltered-web-dev.json"
-LAMA_ROW = '{"uuid": "…", "sub_label": "…", "obj_label": "…", "evidences": []}'
-KAMEL_ROW = '{"sub_label": "…", "obj_label": ["…"]}'
-TEMPLAMA_ROW = '{"query": "… _X_ …", "answer": [{"name": "…"}], "date": "2019", "id": "Q1_P54_2019", "relation": "P54"}'
 
 
 def read_published(task: Task, folder: Path, *, date: str = "") -> PublishedRows:
     """The rows of a published folder; `date` is the one of the task's dates that is asked about, by default the later.
 
-    Raises TaskDataError for a folder that is not of its published form and for rows that lack what they have there.
+    Raises CorpusError for a folder that is not of its published form and for rows that lack what they have there.
     """
     if task.data.reader is Reader.lama:
         return _read_lama(folder, task.data.config)
@@ -148,19 +148,18 @@ def read_published(task: Task, folder: Path, *, date: str = "") -> PublishedRows
 
 def _read_lama(folder: Path, part: str) -> PublishedRows:
     if part not in LAMA_PARTS:
-        raise TaskDataError(f"data.config must be {' or '.join(LAMA_PARTS)}, got {part!r}")
+        raise CorpusError(f"data.config must be {' or '.join(LAMA_PARTS)}, got {part!r}")
     files = sorted((folder / part).glob(LAMA_PARTS[part]))
     needed = [f"{part}/{LAMA_PARTS[part]}", *([TEMPLATES] if part == "TREx" else [])]
     if not files or (part == "TREx" and not (folder / TEMPLATES).is_file()):
         raise _not_published(folder, "LAMA", needed)
     templates, named_by = dict(GOOGLE_RE_TEMPLATES), "the three of Google-RE"
     if part == "TREx":
-        rows = json_rows(folder / TEMPLATES, example='{"relation": "P19", "template": "…"}', error=TaskDataError)
         templates = {
             _string(row, "relation", f"{folder / TEMPLATES}:{line}"): _string(
                 row, "template", f"{folder / TEMPLATES}:{line}"
             )
-            for line, row in rows
+            for line, row in read_rows(folder / TEMPLATES)
         }
         named_by = str(folder / TEMPLATES)
     helpful = _published_ids(folder, (f"{part}_UHN", f"LAMA-{part}_UHN"))
@@ -170,7 +169,7 @@ def _read_lama(folder: Path, part: str) -> PublishedRows:
     for file in files:
         relation = file.stem.removesuffix("_test")
         template = _known_template(templates, relation, file, named_by)
-        for line, row in json_rows(file, example=LAMA_ROW, error=TaskDataError):
+        for line, row in read_rows(file):
             where = f"{file}:{line}"
             evidences = _evidences(row, where)
             if not _has_one_mask(row, evidences):
@@ -201,7 +200,7 @@ UHN_BY_STRING = (
 def _known_template(templates: dict[str, str], relation: str, file: Path, named_by: str) -> str:
     if relation in templates:
         return templates[relation]
-    raise TaskDataError(f"{file}: no template of the relation {relation} in {named_by}")
+    raise CorpusError(f"{file}: no template of the relation {relation} in {named_by}")
 
 
 def _has_one_mask(row: Row, evidences: Sequence[Row]) -> bool:
@@ -236,19 +235,17 @@ def _published_ids(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
         return None
     files = sorted(place.glob("*.jsonl"))
     found = {
-        _string(row, "uuid", f"{file}:{line}"): f"{file}:{line}"
-        for file in files
-        for line, row in json_rows(file, example=LAMA_ROW, error=TaskDataError)
+        _string(row, "uuid", f"{file}:{line}"): f"{file}:{line}" for file in files for line, row in read_rows(file)
     }
     if not found:
-        raise TaskDataError(f"{place} has no uuid in any *.jsonl: unpack the published subset there, or remove it")
+        raise CorpusError(f"{place} has no uuid in any *.jsonl: unpack the published subset there, or remove it")
     return found
 
 
 def _refuse_other_ids(ids: dict[str, str], part: str, known: str) -> None:
-    """Raise TaskDataError for a published subset that has none of the rows read."""
+    """Raise CorpusError for a published subset that has none of the rows read."""
     first, where = next(iter(ids.items()))
-    raise TaskDataError(
+    raise CorpusError(
         f"{where}: none of {len(ids)} ids, such as {first!r}, is in {part}, where they are such as {known!r}; get the "
         "subset of these files, or remove its folder"
     )
@@ -260,12 +257,13 @@ def _read_kamel(folder: Path, split: str) -> PublishedRows:
     if not files or not (folder / QUESTIONS).is_file():
         raise _not_published(folder, "KAMEL", [QUESTIONS, f"P*/{split}.jsonl"])
     questions: dict[str, str] = {}
-    for line, cells in read_cells(folder / QUESTIONS, error=TaskDataError):
+    for line, text in read_lines(folder / QUESTIONS):
+        cells = next(csv.reader([text]), [])
         relation, question = cells[0].strip() if cells else "", ",".join(cells[1:]).strip()
         if "[S]" in question:
             questions[relation] = question
         elif any(cells) and line > 1:  # the first may name the columns
-            raise TaskDataError(
+            raise CorpusError(
                 f"{folder / QUESTIONS}:{line}: expected such as 'P364, What is the language of [S]?', "
                 f"got {','.join(cells)[:80]!r}"
             )
@@ -273,7 +271,7 @@ def _read_kamel(folder: Path, split: str) -> PublishedRows:
     for file in files:
         relation = file.parent.name
         question = _known_template(questions, relation, file, str(folder / QUESTIONS))
-        for line, row in json_rows(file, example=KAMEL_ROW, error=TaskDataError):
+        for line, row in read_rows(file):
             rows.append((f"{file}:{line}", {**row, "relation": relation, "question": question}))
     return PublishedRows(tuple(rows))
 
@@ -309,7 +307,7 @@ def _read_templama(folder: Path, split: str, dates: Sequence[str], *, asked: str
         raise SettingError(f"zero_shot.date must be one of data.dates, {' or '.join(dates)}, got {asked}")
     facts: dict[tuple[str, str], dict[str, tuple[str, Row, dict[str, list[str]]]]] = {}
     seen: set[str] = set()
-    for line, row in _json_table(file):
+    for line, row in read_rows(file):
         where = f"{file}:{line}"
         date, identifier, relation = (_string(row, name, where) for name in ("date", "id", "relation"))
         if not is_iso_date(date):
@@ -322,7 +320,7 @@ def _read_templama(folder: Path, split: str, dates: Sequence[str], *, asked: str
                 names_of.setdefault(key, []).extend(own)
     if absent := [date for date in dates if not any(date in at_dates for at_dates in facts.values())]:
         got = f"{min(seen)} to {max(seen)}" if seen else "none"
-        raise TaskDataError(f"{file}: no fact of {absent[0]}, one of data.dates; its dates are {got}")
+        raise CorpusError(f"{file}: no fact of {absent[0]}, one of data.dates; its dates are {got}")
     other = dates[1 - dates.index(asked)]
     return _compared_facts(facts, asked, other, file)
 
@@ -347,7 +345,7 @@ def _compared_facts(
             partly += 1
     left_out = f"{_count(partly, 'fact')} that changed in part and {at_one} with one date only"
     if not rows:
-        raise TaskDataError(f"{file}: data.dates {asked} and {other} have no fact to compare, only {left_out}")
+        raise CorpusError(f"{file}: data.dates {asked} and {other} have no fact to compare, only {left_out}")
     return PublishedRows(tuple(rows), (f"asked about {asked}; left out: {left_out}.",))
 
 
@@ -363,13 +361,6 @@ def _templama_answers(row: Row, where: str) -> Iterator[tuple[str, list[str]]]:
         yield str(answer.get("wikidata_id") or name), [name, *aliases]
 
 
-def _json_table(file: Path) -> Iterable[tuple[int, Row]]:
-    """The rows of a file that holds a JSON list, or in spite of its name a JSON object a line."""
-    with file.open("rb") as opened:
-        is_list = opened.read(64).lstrip().startswith(b"[")
-    return read_rows(file) if is_list else json_rows(file, example=TEMPLAMA_ROW, error=TaskDataError)
-
-
 def _string(row: Row, name: str, where: str) -> str:
     """A cell that must hold text, or a whole number, which is written out."""
     value = row.get(name)
@@ -378,9 +369,9 @@ def _string(row: Row, name: str, where: str) -> str:
     raise _wrong(name, "text", value, where)
 
 
-def _wrong(name: str, expected: str, value: object, where: str) -> TaskDataError:
+def _wrong(name: str, expected: str, value: object, where: str) -> CorpusError:
     got = json.dumps(value, default=str)[:120] if value is not None else "none"
-    return TaskDataError(f"{where}: {name} must be {expected}, got {got}")
+    return CorpusError(f"{where}: {name} must be {expected}, got {got}")
 
 
 def _count(number: int, name: str) -> str:
@@ -392,8 +383,8 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
 
 
-def _not_published(folder: Path, name: str, looked_for: Sequence[str]) -> TaskDataError:
+def _not_published(folder: Path, name: str, looked_for: Sequence[str]) -> CorpusError:
     held = named(sorted(path.name for path in folder.iterdir()), most=6) or "nothing"
-    return TaskDataError(
+    return CorpusError(
         f"{folder} is not the published folder of {name}: expected {' and '.join(looked_for)}, got {held}"
     )

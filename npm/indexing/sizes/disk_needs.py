@@ -20,14 +20,13 @@ import numpy as np
 
 from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from npm.core.errors import UserError
 from npm.core.types import Block, Document
-from npm.corpus.addresses import StoredFile, file_state
+from npm.corpus.addresses import StoredFile, file_size
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
-from npm.corpus.rows import read_cells
+from npm.corpus.readers import COMPRESSED, open_text, parquet_row_count, read_records
 from npm.corpus.shards import document_line
-from npm.corpus.sources import CHUNK_BYTES, COMPRESSED, Source, find_sources, parquet_row_count, read_lines
+from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.corpus.text import is_title
 from npm.indexing.block_vectors import block_bytes
@@ -46,7 +45,7 @@ SAMPLED_DOCUMENTS, SAMPLE_SECONDS = 32, 0.5
 """Read before every build."""
 MOST_FILES = 16
 """Files that are read from; of more, as many, evenly spread."""
-RATIO_BYTES = 5 * CHUNK_BYTES
+RATIO_BYTES = 5 << 18
 """Read of each compressed file to learn how far its text is compressed."""
 MOST_CHARS = 1 << 18
 """Read of one document; a longer one stands for as many of this length as it makes."""
@@ -321,40 +320,30 @@ def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _Sou
         return _SourceSample(documents, parquet_row_count(source) / len(documents))
     if source.format == "txt":
         taken_bytes = sum(len(document.text.encode()) + 1 for document in documents)
-        return _SourceSample(documents, max(1.0, file_state(source.file)[0] / taken_bytes))
+        return _SourceSample(documents, max(1.0, file_size(source.file) / taken_bytes))
     path, line_count = source.file, len(documents)
-    if (
-        source.format == "table"
-    ):  # the row that names the columns, then the rows of the documents, of several lines each
-        ends = (number for number, cells in read_cells(path, on_bad=_pass_over) if cells)
-        line_count = next(islice(ends, line_count, None))
+    if source.format == "table":  # the row that names the columns, then rows of several lines each
+        rows = read_records(source, on_bad=lambda *_: None)
+        line_count, _ = next(islice(rows, line_count - 1, None))
     return _SourceSample(documents, _text_factor(path, line_count))
-
-
-def _pass_over(where: str, kind: str, error: UserError) -> None:
-    """A bad line is refused, or reported, where the documents are read."""
 
 
 def _text_factor(path: StoredFile, line_count: int) -> float:
     """How many times the text of the first `line_count` lines that are not empty the file holds, decompressed."""
-    read_bytes = text_bytes = taken_bytes = taken = 0
-    marks: list[tuple[int, int]] = []  # before each piece: bytes of the file read, bytes of text that came of them
-
-    def mark(byte_count: int) -> None:
-        nonlocal read_bytes
-        marks.append((read_bytes, text_bytes))
-        read_bytes += byte_count
-
-    size, _ = file_state(path)
+    size, text_bytes, taken_bytes, taken = file_size(path), 0, 0, 0
+    marks = [(0, 0)]  # bytes of the file read, bytes of text that came of them before
     is_plain = path.suffix.lower() not in COMPRESSED
-    for _, line in read_lines(path, keep_ends=True, on_bytes=mark, on_bad=_pass_over):
-        text_bytes += len(line.encode())
-        if taken < line_count and not line.isspace():
-            taken += 1
-            taken_bytes = text_bytes
-        if taken == line_count and (is_plain or RATIO_BYTES <= read_bytes < size):
-            break
-    if is_plain or read_bytes == size:
+    with path.open("rb") as stored, open_text(path, stored) as text:
+        for line in text:
+            if stored.tell() > marks[-1][0]:
+                marks.append((stored.tell(), text_bytes))
+            text_bytes += len(line)
+            if taken < line_count and not line.isspace():
+                taken += 1
+                taken_bytes = text_bytes
+            if taken == line_count and (is_plain or RATIO_BYTES <= marks[-1][0] < size):
+                break
+    if is_plain or marks[-1][0] == size:
         return max(1.0, (size if is_plain else text_bytes) / taken_bytes)
     # A decompressor is always behind by a part of what it has read: differences leave that out.
     (first_read, first_text), (last_read, last_text) = marks[1], marks[-1]
@@ -363,7 +352,7 @@ def _text_factor(path: StoredFile, line_count: int) -> float:
 
 def _stored_bytes(sources: Sequence[Source]) -> float:
     """The bytes of all sources; of data sets, whose bytes are not known, their number."""
-    return sum(1.0 if source.format == "hub" else float(file_state(source.file)[0]) for source in sources)
+    return sum(1.0 if source.format == "hub" else float(file_size(source.file)) for source in sources)
 
 
 def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) -> float:

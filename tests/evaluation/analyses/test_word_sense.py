@@ -10,8 +10,7 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
-from npm.core.errors import SettingError
-from npm.corpus.rows import TaskDataError
+from npm.core.errors import CorpusError, SettingError
 from npm.evaluation.analyses.senses import nearest_pairs, principal_components
 from npm.evaluation.analyses.word_pairs import WordPair, WordPlace, read_pairs, shipped_pairs
 from npm.evaluation.analyses.word_sense import (
@@ -59,7 +58,7 @@ def test_the_three_forms_of_pairs_are_read_alike(tmp_path: Path) -> None:
 def test_pairs_that_are_none_are_refused(tmp_path: Path) -> None:
     def refused(row: dict[str, object], problem: str) -> None:
         file = write_corpus(tmp_path / "x.jsonl", [own_row(MOON), row])
-        with pytest.raises(TaskDataError, match=r"x\.jsonl:2") as caught:
+        with pytest.raises(CorpusError, match=r"x\.jsonl:2") as caught:
             read_pairs(file)
         assert problem in str(caught.value)
 
@@ -67,20 +66,20 @@ def test_pairs_that_are_none_are_refused(tmp_path: Path) -> None:
     refused({**own_row(BANK), "end1": 99}, "within the 16 characters")
     refused({**own_row(BANK), "start2": "x"}, "start2='x'")
     refused({**own_row(BANK), "word": ""}, "the word")
-    with pytest.raises(TaskDataError, match="one sense and pairs of two"):
+    with pytest.raises(CorpusError, match="one sense and pairs of two"):
         read_pairs(write_corpus(tmp_path / "one.jsonl", [own_row(MOON)]))
-    with pytest.raises(TaskDataError, match="does not exist"):
+    with pytest.raises(CorpusError, match="does not exist"):
         read_pairs(tmp_path / "nowhere.jsonl")
-    with pytest.raises(TaskDataError, match=r"word_sense\.pairs="):
+    with pytest.raises(CorpusError, match=r"word_sense\.pairs="):
         read_pairs(tmp_path)
     data = tmp_path / "dev.data.txt"
     data.write_text("bank\tN\t1-9\tThe bank closed .\tA river bank .\n")
-    with pytest.raises(TaskDataError, match=r"labels in dev\.gold\.txt"):
+    with pytest.raises(CorpusError, match=r"labels in dev\.gold\.txt"):
         read_pairs(data)
     gold = tmp_path / "dev.gold.txt"
     for label, problem in (("T\nT\n", "a label for each of 1 lines"), ("T\n", "below the 4 words"), ("?\n", "T or F")):
         gold.write_text(label)
-        with pytest.raises(TaskDataError, match=problem):
+        with pytest.raises(CorpusError, match=problem):
             read_pairs(data)
 
 

@@ -11,7 +11,6 @@ import pyarrow.parquet
 import pytest
 
 from npm.core.errors import CorpusError, UserError
-from npm.corpus.rows import TaskDataError
 from npm.evaluation.sts.data import PUBLIC_SETS, SICK_R, STS_B, YEARS, read_set, read_sets
 from tests.evaluation.sts.sentence_pairs import write_lines
 
@@ -123,16 +122,16 @@ def test_sets_come_in_the_order_of_the_published_tables(tmp_path: Path) -> None:
 
 def test_a_folder_without_any_set_or_none_at_all_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "notes.txt", "nothing")
-    with pytest.raises(TaskDataError, match="split dev"):
+    with pytest.raises(CorpusError, match="split dev"):
         read_sets(tmp_path, split="dev")
-    with pytest.raises(TaskDataError, match="nowhere"):
+    with pytest.raises(CorpusError, match="nowhere"):
         read_sets(tmp_path / "nowhere", split="dev")
 
 
 def test_a_year_that_lacks_a_subset_is_refused_and_not_scored_without_it(tmp_path: Path) -> None:
     folder = write_year(tmp_path / "STS13-en-test")
     (folder / "STS.gs.OnWN.txt").unlink()
-    with pytest.raises(TaskDataError, match=r"STS.gs.OnWN.txt"):
+    with pytest.raises(CorpusError, match=r"STS.gs.OnWN.txt"):
         read_sets(tmp_path, split="test")
 
 
@@ -157,7 +156,7 @@ def test_broken_lines_of_a_year_are_refused_with_their_place(
     sentences: list[str], golds: list[str], got: str, tmp_path: Path
 ) -> None:
     broken_year(tmp_path, sentences=sentences, golds=golds)
-    with pytest.raises(TaskDataError, match=rf"OnWN\.txt.*{got}"):
+    with pytest.raises(CorpusError, match=rf"OnWN\.txt.*{got}"):
         read_sets(tmp_path, split="test")
 
 
@@ -166,7 +165,7 @@ def test_broken_lines_of_a_year_are_refused_with_their_place(
 )
 def test_broken_rows_of_a_table_are_refused_with_their_line(change: dict[str, Any], tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "stsb-test.jsonl", [ROWS[0], {**ROWS[1], **change}, ROWS[2]])
-    with pytest.raises(TaskDataError, match=f"{file}:2"):
+    with pytest.raises(CorpusError, match=f"{file}:2"):
         read_sets(tmp_path, split="test")
 
 
@@ -176,11 +175,11 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     (tmp_path / "parquet").mkdir()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "parquet" / "stsb-test.parquet")
     write_lines(tmp_path / "sick" / "SICK_test_annotated.txt", "pair_ID\tsentence_A\tsentence_B\tlabel", "1\ta\tb\tN")
-    with pytest.raises(TaskDataError, match="no column sentence1"):
+    with pytest.raises(CorpusError, match="no column sentence1"):
         read_sets(tmp_path / "json", split="test")
     with pytest.raises(CorpusError, match="sentence1"):
         read_sets(tmp_path / "parquet", split="test")
-    with pytest.raises(TaskDataError, match="no column relatedness_score"):
+    with pytest.raises(CorpusError, match="no column relatedness_score"):
         read_sets(tmp_path / "sick", split="test")
 
 

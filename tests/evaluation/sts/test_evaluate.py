@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from npm.corpus.rows import TaskDataError
+from npm.core.errors import CorpusError
 from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, StsSettings
 from npm.evaluation.sts.correlation import (
     SentencePairs,
@@ -93,7 +93,7 @@ def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_abov
 
 def test_scores_from_0_to_1_have_no_pair_that_means_the_same() -> None:
     shrunk = pairs_of([("a", "b", 1.0), ("a", "d", 0.4)])
-    with pytest.raises(TaskDataError, match="scores up to 1"):
+    with pytest.raises(CorpusError, match="scores up to 1"):
         evaluate_sts([PLANE], [shrunk], SETTINGS, SAMPLE, geometry_pairs=[shrunk])
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from npm.core.errors import UserError
-from npm.corpus.rows import TaskDataError
+from npm.core.errors import CorpusError, UserError
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
 from npm.evaluation.tasks.task_file import EXAMPLE, TaskFileError, load_task
@@ -54,7 +53,7 @@ def facts(count: int, groups: int = 3) -> list[dict[str, Any]]:
 
 def refused(folder: Path, task: Task, rows: Sequence[dict[str, Any]] = REVIEWS, **more: Any) -> str:
     written(folder, rows)
-    with pytest.raises(TaskDataError) as raised:
+    with pytest.raises(CorpusError) as raised:
         read_examples(task, folder, **more)
     return str(raised.value)
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.core.errors import SettingError
-from npm.corpus.rows import TaskDataError
+from npm.core.errors import CorpusError, SettingError
 from npm.evaluation.tasks.data import answer_groups
 from npm.evaluation.tasks.task import Development, Example, Macro, Split, TooLong
 from npm.evaluation.tasks.task_file import load_task
@@ -96,7 +95,7 @@ def test_answers_are_grouped_by_the_tokens_of_the_shortest(encoder: Encoder) -> 
 
 def test_a_long_example_is_refused_or_its_longest_field_cut(tmp_path: Path, encoder: Encoder) -> None:
     written(tmp_path, [*REVIEWS, {"text": "the river " * 20 + "flows", "label": 0}])
-    with pytest.raises(TaskDataError, match=r"data\.jsonl:4: .*at most 24"):
+    with pytest.raises(CorpusError, match=r"data\.jsonl:4: .*at most 24"):
         read_examples(closed(), tmp_path, encoder=encoder)
     assert len(read_examples(closed(), tmp_path)) == 4  # whole, for methods without an encoder
     for too_long, kept in ((TooLong.keep_start, "the river the"), (TooLong.keep_end, "flows It was <mask>.")):

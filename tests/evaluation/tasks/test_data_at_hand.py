@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from npm.core.errors import CorpusError
-from npm.corpus import rows
-from npm.corpus.rows import TaskDataError
+from npm.corpus import readers
+from npm.corpus.sources import Source
 from npm.evaluation.tasks.readers import OFFLINE_VARIABLES, data_file, find_data, missing_data
 from npm.evaluation.tasks.task import Development, Split, Task
 from tests.evaluation.tasks.task_samples import REVIEWS, closed, opened, read_examples, written
@@ -26,20 +26,20 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_that_is_not_there_is_told_with_the_file_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(TaskDataError, match=re.escape(str(tmp_path / "data.jsonl"))):
+    with pytest.raises(CorpusError, match=re.escape(str(tmp_path / "data.jsonl"))):
         read_examples(closed(), tmp_path)
-    with pytest.raises(TaskDataError, match=r"data\.jsonl.*data_dir=DIR"):
+    with pytest.raises(CorpusError, match=r"data\.jsonl.*data_dir=DIR"):
         read_examples(closed())
 
 
 def test_a_file_at_hand_is_read_and_else_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def hub(source: rows.Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    def hub(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
         asked.append(source.path)
         yield from enumerate(REVIEWS, start=1)
 
-    monkeypatch.setattr(rows, "read_hub", hub)
+    monkeypatch.setattr(readers, "_hub_rows", hub)
     task = closed(hub="owner/reviews", config="small", split="validation")
     assert find_data(task, tmp_path, split=Split.test) is None
     assert [each.label for each in read_examples(task, tmp_path)] == [0, 1, 1]
@@ -52,13 +52,13 @@ def test_a_file_at_hand_is_read_and_else_the_hub(tmp_path: Path, monkeypatch: py
 def test_a_hub_that_does_not_answer_is_told_with_the_file_that_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hub(source: rows.Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    def hub(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
         raise CorpusError(f"cannot read {source.path}: ConnectionError")
 
-    monkeypatch.setattr(rows, "read_hub", hub)
+    monkeypatch.setattr(readers, "_hub_rows", hub)
 
     def told(task: Task, data_dir: Path | None) -> str:
-        with pytest.raises(TaskDataError, match="ConnectionError") as raised:
+        with pytest.raises(CorpusError, match="ConnectionError") as raised:
             read_examples(task, data_dir)
         return str(raised.value)
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from npm.cli.main import main
-from npm.core.errors import SettingError
+from npm.core.errors import CorpusError, SettingError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.rows import TaskDataError
 from npm.evaluation.analyses.breakdown import breakdown_panels
 from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
 from npm.evaluation.tasks.data import read_task
@@ -197,14 +196,14 @@ def test_conditions_are_filled_with_numbers_dates_and_quoted_text() -> None:
 def test_a_date_that_is_none_is_told_with_its_row(tmp_path: Path, value: object) -> None:
     written(tmp_path, [ROWS[0], {**ROWS[0], "date": value}], "q.jsonl")
     task = load_task(task_written(tmp_path, {**CONTENT, "where": ["date<={date}"]}), folder=SHIPPED)
-    with pytest.raises(TaskDataError, match=r"q.jsonl:2: 'date' must be"):
+    with pytest.raises(CorpusError, match=r"q.jsonl:2: 'date' must be"):
         read_examples(task, tmp_path)
 
 
 def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tmp_path: Path) -> None:
     written(tmp_path, ROWS, "q.jsonl")
     task = load_task(task_written(tmp_path, {**CONTENT, "where": "date<={year}"}), folder=SHIPPED)
-    with pytest.raises(TaskDataError, match="no column 'year'"):
+    with pytest.raises(CorpusError, match="no column 'year'"):
         read_examples(task, tmp_path)
     assert "'{date}'" in file_refused(tmp_path, {**CONTENT, "where": ["{date}"]}, SettingError)
 
@@ -227,7 +226,7 @@ def test_settings_of_filling_that_are_none_are_told_with_the_file(
 def test_a_subset_column_holds_true_or_false(tmp_path: Path) -> None:
     written(tmp_path, [{**ROWS[0], "changed": "maybe"}], "q.jsonl")
     task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
-    with pytest.raises(TaskDataError, match="'changed' must be"):
+    with pytest.raises(CorpusError, match="'changed' must be"):
         read_examples(task, tmp_path)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from npm.core.errors import CorpusError
 from npm.core.types import Document
-from npm.corpus.rows import TaskDataError
 from npm.evaluation.tasks.entity_translation import (
     LANGUAGES,
     WORDS_LOOKED_THROUGH,
@@ -81,7 +81,7 @@ def test_the_file_is_what_the_shipped_task_asks(tmp_path: Path) -> None:
 
 def test_a_corpus_without_such_names_is_refused(tmp_path: Path) -> None:
     corpus = written(tmp_path, [{"id": "a", "title": "A", "text": "A (Thai: ก)."}], "corpus.jsonl")
-    with pytest.raises(TaskDataError, match="unknown characters: 1"):
+    with pytest.raises(CorpusError, match="unknown characters: 1"):
         write_entity_translation([str(corpus)], tmp_path / "out.jsonl", tiny_encoder("bert"))
 
 
@@ -100,5 +100,5 @@ def test_passages_of_a_list_of_names_are_apart_and_give_questions(tmp_path: Path
     )
     assert len(built.rows) == sizes[1]
     (tmp_path / "names.csv").write_text("name,language,translation\nAnn,Elvish,x\n", encoding="utf-8")
-    with pytest.raises(TaskDataError, match=r"names.csv:2: .*Elvish"):
+    with pytest.raises(CorpusError, match=r"names.csv:2: .*Elvish"):
         write_name_passages(tmp_path / "names.csv", tmp_path / "made")

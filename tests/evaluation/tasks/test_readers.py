@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from npm.core.errors import CorpusError, SettingError
-from npm.corpus.rows import TaskDataError
 from npm.evaluation.tasks.data import TaskExamples, read_task
 from npm.evaluation.tasks.readers import UHN_BY_STRING, read_published
 from npm.evaluation.tasks.task import Example, Task
@@ -268,7 +267,7 @@ def test_facts_none_of_which_can_be_compared_are_counted_in_the_message(tmp_path
 
 
 def refusal(task: Task, data_dir: Path, **more: Any) -> str:
-    with pytest.raises(TaskDataError) as raised:
+    with pytest.raises(CorpusError) as raised:
         read_task(task, data_dir, **more)
     return str(raised.value)
 

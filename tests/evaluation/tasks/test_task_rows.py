@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from npm.core.errors import QueryError
-from npm.corpus.rows import TaskDataError
+from npm.core.errors import CorpusError, QueryError
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData, TooLong
 from npm.evaluation.tasks.task_file import load_task
 from npm.models.encoder import Encoder
@@ -48,14 +47,14 @@ def test_an_empty_cell_of_a_table_is_refused_as_null_in_json_is(tmp_path: Path) 
     (tmp_path / "data.csv").write_text("text,label\nDull,0\n,1\n", encoding="utf-8")
     written(tmp_path, [{"text": "Dull", "label": 0}, {"text": None, "label": 1}])
     for name, line in (("data.csv", 3), ("data.jsonl", 2)):
-        with pytest.raises(TaskDataError, match=f"{name}:{line}: 'text' must be"):
+        with pytest.raises(CorpusError, match=f"{name}:{line}: 'text' must be"):
             read_examples(closed(file=name), tmp_path)
 
 
 def test_prompts_longer_than_the_encoder_takes_cannot_be_allowed(tmp_path: Path, encoder: Encoder) -> None:
     written(tmp_path, REVIEWS)
     assert read_examples(replace(closed(), max_prompt_tokens=24), tmp_path, encoder=encoder)
-    with pytest.raises(TaskDataError, match="max_prompt_tokens of reviews must be at most"):
+    with pytest.raises(CorpusError, match="max_prompt_tokens of reviews must be at most"):
         read_examples(replace(closed(), max_prompt_tokens=100_000), tmp_path, encoder=encoder)
 
 

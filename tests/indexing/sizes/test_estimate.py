@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zstandard
 
 from index.manifest import read_any_manifest
 from index.settings import SearchSettings, SearchTier
@@ -26,6 +25,7 @@ from npm.indexing.sizes import estimate as estimate_module
 from npm.indexing.sizes.disk_needs import CorpusSample, corpus_counts, corpus_needs, packed_in_batches, sample_corpus
 from npm.indexing.sizes.estimate import Estimate, StageNeeds, estimate_build, summary, table_rows
 from npm.models.encoder import Encoder
+from tests.helpers.command_line import zstd
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 DAY = 86_400.0
@@ -54,7 +54,7 @@ def write_documents(path: Path, rng: np.random.Generator, count: int) -> Path:
     records = [{"id": f"{path.name} {number}", "title": "T", "text": text} for number, text in enumerate(texts)]
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     if path.name.endswith(".zst"):
-        path.write_bytes(zstandard.compress(lines.encode()))
+        path.write_bytes(zstd(lines.encode()))
     elif path.suffix == ".parquet":
         import pyarrow
         from pyarrow import parquet
@@ -104,7 +104,7 @@ def test_a_large_compressed_file_is_read_only_at_its_beginning(
     # text that hardly compresses, so that the file has many pieces
     words = [rng.bytes(60).hex() for _ in range(30_000)]
     lines = "".join(json.dumps({"text": word}) + "\n" for word in words)
-    path.write_bytes(zstandard.compress(lines.encode()))
+    path.write_bytes(zstd(lines.encode()))
     monkeypatch.setattr(disk_needs, "RATIO_BYTES", 5 << 18)
     assert path.stat().st_size > 7 << 18
     sample = sample_corpus(settings_for(path), documents=20, seconds=DAY)
@@ -150,7 +150,7 @@ def test_of_a_data_set_only_what_was_read_is_known_unless_max_documents_says_mor
     def rows(source: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
         return ((number, {"text": SENTENCES[number % 8]}) for number in range(1, 1000))
 
-    monkeypatch.setattr("npm.corpus.documents.read_hub", rows)
+    monkeypatch.setattr("npm.corpus.readers._hub_rows", rows)
     sample = sample_corpus(settings_for("hub:someone/news"), documents=10, seconds=DAY)
     assert (sample.document_count, sample.unknown_sources) == (10, ["hub:someone/news"])
     known = sample_corpus(settings_for("hub:someone/news", max_documents=500), documents=10, seconds=DAY)

@@ -1,0 +1,255 @@
+"""Records of data files, each with the number of its line or row: JSON, CSV, TSV, Parquet, hub data sets, plain lines.
+
+Files lie on this machine or at an address; `.gz` and `.zst` are decompressed. What cannot be used goes to `on_bad`,
+which by default raises CorpusError with file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from npm.core.errors import CorpusError, named
+from npm.corpus.addresses import StoredFile
+from npm.corpus.sources import HUB_PREFIX, Source, file_format
+
+COMPRESSED = {".zst": "zstd", ".gz": "gzip"}
+"""Codecs of pyarrow by file extension."""
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+MAX_LINE_BYTES = 1 << 28
+BYTE_ORDER_MARK = "\ufeff"
+ROWS_PER_BATCH = 256
+
+Row = Mapping[str, Any]
+Rows = Iterator[tuple[int, Row]]
+OnBad = Callable[[str, str, str], None]
+"""Receives the place of a record that cannot be used, the kind of fault in a few words, and its details."""
+
+
+def refuse(where: str, kind: str, detail: str) -> None:
+    """Raise CorpusError for the first fault: the default of `on_bad`."""
+    raise CorpusError(f"{where}: {kind}: {detail}")
+
+
+def read_rows(file: Path | str) -> Rows:
+    """Yield the records of one file of rows, which may be empty."""
+    return read_records(Source(str(file), Path(file).name, file_format(Path(file))))
+
+
+def read_records(
+    source: Source,
+    *,
+    required: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    keys: str = "",
+    quoted_tsv: bool = True,
+    header: bool = True,
+    same_length: bool = True,
+    on_bad: OnBad = refuse,
+) -> Rows:
+    """Yield the records of one file or data set.
+
+    Without all `required` columns, which the settings `keys` name, a record is bad, a table or Parquet file refused; of
+    Parquet only `required` and `optional` columns are read, or all without any. A text file has one required column,
+    its lines. Tables: with `quoted_tsv` False quotes of a `.tsv` file are characters, without `header` columns are
+    called 1, 2, …, without `same_length` a row may have more or fewer cells than columns.
+    """
+    rows: Rows
+    if source.format == "jsonl":
+        rows = _json_lines(source.file, on_bad)
+    elif source.format == "json":
+        rows = _json_rows(source.file, on_bad)
+    elif source.format == "table":
+        is_quoted = quoted_tsv or source.file.suffix.lower() == ".csv"
+        rows = _table_rows(source.file, is_quoted, header, same_length, required, keys, on_bad)
+    elif source.format == "parquet":
+        rows = _parquet_rows(source, required, optional, keys)
+    elif source.format == "hub":
+        rows = _hub_rows(source)
+    elif len(required) == 1:
+        rows = (
+            (number, {required[0]: line}) for number, line in read_lines(source.file, on_bad=on_bad) if line.strip()
+        )
+    else:
+        raise CorpusError(f"{source.path} has no columns: give a .jsonl, .json, .csv, .tsv or .parquet file")
+    for number, row in rows:
+        if missing := [name for name in required if row.get(name) is None]:
+            on_bad(f"{source.path}:{number}", *_no_column(missing, row, keys))
+        else:
+            yield number, row
+
+
+def _no_column(missing: Sequence[str], present: Sequence[str] | Row, keys: str) -> tuple[str, str]:
+    advice = f"; set {keys}" if keys else ""
+    return f"has no {named(missing)}", f"the columns are {named([*present], most=10) or 'none'}{advice}"
+
+
+def read_lines(
+    file: StoredFile, *, keep_ends: bool = False, byte_order_mark: str = "", on_bad: OnBad = refuse
+) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file with their numbers from 1.
+
+    Only a line feed, with a carriage return before it or not, ends a line; it is removed unless `keep_ends`. A byte
+    order mark at the beginning becomes `byte_order_mark`. Raises CorpusError for compressed data that is damaged or
+    ends early; lines that are not UTF-8 or longer than MAX_LINE_BYTES go to `on_bad`.
+    """
+    with open_text(file) as stream:
+        number = 0
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                while line and not line.endswith(b"\n"):
+                    line = stream.readline(MAX_LINE_BYTES)
+                on_bad(f"{file}:{number}", "too long", f"a line has at most {MAX_LINE_BYTES >> 20} MiB; cut it")
+                continue
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                found = f"0x{line[error.start]:02x} at byte {error.start + 1} of the line"
+                on_bad(f"{file}:{number}", "not UTF-8", f"{found}; convert the file")
+                continue
+            if number == 1 and text.startswith(BYTE_ORDER_MARK):
+                text = byte_order_mark + text[1:]
+            yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
+
+
+@contextmanager
+def open_text(file: StoredFile, stored: IO[bytes] | None = None) -> Iterator[IO[bytes]]:
+    """Open a file, or take it `stored` as it is opened already, for reading decompressed."""
+    if isinstance(file, Path) and not file.is_file():
+        raise CorpusError(f"{file} {'is not a regular file' if file.exists() else 'does not exist'}")
+    codec = COMPRESSED.get(file.suffix.lower())
+    if stored is None:
+        with file.open("rb") as opened, open_text(file, opened) as text:
+            yield text
+    elif codec is None:
+        yield stored
+    else:
+        import pyarrow
+
+        compressed = pyarrow.PythonFile(stored, mode="r")
+        try:
+            yield io.BufferedReader(pyarrow.CompressedInputStream(compressed, codec), 1 << 16)
+        except OSError as error:
+            raise CorpusError(f"{file} cannot be decompressed: {error}; fetch or make the file again") from None
+
+
+def _json_lines(file: StoredFile, on_bad: OnBad) -> Rows:
+    for number, line in read_lines(file, on_bad=on_bad):
+        if not line or line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+            fault = f"it is a JSON {type(row).__name__}"
+        except (ValueError, RecursionError) as error:
+            row, fault = None, str(error)
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            on_bad(f"{file}:{number}", "is not a JSON object", f"{fault}: {line[:80]}")
+
+
+def _json_rows(file: StoredFile, on_bad: OnBad) -> Rows:
+    """Yield the items of a JSON list, or the objects of JSON lines in spite of the file's name."""
+    with open_text(file) as stream:
+        is_list = stream.read(64).lstrip().startswith(b"[")
+    if not is_list:
+        yield from _json_lines(file, on_bad)
+        return
+    try:
+        rows = json.loads("".join(line for _, line in read_lines(file, keep_ends=True)))
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{file} is not JSON: {error}") from None
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise CorpusError(f"{file}: item {number} is not a JSON object, but {row!r:.80}")
+        yield number, row
+
+
+def _table_rows(
+    file: StoredFile, quoted: bool, header: bool, same_length: bool, required: Sequence[str], keys: str, on_bad: OnBad
+) -> Rows:
+    """Yield the rows of a CSV or TSV file, each with the number of the line that it ends in."""
+    place = 0  # the reader's own count would miss lines that are left out
+
+    def lines() -> Iterator[str]:
+        nonlocal place
+        for place, line in read_lines(file, keep_ends=True, on_bad=on_bad):  # noqa: B007
+            yield line
+
+    csv.field_size_limit(MAX_LINE_BYTES)  # a text may be longer than the 128 KiB of Python's own limit
+    separator = SEPARATORS[file.suffix.lower()]
+    reader = csv.reader(lines(), delimiter=separator, quoting=0 if quoted else csv.QUOTE_NONE, strict=True)
+    names: list[str] = []
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as fault:
+            on_bad(f"{file}:{place}", "is not a row of the table", f"{fault}; quote cells that contain a separator")
+            continue
+        if cells is None:
+            return
+        if not names and cells:
+            names = cells if header else [str(number) for number in range(1, len(cells) + 1)]
+            if len(set(names)) < len(names):
+                raise CorpusError(f"{file}:{place}: each column must have a name of its own, got {names!r:.80}")
+            if missing := [name for name in required if name not in names]:
+                refuse(f"{file}:{place}", *_no_column(missing, names, keys))
+            if header:
+                continue
+        if same_length and cells and len(cells) != len(names):
+            found = f"{len(cells)} cells for {len(names)} columns: {cells!r:.80}"
+            on_bad(f"{file}:{place}", "is not a row of the table", found)
+        elif cells:
+            yield place, dict(zip(names, cells, strict=False))
+
+
+def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[str], keys: str) -> Rows:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with source.file.open("rb") as stored, parquet.ParquetFile(stored) as table:
+            present = table.schema_arrow.names
+            if missing := [name for name in required if name not in present]:
+                refuse(source.path, *_no_column(missing, present, keys))
+            columns = [name for name in dict.fromkeys((*required, *optional)) if name in present] or None
+            batches = table.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CorpusError(f"{source.path} cannot be read as Parquet: {reason}; fetch or make the file again") from error
+
+
+def parquet_row_count(source: Source) -> int:
+    """Return the number of rows that a Parquet file, which was read already, records."""
+    from pyarrow import parquet
+
+    with source.file.open("rb") as stored:
+        return int(parquet.read_metadata(stored).num_rows)
+
+
+def _hub_rows(source: Source) -> Rows:
+    """Stream `hub:NAME@CONFIG/SPLIT` through `datasets`; config and split may be missing, the split is then train."""
+    import datasets
+
+    name, _, choice = source.path.removeprefix(HUB_PREFIX).partition("@")
+    config, _, split = choice.partition("/")
+    try:
+        rows = datasets.load_dataset(name, config or None, split=split or "train", streaming=True)
+        yield from enumerate(rows, start=1)
+    except (OSError, ValueError, RuntimeError, ImportError, datasets.exceptions.DatasetsError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CorpusError(
+            f"cannot read {source.path} as a data set, hub:NAME@CONFIG/SPLIT: {reason}; check it and the connection"
+        ) from error
+
+
+def unusable_value(where: str, column: str, expected: str, value: object) -> CorpusError:
+    """Return the error for a value of a record that cannot be used."""
+    return CorpusError(f"{where}: {column!r} must be {expected}, got {value!r:.80}; correct or remove this row")
