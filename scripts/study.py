@@ -1,30 +1,182 @@
-"""A study: cells of commands that build on one another, each with several seeds, and one table.
+"""A study: cells of commands that build on one another, several seeds each, and one table of means and deviations.
 
     python scripts/study.py masking out=runs/masking "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
-    python scripts/study.py ablations out=runs/ablations "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
-    python scripts/study.py interventions out=runs/interventions encoder=runs/mlm-mini/encoder data_dir=GLUE
-    python scripts/study.py retrievers out=runs/retrievers "held_out=[enwiki-07.jsonl.zst]"
-    python scripts/study.py tokenizers "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
 
-`masking` (experiment=masking_study): what masking does to a masked language model: rates, units, and corruption against
-prediction; evaluated at 15 %, with single tokens and with whole words masked. `ablations` (experiment=ablations): what
-the phrase loss is made of; top-1 among the keys of a held-out group. `interventions`: a masked language model edited
-(npmlm edit) and fine-tuned on STS-B, SST-2 and CoLA. `retrievers`: the same edits of a phrase encoder, not trained.
-`tokenizers`: fresh encoders over bytes, byte pairs and WordPieces, trained for equal time. `transfer`: what artificial
-text brings to another language, prepared by scripts/transfer_study.py.
+STUDY is a file of scripts/studies, or the path of one of the same form:
+    settings   of the study itself, with defaults; null where one must be given
+    stages     npmlm commands of every cell; `shared` ones are run once, or once per seed where they depend on it
+    cells      settings of each cell; one with the name of a stage replaces it, null omits it
+    columns    [stage, key, …]: a number in the stage's metrics.json; the maximum over seeds where the last key is `max`
+In a command $NAME is a setting, or the folder of another stage, which is then run first. $out is the stage's own
+folder, $seed the seed, $demo the demo corpus, and $more all arguments that are no settings of the study.
 
-Every cell is run with seeds 0, 1, 2; what is finished is skipped. out=, seeds=[0], cells=[rate-15,rate-40],
-articles=100 and, of interventions, tasks=[stsb] are ours; further arguments are settings of every training run,
-fine-tuning or, of retrievers, evaluation.
+seeds=[0,1,2], out=runs/STUDY and cells=[…] (all) can be set for every study; list=true prints the commands instead of
+running them. Finished stages are skipped; OUT has CELL/seed-N/STAGE, shared/STAGE, commands.json, table.md.
 """
 
+import json
+import re
+import shlex
+import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
+import yaml
+
+from index.files import json_bytes, replace_file
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
-from npm.core.errors import UserError
-from npm.evaluation.study import run_study
-from npm.evaluation.study_plans import ChosenStudy
+from npm.core.errors import SettingError, UserError, missing, unknown
+from npm.core.settings import parse_list
+from npm.evaluation.demo import shipped_questions_file
+from npm.evaluation.report import markdown_table
+
+FOLDER = Path(__file__).parent / "studies"
+METRICS = "metrics.json"
+LAST_FILES = {"train": "encoder/config.json", "edit": "edit.json", "tokenizer": "tokenizer.json"}
+LAST_FILES |= dict.fromkeys(("generate", "build"), "manifest.json") | dict.fromkeys(("finetune", "evaluate"), METRICS)
+"""The file that is in the folder of a stage once its command has finished."""
+NAME = re.compile(r"\$(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A command, its folder, and the stages that it reads."""
+
+    command: list[str]
+    folder: Path
+    before: list["Stage"]
+    per_seed: bool
+
+    def is_finished(self) -> bool:
+        file = self.folder / LAST_FILES[self.command[0]]
+        return file.is_file() and '"unfinished":' not in file.read_text("utf-8")
+
+    def unfinished(self) -> Iterator["Stage"]:
+        """The stages to run for this one, in order: those before it only where it is not finished itself."""
+        if not self.is_finished():
+            yield from (*(other for stage in self.before for other in stage.unfinished()), self)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A file of scripts/studies with its settings; `chosen` are the cells to run, `more` the settings of $more."""
+
+    out: Path
+    seeds: list[int]
+    chosen: list[str]
+    plan: Mapping[str, Any]
+    settings: Mapping[str, str]
+    more: Sequence[str]
+
+    @classmethod
+    def of(cls, name: str, arguments: Sequence[str]) -> "Study":
+        """Read a study and its settings; raises SettingError."""
+        file = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+        if not file.is_file():
+            raise unknown("study", name, sorted(path.stem for path in FOLDER.glob("*.yaml")))
+        plan = yaml.safe_load(file.read_text("utf-8"))
+        given = dict(argument.partition("=")[::2] for argument in arguments)
+        if len(given) < len(arguments) or not all("=" in argument for argument in arguments):
+            raise SettingError(f"expected KEY=VALUE, each key once, got {shlex.join(arguments)}")
+        settings = {key: given.pop(key, default) for key, default in plan["settings"].items()}
+        for key in (key for key, value in settings.items() if value in (None, "[]")):
+            raise missing(key)
+        out, seeds = given.pop("out", f"runs/{file.stem}"), parse_list(given.pop("seeds", "[0,1,2]"), "seeds")
+        if not all(seed.isdecimal() for seed in seeds or [""]):
+            raise SettingError(f"seeds must be integers of at least 0, such as [0,1,2], got {seeds}")
+        only = parse_list(given.pop("measure", "[]"), "measure")
+        plan["columns"] = {head: keys for head, keys in plan["columns"].items() if not only or keys[0] in only}
+        chosen = parse_list(given.pop("cells", "[]"), "cells") or [*plan["cells"]]
+        for cell in set(chosen) - plan["cells"].keys():
+            raise unknown("cell", cell, [*plan["cells"]])
+        return cls(Path(out), [*map(int, seeds)], chosen, plan, settings, [f"{key}={given[key]}" for key in given])
+
+    def stage(self, cell: str, name: str, seed: int) -> Stage:
+        stages, shared = self.plan["stages"], self.plan.get("shared", {})
+        names = shared | stages | self.plan.get("defaults", {}) | self.settings | self.plan["cells"][cell]
+        names |= {"seed": str(seed), "demo": f"[{shipped_questions_file().parent}/*.jsonl]"}
+        before: dict[str, Stage] = {}
+
+        def value(match: re.Match[str]) -> str:
+            key = match[1]
+            if key in (stages | shared):
+                before[key] = self.stage(cell, key, seed)
+                return str(before[key].folder)
+            return match[0] if key == "out" else NAME.sub(value, str(names[key]))
+
+        def words(text: str) -> Iterator[str]:
+            for word in shlex.split(text):
+                if word == "$more":
+                    yield from self.more
+                elif word[0] == "$" and word[1:] in names.keys() - (stages | shared).keys():
+                    yield from words(str(names[word[1:]]))
+                else:
+                    yield NAME.sub(value, word)
+
+        command = [*words(names[name])]
+        per_seed = "$seed" in names[name] or any(stage.per_seed for stage in before.values())
+        shared_name = f"{name}/seed-{seed}" if per_seed else name
+        folder = self.out / (f"{cell}/seed-{seed}/{name}" if name in stages else f"shared/{shared_name}")
+        return Stage([word.replace("$out", str(folder)) for word in command], folder, [*before.values()], per_seed)
+
+    def measured(self, cell: str, seed: int) -> dict[str, Stage]:
+        """The stages of a cell that the table reads."""
+        own, columns = self.plan["cells"][cell], self.plan["columns"].values()
+        return {name: self.stage(cell, name, seed) for name, *_ in columns if own.get(name, "") is not None}
+
+    def left(self, seeds: Sequence[int], made: Mapping[str, list[str]]) -> list[Stage]:
+        """The stages to run, in order. Raises SettingError for a finished one that another command has made."""
+        wanted = [stage for s in seeds for cell in self.chosen for stage in self.measured(cell, s).values()]
+        for stage in wanted:
+            before = made.get(str(stage.folder), stage.command)
+            if stage.is_finished() and before != stage.command:
+                raise SettingError(f"{stage.folder} is of {shlex.join(before)}: choose another out=")
+        return [*{each.folder: each for stage in wanted for each in stage.unfinished()}.values()]
+
+    def run(self) -> int:
+        """Run what is not finished; the table is written after each command. Returns the first failure's status."""
+        file = self.out / "commands.json"
+        made = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        for stage in self.left(self.seeds[:1], made):
+            compose_settings(stage.command[0], stage.command[1:])  # finds mistakes before the first hour of training
+        self.out.mkdir(parents=True, exist_ok=True)
+        for stage in self.left(self.seeds, made):
+            replace_file(file, json_bytes(made := made | {str(stage.folder): stage.command}))
+            if status := npmlm(stage.command):
+                return status
+            for part in ("corpus", "checkpoints") * (stage.command[0] == "train"):
+                shutil.rmtree(stage.folder / part, ignore_errors=True)
+            replace_file(self.out / "table.md", self.table().encode())
+        sys.stdout.write(self.table())
+        return 0
+
+    def table(self) -> str:
+        """Markdown table of the seeds whose measurements are all finished."""
+        rows, columns = [], self.plan["columns"]
+        for cell in self.plan["cells"]:
+            seeds = sorted(int(folder.name[5:]) for folder in (self.out / cell).glob("seed-*"))
+            measured = [self.measured(cell, seed) for seed in seeds]
+            done = [each for each in measured if all(stage.is_finished() for stage in each.values())]
+            files = [{name: stage.folder / METRICS for name, stage in each.items()} for each in done]
+            cells = [entry([own[name] for own in files if name in own], keys) for name, *keys in columns.values()]
+            rows.append([cell, str(len(done)), *cells])
+        return markdown_table(["cell", "seeds", *columns], rows) + "\n"
+
+
+def entry(files: Sequence[Path], keys: Sequence[str]) -> str:
+    """Mean ± standard deviation of the number at `keys` of some metrics.json, or the maximum, in four digits."""
+    is_max = keys[-1] == "max"
+    values = [float(reduce(getitem, keys[: -is_max or None], json.loads(file.read_text("utf-8")))) for file in files]
+    if is_max or len(values) < 2:
+        return f"{max(values):.4g}" if values else ""
+    return f"{fmean(values):.4g} ± {stdev(values):.2g}"
 
 
 def main(arguments: list[str]) -> int:
@@ -33,21 +185,14 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(__doc__ or "")
         return 0
     try:
-        asked = ChosenStudy.of(arguments)
-        status = run_study(
-            asked.study,
-            asked.out,
-            seeds=asked.seeds,
-            cells=asked.cells,
-            command=npmlm,
-            check=lambda command: compose_settings(command[0], command[1:]),
-        )
+        study = Study.of(arguments[0] if arguments else "", [each for each in arguments[1:] if each != "list=true"])
+        if "list=true" not in arguments:
+            return study.run()
+        sys.stdout.writelines(f"npmlm {shlex.join(stage.command)}\n" for stage in study.left(study.seeds, {}))
     except UserError as error:
         sys.stderr.write(f"study: error: {error}\n")
         return 2
-    table = asked.out / "table.md"
-    sys.stdout.write(table.read_text(encoding="utf-8") if table.is_file() else "")
-    return status
+    return 0
 
 
 if __name__ == "__main__":

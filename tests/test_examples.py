@@ -122,7 +122,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "npmlm finetune": NEEDS_DATA,
         "awk": NEEDS_DATA,
         "npmlm generate": NEEDS_DATA,
-        "python scripts/transfer_study.py": NEEDS_DATA,
+        "python scripts/split_lines.py": NEEDS_DATA,
     },
     "docs/training.md": {
         "python scripts/make_questions.py": NEEDS_DATA,

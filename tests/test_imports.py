@@ -72,7 +72,12 @@ ONLY_IN = {
     "matplotlib": ("npm/core/figures.py",),
     "ray": ("npm/cluster/ray_engine.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
-    "yaml": ("npm/cli/settings.py", "npm/corpus/text_files.py", "npm/evaluation/tasks/task_file.py"),
+    "yaml": (
+        "npm/cli/settings.py",
+        "npm/corpus/text_files.py",
+        "npm/evaluation/tasks/task_file.py",
+        "scripts/study.py",
+    ),
 }
 """Libraries that enter through few files."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_line import REPOSITORY, CommandLine, all_bytes, run_subprocess
+from scripts.split_lines import main as split_lines
+from tests.helpers.command_line import CommandLine
 from tests.helpers.treebanks import write_treebank
 
 SIZES = ["start.fresh.layers=1", "start.fresh.dimensions=8", "start.fresh.attention_heads=1"]
@@ -66,31 +66,13 @@ def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_p
     )
 
 
-def test_a_language_is_parted_by_different_lines_and_the_commands_are_listed(tmp_path: Path) -> None:
+def test_texts_are_split_by_what_they_say(tmp_path: Path) -> None:
     lines = [f"linenn {number} a zo amañ" for number in range(300)]
     rows = [json.dumps({"text": line}) for line in [*lines, *[line.upper() for line in lines]]]
     (tmp_path / "lines.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    files = ["treebank=[t.conllu]", "files=[a.jsonl]", "source_held_out=[b.jsonl]"]
-    script = [sys.executable, REPOSITORY / "scripts" / "transfer_study.py", f"out={tmp_path / 'study'}"]
-    done = run_subprocess(*script, f"lines={tmp_path}/lines.jsonl", *files)
-    assert done.status == 0, done.err
-    parts = {
-        part: [json.loads(line)["text"].casefold() for line in file.read_text("utf-8").splitlines()]
-        for part in ("train", "held_out")
-        for file in [tmp_path / "study" / "target" / f"{part}.jsonl"]
-    }
-    assert sorted(parts["train"] + parts["held_out"]) == sorted(lines)
-    assert 15 < len(parts["held_out"]) < 50
-    commands = (tmp_path / "study" / "commands.sh").read_text().splitlines()
-    assert len(commands) == len(set(commands)) and commands[0].startswith("npmlm tokenizer")
-    assert sum("new_vocabulary" in line for line in commands) == 11
-    assert (tmp_path / "study" / "study.sh").read_text().startswith("python scripts/study.py transfer ")
-    before = all_bytes(tmp_path / "study")
-    assert run_subprocess(*script, f"lines={tmp_path}/lines.jsonl", *files).status == 0
-    assert all_bytes(tmp_path / "study") == before
-    assert run_subprocess(*script, f"lines={tmp_path}/none.jsonl", *files).status == 2
-    unfit = {"lines": files, "each once": [f"lines={tmp_path}/lines.jsonl", *files, "nonsense"]}
-    for part, arguments in unfit.items():
-        refused = run_subprocess(sys.executable, script[1], f"out={tmp_path / 'other'}", *arguments)
-        assert refused.status == 2 and part in refused.err and not (tmp_path / "other").exists()
-    assert "lines=breton.jsonl" in run_subprocess(*script[:2], "--help").out
+    parts = [tmp_path / "target" / name for name in ("train.jsonl", "held_out.jsonl")]
+    split_lines(str(tmp_path / "lines.jsonl"), *map(str, parts))
+    train, held_out = (
+        [json.loads(line)["text"].casefold() for line in part.read_text("utf-8").splitlines()] for part in parts
+    )
+    assert sorted(train + held_out) == sorted(lines) and 15 < len(held_out) < 50

@@ -1,68 +1,59 @@
-"""A study: which commands it gives and in which order, what it skips, and the numbers of its table."""
+"""scripts/study.py: the commands of the studies, their order, what is skipped, and the table."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 import pytest
+import yaml
 
-from npm.core.errors import ArtifactError, SettingError
-from npm.evaluation.study import LAST_FILES, Column, Study, run_study, table_rows
+import scripts.study
+from npm.cli.settings import compose_settings
+from npm.core.errors import SettingError
+from scripts.study import FOLDER, LAST_FILES, Study, main
 
-TRAIN = ["train", "run={out}", "trainer.seed={seed}", "experiment=small", "corpus.files=[/data/a.jsonl]"]
-EVALUATE = [
-    "evaluate",
-    "out={out}",
-    "encoder={stage:run}/encoder",
-    "task=masked_tokens",
-    "corpus.files=[/data/b.jsonl]",
-]
-COLUMNS = {
-    f"{stage}: {head}": Column(stage, (number,))
-    for stage in ("tokens", "words")
-    for number, head in (("accuracy", "masked accuracy"), ("perplexity", "perplexity"))
+EVALUATE = "evaluate out=$out encoder=$run/encoder task=masked_tokens"
+PLAN = {
+    "settings": {"files": "[a.jsonl]"},
+    "shared": {
+        "words": "tokenizer out=$out",
+        "source": "train run=$out trainer.seed=$seed encoder=$words corpus.files=$files",
+    },
+    "stages": {
+        "edit": "edit out=$out edit=$edits encoder=$source/encoder seed=$seed",
+        "run": "train run=$out trainer.seed=$seed encoder=$start $change $more",
+        "tokens": EVALUATE,
+        "tuned": "finetune out=$out encoder=$run/encoder",
+    },
+    "defaults": {"start": "$edit", "change": ""},
+    "cells": {
+        "low": {"edits": "all", "change": "a=1 b=2"},
+        "high": {"edits": "positions"},
+        "scratch": {"start": "$words", "tuned": None},
+    },
+    "columns": {"accuracy": ["tokens", "accuracy"], "best": ["tuned", "deep", "n", "max"]},
 }
-STUDY = Study(
-    cells={
-        name: {
-            "run": [*TRAIN, f"corruption.masked_fraction={fraction}"],
-            "tokens": EVALUATE,
-            "words": [*EVALUATE, "masked_tokens.unit=word"],
-        }
-        for name, fraction in (("low", 0.15), ("high", 0.8))
-    },
-    columns=COLUMNS,
-    shared={},
-)
-CHAIN = Study(
-    cells={
-        "scratch": {
-            "target": ["train", "run={out}", "trainer.seed={seed}", "encoder={stage:words}"],
-            "test": ["evaluate", "out={out}", "encoder={stage:target}/encoder"],
-        },
-        **{
-            name: {
-                "edit": ["edit", "out={out}", f"edit={name}", "encoder={stage:source}/encoder", "seed={seed}"],
-                "target": ["train", "run={out}", "trainer.seed={seed}", "encoder={stage:edit}"],
-                "test": ["evaluate", "out={out}", "encoder={stage:target}/encoder"],
-            }
-            for name in ("all", "positions")
-        },
-    },
-    columns={"accuracy": Column("test", ("accuracy",)), "best": Column("test", ("accuracy",), largest=True)},
-    shared={
-        "words": ["tokenizer", "out={out}"],
-        "source": ["train", "run={out}", "trainer.seed={seed}", "encoder={stage:words}"],
-    },
-)
+ARGUMENTS = {
+    "masking": ["files=[a.jsonl]", "held_out=[b.jsonl]", "schedule.max_steps=2"],
+    "ablations": ["files=[a.jsonl]", "held_out=[b.jsonl]"],
+    "tokenizers": ["files=[a.jsonl]", "held_out=[b.jsonl]", "schedule.max_minutes=1"],
+    "retrievers": ["held_out=[b.jsonl]"],
+    "interventions": ["data_dir=glue", "encoder=runs/mlm", "device=cpu"],
+    "transfer": [
+        "treebank=[t.conllu]",
+        "files=[a.jsonl]",
+        "source_held_out=[b.jsonl]",
+        "target=c.jsonl",
+        "target_held_out=d.jsonl",
+    ],
+}
 
 
 class Commands:
-    """Stands for `npmlm`: keeps what it was given, and leaves what the verbs leave."""
+    """Stands for `npmlm`: records its arguments and writes the last file of each verb."""
 
     def __init__(self, *, failing: str = "") -> None:
         self.given: list[list[str]] = []
@@ -71,209 +62,120 @@ class Commands:
     def __call__(self, arguments: list[str]) -> int:
         self.given.append(arguments)
         if self.failing and any(self.failing in argument for argument in arguments):
-            return 2
+            return 3
         settings = settings_of(arguments)
         folder = Path(settings.get("run") or settings["out"])
         last = folder / LAST_FILES[arguments[0]]
-        last.parent.mkdir(parents=True)
+        last.parent.mkdir(parents=True, exist_ok=True)
         for part in ("corpus", "checkpoints") if arguments[0] == "train" else ():
             (folder / part).mkdir()
         accuracy = (0.2 if "low" in str(folder) else 0.1) + int(folder.parent.name[-1:] or 0, 36) / 100
-        accuracy /= 2 if settings.get("masked_tokens.unit") == "word" else 1
-        last.write_text(json.dumps({"accuracy": accuracy, "perplexity": 1234.5 - 1000 * accuracy, "task": "tokens"}))
+        last.write_text(json.dumps({"accuracy": accuracy, "deep": {"n": 1000 * accuracy}}))
         return 0
-
-
-def accept(_: list[str]) -> None:
-    """Finds nothing to refuse."""
 
 
 def settings_of(command: list[str]) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in command[1:])
 
 
-def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> None:
-    commands = Commands()
-    assert run_study(STUDY, tmp_path / "study", seeds=[0, 1], command=commands, check=accept) == 0
-    assert [command[0] for command in commands.given] == ["train", "evaluate", "evaluate"] * 4
-    trained = [settings_of(command) for command in commands.given[::3]]
-    assert [(each["corruption.masked_fraction"], each["trainer.seed"]) for each in trained] == [
-        ("0.15", "0"),
-        ("0.8", "0"),
-        ("0.15", "1"),
-        ("0.8", "1"),
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the small plan with some arguments: the exit status, and the commands that were given."""
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(PLAN, sort_keys=False))
+    monkeypatch.setattr(scripts.study, "compose_settings", lambda *_: None)
+
+    def run(*arguments: str, failing: str = "") -> tuple[int, list[list[str]]]:
+        commands = Commands(failing=failing)
+        monkeypatch.setattr(scripts.study, "npmlm", commands)
+        return main([str(tmp_path / "plan.yaml"), f"out={tmp_path / 'out'}", *arguments]), commands.given
+
+    run.out = tmp_path / "out"
+    return run
+
+
+def test_every_stage_runs_once_after_those_it_reads_and_shared_ones_once_per_seed(study: Any, tmp_path: Path) -> None:
+    status, given = study("seeds=[0,1]", "c=3")
+    folders = [settings_of(each).get("run") or settings_of(each)["out"] for each in given]
+    names = [str(Path(folder).relative_to(tmp_path / "out")) for folder in folders]
+    assert status == 0 and len(names) == len(set(names)) == 1 + 2 * 11
+    assert names[:6] == [
+        "shared/words",
+        "shared/source/seed-0",
+        *(f"low/seed-0/{each}" for each in ("edit", "run", "tokens", "tuned")),
     ]
-    for number, train in enumerate(trained):
-        tokens, words = map(settings_of, commands.given[3 * number + 1 : 3 * number + 3])
-        assert tokens["encoder"] == words["encoder"] == f"{train['run']}/encoder"
-        assert "masked_tokens.unit" not in tokens and words["masked_tokens.unit"] == "word"
-        assert sorted(part.name for part in Path(train["run"]).iterdir()) == ["encoder"]
+    assert "shared/source/seed-1" in names and names[10:12] == ["scratch/seed-0/run", "scratch/seed-0/tokens"]
+    run = tmp_path / "out/low/seed-0/run"
+    assert given[3] == ["train", f"run={run}", "trainer.seed=0", f"encoder={run.parent / 'edit'}", "a=1", "b=2", "c=3"]
+    assert [part.name for part in run.iterdir()] == ["encoder"]  # corpus and checkpoints are removed
 
 
-def test_a_stage_that_cells_share_runs_once_and_once_for_all_seeds_where_it_has_none(tmp_path: Path) -> None:
-    commands = Commands()
-    assert run_study(CHAIN, tmp_path, seeds=[0, 1], command=commands, check=accept) == 0
-    folders = [settings_of(each).get("run") or settings_of(each)["out"] for each in commands.given]
-    names = [str(Path(folder).relative_to(tmp_path)) for folder in folders]
-    assert names[:3] == ["shared/words", "scratch/seed-0/target", "scratch/seed-0/test"]
-    assert names[3:7] == ["shared/source/seed-0", *(f"all/seed-0/{each}" for each in ("edit", "target", "test"))]
-    assert names[7:10] == [f"positions/seed-0/{each}" for each in ("edit", "target", "test")]
-    assert "shared/source/seed-1" in names and len(names) == len(set(names)) == 1 + 2 * 9
-    edit = settings_of(commands.given[4])
-    assert edit["encoder"] == f"{tmp_path}/shared/source/seed-0/encoder" and edit["seed"] == "0"
+def test_the_table_holds_means_and_deviations_over_the_seeds(study: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    study("seeds=[0,1,2]", "cells=[low,scratch]")
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| low | 3 | 0.21 ± 0.01 | 220 |",  # 0.20, 0.21, 0.22
+        "| high | 0 |  |  |",
+        "| scratch | 3 | 0.11 ± 0.01 |  |",
+    ]
 
 
-def test_what_only_finished_stages_needed_is_not_made_again(tmp_path: Path) -> None:
-    run_study(CHAIN, tmp_path, seeds=[0], command=Commands(), check=accept)
-    shutil.rmtree(tmp_path / "shared")
-    shutil.rmtree(tmp_path / "all" / "seed-0" / "test")
-    again = Commands()
-    assert run_study(CHAIN, tmp_path, seeds=[0], command=again, check=accept) == 0
-    assert [command[0] for command in again.given] == ["evaluate"]
+def test_what_is_finished_is_skipped_and_what_failed_is_repeated(study: Any, tmp_path: Path) -> None:
+    assert study("seeds=[0]", failing="high/seed-0/tokens")[0] == 3
+    rows = (tmp_path / "out/table.md").read_text().splitlines()
+    assert rows[2:] == ["| low | 1 | 0.2 | 200 |", "| high | 0 |  |  |", "| scratch | 0 |  |  |"]
+    shutil.rmtree(tmp_path / "out/shared/source")  # only finished stages needed it
+    _, given = study("seeds=[0]")
+    assert [settings_of(each).get("run", "")[-18:] for each in given[2:]] == ["scratch/seed-0/run", ""]
+    assert [each[0] for each in given] == ["evaluate", "finetune", "train", "evaluate"]
+    tuned = tmp_path / "out/low/seed-0/tuned/metrics.json"
+    tuned.write_text(json.dumps({"deep": {"n": 1}, "unfinished": ["cola/lr-0.0003/seed-0"]}, indent=1))
+    assert [each[0] for each in study("seeds=[0]")[1]] == ["finetune"]
 
 
-def test_a_stage_that_is_not_there_is_told(tmp_path: Path) -> None:
-    broken = Study(cells={"a": {"test": ["evaluate", "encoder={stage:run}"]}}, columns=CHAIN.columns, shared={})
-    with pytest.raises(SettingError, match=r"(?s)cell a.*run"):
-        run_study(broken, tmp_path / "study", seeds=[0], command=Commands(), check=accept)
-    assert not (tmp_path / "study").exists()
+def test_stages_of_other_settings_are_refused(study: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["seeds=[0]", "cells=[low]"]
+    study(*given, "files=[c.jsonl]")
+    assert study(*given, "files=[b.jsonl]") == (0, [])  # the source is not read any more
+    file = Path(study.out) / "commands.json"
+    file.write_text(file.read_text().replace('"task=masked_tokens"', '"task=in_batch"'))
+    capsys.readouterr()
+    assert study(*given) == (2, [])
+    assert "task=in_batch: choose another out=" in capsys.readouterr().err
+    assert study("list=true", "seeds=[0]", "cells=[high]", "measure=[tuned]") == (0, [])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["edit", "train", "finetune"]
 
 
-def test_the_table_holds_means_and_deviations_over_the_seeds(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0, 1, 2], command=Commands(), check=accept)
-    low, high = json.loads((tmp_path / "table.json").read_text())
-    assert (low["cell"], low["seeds"], high["seeds"]) == ("low", 3, 3)
-    assert low["tokens: masked accuracy"]["values"] == pytest.approx([0.20, 0.21, 0.22])
-    assert low["tokens: masked accuracy"]["mean"] == pytest.approx(0.21)
-    assert low["tokens: masked accuracy"]["deviation"] == pytest.approx(0.01)
-    assert low["words: masked accuracy"]["values"] == pytest.approx([0.10, 0.105, 0.11])
-    assert high["tokens: perplexity"]["mean"] == pytest.approx(1234.5 - 110)
-    assert high["tokens: perplexity"]["deviation"] == pytest.approx(stdev([0, 10, 20]))
-    lines = (tmp_path / "table.md").read_text().splitlines()
-    assert lines[0] == "| " + " | ".join(["cell", "seeds", *COLUMNS]) + " |"
-    assert lines[2] == "| low | 3 | 0.21 ± 0.01 | 1024 ± 10 | 0.105 ± 0.005 | 1130 ± 5 |"
+def test_what_would_be_refused_is_found_before_anything_is_trained(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scripts.study, "compose_settings", compose_settings)
+    assert study("nonsense=1") == (2, [])
+    assert "edit must be" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_the_largest_of_the_seeds_stands_beside_the_mean_where_it_is_asked_for(tmp_path: Path) -> None:
-    run_study(CHAIN, tmp_path, seeds=[0, 1], command=Commands(), check=accept)
-    assert (tmp_path / "table.md").read_text().splitlines()[3] == "| all | 2 | 0.105 ± 0.0071 | 0.11 |"
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_every_command_of_a_shipped_study_composes(name: str) -> None:
+    study = Study.of(name, [*ARGUMENTS[name], "out=o", "seeds=[5]"])
+    commands = study.left(study.seeds, {})
+    assert len({tuple(stage.command) for stage in commands}) == len(commands) > len(study.chosen)
+    for stage in commands:
+        assert "$" not in " ".join(stage.command)
+        compose_settings(stage.command[0], stage.command[1:])
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == ARGUMENTS.keys()
 
 
-def test_what_is_finished_is_skipped_when_it_is_started_again(tmp_path: Path) -> None:
-    first = Commands(failing="seed-1")
-    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=first, check=accept) == 2
-    assert len(first.given) == 7  # the two cells of seed 0, and the run that failed
-    rows = table_rows(STUDY, tmp_path)
-    assert [row["seeds"] for row in rows] == [1, 1]
-    assert rows[0]["tokens: masked accuracy"]["deviation"] is None
-    second = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=second, check=accept) == 0
-    assert [settings_of(command).get("trainer.seed") for command in second.given[::3]] == ["1", "1"]
-    third = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=third, check=accept) == 0
-    assert not third.given
-
-
-def test_only_the_evaluation_that_failed_is_repeated_and_the_cell_counts_with_all_of_them(tmp_path: Path) -> None:
-    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="masked_tokens.unit=word"), check=accept) == 2
-    assert not (tmp_path / "table.md").exists() and table_rows(STUDY, tmp_path)[0]["seeds"] == 0
-    again = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0], command=again, check=accept) == 0
-    assert [command[0] for command in again.given] == ["evaluate", "train", "evaluate", "evaluate"]
-    assert settings_of(again.given[0])["masked_tokens.unit"] == "word"
-
-
-def test_cells_that_are_not_chosen_wait(tmp_path: Path) -> None:
-    commands = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0], cells=["high"], command=commands, check=accept) == 0
-    assert len(commands.given) == 3 and (tmp_path / "table.md").read_text().splitlines()[2] == "| low | 0 |  |  |  |  |"
-    assert run_study(STUDY, tmp_path, seeds=[0], command=commands, check=accept) == 0  # the same study goes on
-
-
-def test_what_would_be_refused_is_told_before_anything_is_trained(tmp_path: Path) -> None:
-    def check(arguments: list[str]) -> None:
-        if "masked_tokens.unit=word" in arguments:
-            raise SettingError("no", expected="a", got="b", where="c", fix="d")
-
-    commands = Commands()
-    with pytest.raises(SettingError, match="no"):
-        run_study(STUDY, tmp_path / "study", seeds=[0], command=commands, check=check)
-    assert not commands.given and not (tmp_path / "study").exists()
-
-
-def test_every_command_is_checked(tmp_path: Path) -> None:
-    checked: list[list[str]] = []
-    commands = Commands()
-    run_study(STUDY, tmp_path, seeds=[0], command=commands, check=checked.append)
-    assert checked == commands.given
-
-
-def changed(**parts: Any) -> Study:
-    return Study(**({name: getattr(STUDY, name) for name in STUDY.__slots__} | parts))
-
-
-def with_settings(before: str, after: str) -> Study:
-    return changed(
-        cells={
-            cell: {name: [part.replace(before, after) for part in command] for name, command in stages.items()}
-            for cell, stages in STUDY.cells.items()
-        }
-    )
-
-
-def test_another_study_may_begin_where_no_cell_of_the_first_was_finished(tmp_path: Path) -> None:
-    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="low"), check=accept) == 2
-    other = with_settings("experiment=small", "experiment=large")
-    assert run_study(other, tmp_path, seeds=[0], command=Commands(), check=accept) == 0
-    with pytest.raises(SettingError, match="begun with another study"):
-        run_study(STUDY, tmp_path, seeds=[0], command=Commands(), check=accept)
-
-
-def test_another_study_is_refused_once_a_stage_of_the_first_is_finished(tmp_path: Path) -> None:
-    for number, (study, failing) in enumerate(((STUDY, "masked_tokens"), (CHAIN, "scratch"))):
-        out = tmp_path / str(number)
-        assert run_study(study, out, seeds=[0], command=Commands(failing=failing), check=accept) == 2
-        assert not (out / "table.json").exists()
-        again = Commands()
-        with pytest.raises(SettingError, match="begun with another study"):
-            run_study(
-                with_settings("experiment=small", "experiment=large"), out, seeds=[0], command=again, check=accept
-            )
-        assert not again.given
-
-
-def test_a_fine_tuning_with_runs_that_are_left_is_no_finished_stage(tmp_path: Path) -> None:
-    tuned = Study(cells={"a": {"cola": ["finetune", "out={out}"]}}, columns={"n": Column("cola", ("n",))}, shared={})
-    metrics = tmp_path / "a" / "seed-0" / "cola" / "metrics.json"
-
-    def command(arguments: list[str]) -> int:
-        metrics.parent.mkdir(parents=True, exist_ok=True)
-        metrics.write_text(json.dumps({"n": 2}))
-        return 0
-
-    metrics.parent.mkdir(parents=True)
-    metrics.write_text(json.dumps({"n": 1, "unfinished": ["cola/lr-0.0003/seed-0"]}))
-    assert table_rows(tuned, tmp_path)[0]["seeds"] == 0
-    assert run_study(tuned, tmp_path, seeds=[0], command=command, check=accept) == 0
-    assert table_rows(tuned, tmp_path)[0]["n"]["values"] == [2.0]
-
-
-def test_another_study_in_the_same_folder_is_refused_and_a_moved_file_is_not(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0], command=Commands(), check=accept)
-    moved = with_settings("/data/", "/elsewhere/")
-    assert run_study(moved, tmp_path, seeds=[0], command=Commands(), check=accept) == 0
-    other = with_settings("experiment=small", "experiment=large")
-    with pytest.raises(SettingError, match=r"experiment=(.|\n)*experiment="):
-        run_study(other, tmp_path, seeds=[0], command=Commands(), check=accept)
-
-
-def test_an_unfinished_cell_stays_empty_in_the_table(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="high"), check=accept)
-    assert (tmp_path / "table.md").read_text().splitlines()[-1] == "| high | 0 |  |  |  |  |"
-
-
-def test_metrics_without_the_number_are_told(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0], command=Commands(), check=accept)
-    (tmp_path / "low" / "seed-0" / "words" / "metrics.json").write_text('{"accuracy": 1}')
-    with pytest.raises(ArtifactError, match="perplexity"):
-        table_rows(STUDY, tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "unknown study ''"),
+        (["masks"], "masking"),
+        (["masking", "files=[a]"], "held_out is required"),
+        (["retrievers", "held_out=[b]", "nonsense"], "KEY=VALUE"),
+        (["retrievers", "held_out=[b]", "held_out=[c]"], "each key once"),
+        (["retrievers", "held_out=[b]", "seeds=[-1]"], "seeds must be integers"),
+        (["retrievers", "held_out=[b]", "cells=[layers]"], "unknown cell 'layers'"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], part: str) -> None:
+    with pytest.raises(SettingError) as found:
+        Study.of(arguments[0] if arguments else "", arguments[1:])
+    assert part in str(found.value)

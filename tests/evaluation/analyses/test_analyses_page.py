@@ -11,8 +11,7 @@ import pytest
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.evaluation.settings import Breakdown
-from npm.evaluation.study import Stage
-from npm.evaluation.study_plans import ChosenStudy
+from scripts.study import Study
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "analyses.md").read_text(encoding="utf-8")
@@ -36,9 +35,9 @@ def test_programs_that_the_page_starts_are_there_and_its_studies_compose() -> No
         program = others.pop(0).replace(".", "/") + ".py" if first == "-m" else first
         assert (REPOSITORY / program).is_file(), program
         if program == "scripts/study.py":
-            asked = ChosenStudy.of(others)
-            stages = Stage.of(asked.study, asked.cells[0], "in batch", out=asked.out, seed=0)
-            assert compose_settings(stages.command[0], stages.command[1:]).task == ["in_batch"]
+            study = Study.of(others[0], others[1:])
+            stage = study.measured(study.chosen[0], 0)["in_batch"]
+            assert compose_settings(stage.command[0], stage.command[1:]).task == ["in_batch"]
     assert len(commands("python")) == 6
 
 
