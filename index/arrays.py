@@ -1,7 +1,4 @@
-"""Arrays of several shards read as one, sets of rows as bits, and half precision made float32 fast.
-
-Shapes: n rows in all, m rows asked for or in the set.
-"""
+"""Arrays of several shards read as one, and half precision made float32 fast."""
 
 from __future__ import annotations
 
@@ -44,94 +41,6 @@ def to_float32(array: np.ndarray) -> np.ndarray:
         np.bitwise_and(bits[piece], KEPT_BITS, out=bits[piece])
         np.multiply(floats[piece], EXPONENT_SHIFT, out=floats[piece])
     return result
-
-
-BYTES_PER_CHUNK = 1 << 16
-
-
-class RowSet:
-    """Rows of [0, row_count): row r is in the set if bit r % 8, from the lowest, of byte r // 8 is set.
-
-    Raises ValueError unless `bits` is u8 [ceil(row_count / 8)] whose unused last bits are 0.
-
-    >>> rows = RowSet.of_rows(np.array([1, 9]), 10)
-    >>> rows.bits.tolist(), len(rows), rows.contains(np.array([0, 9])).tolist()
-    ([2, 2], 2, [False, True])
-    """
-
-    def __init__(self, bits: np.ndarray, row_count: int) -> None:
-        if bits.dtype != np.uint8 or bits.shape != ((row_count + 7) // 8,):
-            raise ValueError(f"{row_count} rows need bits u8 [{(row_count + 7) // 8}], not {bits.dtype} {bits.shape}")
-        if row_count % 8 and int(bits[-1]) >> (row_count % 8):
-            raise ValueError(f"bits beyond row {row_count - 1} are set")
-        self.bits = bits
-        self.row_count = row_count
-        chunks = range(0, len(bits), BYTES_PER_CHUNK)
-        self._count = sum(int(np.bitwise_count(bits[start : start + BYTES_PER_CHUNK]).sum()) for start in chunks)
-
-    @classmethod
-    def of_rows(cls, rows: np.ndarray, row_count: int) -> RowSet:
-        """The set of `rows` i64 [m], in any order; raises IndexError for one outside [0, row_count)."""
-        rows = np.asarray(rows, dtype=np.int64)
-        _check_range(rows, row_count)
-        bits = np.zeros((row_count + 7) // 8, dtype=np.uint8)  # [ceil(n / 8)]
-        np.bitwise_or.at(bits, rows >> 3, np.left_shift(np.uint8(1), (rows & 7).astype(np.uint8)))
-        return cls(bits, row_count)
-
-    @classmethod
-    def of_mask(cls, mask: np.ndarray) -> RowSet:
-        """The set of the rows where `mask` bool [n] holds."""
-        if mask.dtype != np.bool_ or mask.ndim != 1:
-            raise ValueError(f"a mask is bool [n], not {mask.dtype} {mask.shape}")
-        return cls(np.packbits(mask, bitorder="little"), len(mask))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def rows(self) -> np.ndarray:
-        """The rows in the set, ascending: i64 [m]."""
-        rows = np.empty(self._count, dtype=np.int64)  # [m]
-        filled = 0
-        for start in range(0, len(self.bits), BYTES_PER_CHUNK):
-            chunk = self.bits[start : start + BYTES_PER_CHUNK]  # u8 [bytes]
-            used = np.flatnonzero(chunk)  # i64 [bytes that are not 0]: few, where the set holds few rows
-            spread = np.unpackbits(chunk[used], bitorder="little").reshape(len(used), 8)  # u8 [used, 8]
-            byte, bit = np.nonzero(spread)  # i64 [rows of the chunk]
-            rows[filled : filled + len(byte)] = (start + used[byte]) * 8 + bit
-            filled += len(byte)
-        return rows
-
-    def mask(self, start: int, stop: int) -> np.ndarray:
-        """Whether each row of [start, stop) is in the set: bool [stop - start]."""
-        if not 0 <= start <= stop <= self.row_count:
-            raise IndexError(f"rows [{start}, {stop}) of {self.row_count}")
-        first = start // 8
-        unpacked = np.unpackbits(self.bits[first : (stop + 7) // 8], bitorder="little")  # u8 [8 * bytes]
-        return unpacked[start - 8 * first : stop - 8 * first].view(np.bool_)
-
-    def between(self, start: int, stop: int) -> RowSet:
-        """Those of the rows [start, stop) that are in the set, counted from `start`."""
-        if not 0 <= start <= stop <= self.row_count:
-            raise IndexError(f"rows [{start}, {stop}) of {self.row_count}")
-        count, shift = stop - start, start % 8
-        size = (count + 7) // 8
-        found = self.bits[start // 8 : start // 8 + size + 1].astype(np.uint16)  # [size or one more]
-        padded = np.append(found, np.zeros(size + 1 - len(found), dtype=np.uint16))  # [size + 1]
-        bits = ((padded[:-1] >> shift) | (padded[1:] << (8 - shift))).astype(np.uint8)  # [size]
-        if count % 8:
-            bits[-1] &= (1 << count % 8) - 1
-        return RowSet(bits, count)
-
-    def contains(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each of `rows` i64 [...] is in the set: bool [...]; IndexError for one outside [0, row_count)."""
-        rows = np.asarray(rows, dtype=np.int64)
-        _check_range(rows, self.row_count)
-        return (self.bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
-
-
-def _check_range(rows: np.ndarray, row_count: int) -> None:
-    if rows.size and (rows.min() < 0 or rows.max() >= row_count):
-        raise IndexError(f"rows {rows.min()}..{rows.max()} of {row_count}")
 
 
 def mixed_bits(numbers: np.ndarray) -> np.ndarray:

@@ -1,33 +1,28 @@
-"""Exact search: one matrix product over all stored vectors, held in memory as float32.
+"""Exact search: one matrix product over all stored vectors, by torch on the CPU or a GPU.
 
 Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d dimensions.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import torch
 
-from index.arrays import RowSet, ShardedArray, to_float32
+from index.arrays import ShardedArray, to_float32
 from index.types import Hits, Report, no_report
 from npm.core.errors import ArtifactError
 
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
 ROWS_PER_CHUNK = 1 << 16
-FEW_QUERIES = 32
-"""Up to so many, vectors times queries is the faster product, 1.2 times (32) to 1.6 times (2) on one thread."""
+FEW_QUERIES = 8
+"""Up to so many, vectors times queries is the faster product, on one thread 1.3 times (8) to 4 times (2)."""
 GATHERED_ROWS_PER_CHUNK = 1 << 9
 """Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
-SAMPLE_STEP = 16
-"""The best of many scores are looked for among those that reach a good one of every so many scores: a scan and two
-small partitions instead of one over all, 3 to 8 times as fast over 200,000 scores."""
-SAMPLED_FROM, LEAST_SAMPLED = 32, 512
-"""Scores to each one wanted from which that is done, and the least number wanted that counts."""
 GATHERED_SHARE = 0.25
-"""Up to this share of all rows, gathering allowed rows is cheaper than scoring all."""
+"""Up to this fraction of all rows, gathering allowed rows is cheaper than scoring all."""
 
 
 def max_queries(row_count: int) -> int:
@@ -35,91 +30,136 @@ def max_queries(row_count: int) -> int:
     return max(1, SCORE_BYTES_PER_SCAN // max(1, 4 * row_count))
 
 
+def fitting_device(vector_bytes: int) -> str:
+    """`cuda` if there is a GPU with room for `vector_bytes` and as much again for scores, else `cpu`."""
+    fits = torch.cuda.is_available() and 2 * vector_bytes <= torch.cuda.mem_get_info("cuda")[0]
+    return "cuda" if fits else "cpu"
+
+
 class ExactSearcher:
     """Scores every row: the reference for every other searcher, and the fastest one up to about a million rows.
 
-    `vectors` f32 or f16 [n, d] are held as float32 in memory, 4·n·d bytes; an array that already is that is not
-    copied. Raises ArtifactError if a vector holds NaN or infinity.
+    `vectors` f32|f16 [n, d] are held as float32 on the CPU, not copied if they already are that in memory, and as they
+    are stored on a GPU; scores are float32. Raises ArtifactError if a vector holds NaN or infinity.
     """
 
-    def __init__(self, vectors: np.ndarray | ShardedArray) -> None:
-        self._vectors = _as_float32(vectors)  # f32 [n, d]
-        self.row_count, self.dimensions = self._vectors.shape
+    def __init__(self, vectors: np.ndarray | ShardedArray, *, device: str = "cpu") -> None:
+        self.row_count, self.dimensions = vectors.shape
+        on_cpu = torch.device(device).type == "cpu"
+        if on_cpu and isinstance(vectors, np.ndarray) and vectors.dtype == np.float32 and vectors.flags.carray:
+            for _ in finite_chunks(vectors):
+                pass
+            self._vectors = torch.from_numpy(vectors)  # f32 [n, d], the same memory
+            return
+        dtype = torch.float16 if vectors.dtype == np.float16 and not on_cpu else torch.float32
+        self._vectors = torch.empty(tuple(vectors.shape), dtype=dtype, device=device)  # [n, d]
+        for start, chunk in finite_chunks(vectors):
+            self._vectors[start : start + len(chunk)] = _tensor(chunk)
 
     @property
     def max_queries_per_scan(self) -> int:
         """The largest batch that one scan of all rows takes."""
         return max_queries(self.row_count)
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> ExactScan:
-        """Score `queries` f32 [q, d] with all rows, or only the allowed ones: i64 [m], ascending, or a `RowSet`.
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> ExactScan:
+        """Score `queries` f32 [q, d] with all rows, or only the allowed ones: i64 [m], ascending, or bool [n].
 
-        Costs one pass over the vectors for the whole batch and 4·q·m bytes, at most `SCORE_BYTES_PER_SCAN`; with a
-        `RowSet` that holds many rows, all n are scored and the others left out of the hits.
+        Costs one pass over the vectors for the whole batch and 4·q·m bytes, at most `SCORE_BYTES_PER_SCAN`; where a
+        mask holds for many rows, all n are scored and the others left out of the hits.
         """
         queries = checked_queries(queries, self.dimensions)
-        rows, among = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
-        if rows is not None:
-            check_scan_size(len(queries), len(rows))
-            return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
-        check_scan_size(len(queries), self.row_count)
-        scores = checked_scores(_products(queries, self._vectors))  # f32 [q, n]
-        return ExactScan(queries, scores, rows=None, vectors=self._vectors, among=among)
+        rows, mask = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
+        if len(queries) > (limit := max_queries(self.row_count if rows is None else len(rows))):
+            raise ValueError(f"{len(queries)} queries: split the batch by at most {limit} queries")
+        on_device = torch.from_numpy(queries).to(self._vectors.device)  # f32 [q, d]
+
+        def score_rows_of(query: int, rows: np.ndarray) -> np.ndarray:
+            return self._scores(on_device[query][None], rows.reshape(-1))[0].cpu().numpy().reshape(rows.shape)
+
+        scores = self._scores(on_device, rows)  # f32 [q, m]
+        return ExactScan(scores, score_rows_of, row_count=self.row_count, rows=rows, mask=mask)
+
+    def _scores(self, queries: torch.Tensor, rows: np.ndarray | None) -> torch.Tensor:
+        """Inner products of `queries` f32 [q, d] with all rows, or with `rows` i64 [m] in any order: f32 [q, m]."""
+        chosen = None if rows is None else _tensor(rows).to(queries.device)  # i64 [m]
+        count = self.row_count if chosen is None else len(chosen)
+        is_gathered_on_cpu = chosen is not None and queries.is_cpu
+        step = GATHERED_ROWS_PER_CHUNK if is_gathered_on_cpu else ROWS_PER_CHUNK
+        scores = torch.empty((len(queries), count), device=queries.device)  # f32 [q, m]
+        for start in range(0, count, step):
+            piece = slice(start, min(start + step, count))
+            chunk = self._vectors[piece] if chosen is None else self._vectors[chosen[piece]]  # [c, d]
+            scores[:, piece] = _products(queries, chunk.float())
+        _check_scores(scores)
+        return scores
 
 
 class ExactScan:
-    """The scores of one batch of queries with the rows scanned."""
+    """The scores of one batch of queries with the rows scanned; `score(query, rows)` scores any rows i64 [...]."""
 
     def __init__(
         self,
-        queries: np.ndarray,
-        scores: np.ndarray,
+        scores: torch.Tensor,
+        score: Callable[[int, np.ndarray], np.ndarray],
         *,
+        row_count: int,
         rows: np.ndarray | None,
-        vectors: np.ndarray | ShardedArray,
-        among: RowSet | None = None,
+        mask: np.ndarray | None = None,
     ) -> None:
-        self._queries = queries  # f32 [q, d]
         self._scores = scores  # f32 [q, m]
+        self._score = score
+        self._row_count = row_count
         self._rows = rows  # i64 [m] ascending, or None for all rows
-        self._vectors = vectors  # [n, d]
-        self._among = among  # of all rows scanned, those that may be hits; None for all
+        self._mask = mask  # bool [n]: which of all rows may be hits; None for all
 
     def top(self, k: int) -> Hits:
         """The k best rows scanned of every query, by (-score, row); with fewer than k rows the rest is not found."""
         hits = Hits.none(len(self._scores), k)
-        outside = None if self._among is None else ~self._among.mask(0, self._among.row_count)  # bool [n]
-        most = self._scores.shape[1] if self._among is None else len(self._among)
-        for query, scored in enumerate(self._scores):  # f32 [m]
-            columns = best_columns(scored if outside is None else np.where(outside, -np.inf, scored), k)  # [<= k]
-            columns = columns[:most]  # fewer rows than k: what is left are rows outside
-            hits.put(query, columns if self._rows is None else self._rows[columns], scored[columns])
+        mask = None if self._mask is None else _tensor(self._mask).to(self._scores.device)  # bool [n]
+        most = self._scores.shape[1] if self._mask is None else int(np.count_nonzero(self._mask))
+        wanted = min(k, most)
+        for query, all_scores in enumerate(self._scores if wanted else []):  # f32 [m]
+            scores = all_scores if mask is None else all_scores.where(mask, -torch.inf)  # f32 [m]
+            columns = None
+            if not scores.is_cpu:  # few are copied from the device, with all that are as good as the last of them
+                columns = torch.nonzero(scores >= torch.topk(scores, wanted).values[-1])[:, 0]  # i64 [>= wanted]
+                scores = scores[columns]
+            found = scores.cpu().numpy()
+            best = best_columns(found, wanted)
+            rows = best if columns is None else columns.cpu().numpy()[best]
+            hits.put(query, rows if self._rows is None else self._rows[rows], found[best])
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
-        """Exact inner products of one query with `rows` i64 [...]: f32 [...]. Rows not scanned are scored now."""
+        """Exact inner products of one query with `rows` i64 [...]: f32 [...]. Rows of a scan of some are scored now."""
         rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self._vectors)):
-            raise IndexError(f"rows {rows.min()}..{rows.max()} of {len(self._vectors)}")
-        if self._rows is None:
-            return self._scores[query, rows]
-        if len(self._rows) == 0:
-            return score_unordered_rows(self._vectors, self._queries[query], rows)
-        columns = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)  # [...]
-        scanned = self._rows[columns] == rows  # [...]
-        if scanned.all():
-            return self._scores[query, columns]
-        scores = np.empty(rows.shape, dtype=np.float32)  # [...]
-        scores[scanned] = self._scores[query, columns[scanned]]
-        scores[~scanned] = score_unordered_rows(self._vectors, self._queries[query], rows[~scanned])
+        if rows.size and (rows.min() < 0 or rows.max() >= self._row_count):
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of {self._row_count}")
+        if self._rows is not None:
+            return self._score(query, rows)
+        scores = self._scores[query]  # f32 [n]
+        if scores.is_cpu:
+            return np.asarray(scores.numpy()[rows])
+        return scores[_tensor(rows).to(scores.device)].cpu().numpy()
+
+
+def scan_rows(vectors: ShardedArray, queries: np.ndarray, rows: np.ndarray) -> ExactScan:
+    """A scan of `queries` f32 [q, d] over `rows` i64 [m], ascending without repeats, of stored vectors alone."""
+
+    def score(query: int, wanted: np.ndarray) -> np.ndarray:
+        ascending, places = np.unique(wanted, return_inverse=True)  # each row is read once
+        scores: np.ndarray = score_rows(vectors, queries[query][None], ascending)[0, places.reshape(wanted.shape)]
         return scores
+
+    scores = torch.from_numpy(score_rows(vectors, queries, rows))  # f32 [q, m]
+    return ExactScan(scores, score, row_count=len(vectors), rows=rows)
 
 
 def exact_top(
     vectors: np.ndarray | ShardedArray,
     queries: np.ndarray,
     k: int,
-    allowed: np.ndarray | RowSet | None = None,
+    allowed: np.ndarray | None = None,
     progress: Report = no_report,
 ) -> Hits:
     """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` f16|f32 [n, d].
@@ -127,19 +167,22 @@ def exact_top(
     Reads all vectors once, chunk by chunk, whatever their number; the reference for search at any size. `allowed` as
     in `ExactSearcher.scan`; `progress(rows done, n)`.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
     row_count, dimensions = vectors.shape
     queries = checked_queries(queries, dimensions)
-    rows, among = allowed_rows(allowed, row_count, most_gathered=0)
-    among = among if rows is None else RowSet.of_rows(rows, row_count)
+    hits = Hits.none(len(queries), k)
+    rows, mask = allowed_rows(allowed, row_count, most_gathered=-1)
+    if rows is not None:
+        mask = np.zeros(row_count, dtype=bool)  # [n]
+        mask[rows] = True
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]  # scores, rows [<= k] of each query
     worst = np.full(len(queries), -np.inf, dtype=np.float32)  # [q], of k rows that are found
     for start, chunk in finite_chunks(vectors):
-        scores = checked_scores(_products(queries, chunk))  # f32 [q, c]
+        products = _products(torch.from_numpy(queries), _tensor(chunk))  # f32 [q, c]
+        _check_scores(products)
+        scores = products.numpy()
         better = scores > worst[:, None]  # bool [q, c]; an equal one comes later, and so is worse
-        if among is not None:
-            better &= among.mask(start, start + len(chunk))
+        if mask is not None:
+            better &= mask[start : start + len(chunk)]
         for query in np.flatnonzero(better.any(axis=1)).tolist():
             columns = np.flatnonzero(better[query])  # i64 [survivors]
             joined = np.concatenate([best[query][0], scores[query, columns]])  # f32 [k + survivors]
@@ -147,22 +190,23 @@ def exact_top(
             best[query] = joined[kept], np.concatenate([best[query][1], start + columns])[kept]
             worst[query] = joined[kept[-1]] if len(kept) == k else -np.inf
         progress(start + len(chunk), row_count)
-    hits = Hits.none(len(queries), k)
     for query, (found_scores, found_rows) in enumerate(best):
         hits.put(query, found_rows, found_scores)
     return hits
 
 
-def _products(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Inner products f32 [q, n] of `queries` f32 [q, d] with `vectors` f32 [n, d]."""
-    if len(queries) > FEW_QUERIES:
-        return np.asarray(queries @ vectors.T)  # [q, n]
-    scores = np.empty((len(queries), len(vectors)), dtype=np.float32)  # [q, n]
-    for start in range(0, len(vectors), ROWS_PER_CHUNK):
-        stop = start + ROWS_PER_CHUNK
-        # a product of two queries with all vectors reads these slower than two products of one, the other way round not
-        scores[:, start:stop] = (vectors[start:stop] @ queries.T).T  # [q, <= c]
-    return scores
+def _products(queries: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Inner products f32 [q, c] of `queries` f32 [q, d] with `vectors` f32 [c, d]."""
+    if len(queries) > FEW_QUERIES or not queries.is_cpu:
+        return queries @ vectors.T  # [q, c]
+    # The product with one query takes another routine, half as fast as the one with two.
+    at_least_two = queries.repeat(2, 1) if len(queries) == 1 else queries  # [max(2, q), d]
+    return (vectors @ at_least_two.T).T[: len(queries)]  # [q, c]
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """`array` as a tensor on the CPU, copied only if it cannot be written to, which torch warns of."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def best_columns(scores: np.ndarray, k: int) -> np.ndarray:
@@ -171,116 +215,68 @@ def best_columns(scores: np.ndarray, k: int) -> np.ndarray:
     >>> best_columns(np.float32([1, 3, 2, 3]), 3).tolist()
     [1, 3, 2]
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
     if k >= len(scores):
-        return _descending(scores)
-    if len(scores) >= SAMPLED_FROM * max(k, LEAST_SAMPLED):
-        sample = scores[::SAMPLE_STEP]  # f32 [m / step]
-        # so many of the sample that the least of them is below the k-th score of all but by a rare chance
-        wanted = int(k / SAMPLE_STEP + 6 * math.sqrt(k / SAMPLE_STEP)) + 4
-        columns = np.flatnonzero(scores >= np.partition(sample, len(sample) - wanted)[len(sample) - wanted])
-        if k <= len(columns) <= len(scores) // 2:
-            return columns[best_columns(scores[columns], k)]  # ascending columns: equal scores stay in their order
+        return np.argsort(-scores, kind="stable")
     smallest = np.partition(scores, len(scores) - k)[len(scores) - k]
     # All columns that reach the k-th score, so that among equal scores at the border the smaller rows are kept.
     columns = np.flatnonzero(scores >= smallest)  # [>= k], ascending
-    return columns[_descending(scores[columns])[:k]]
+    return columns[np.argsort(-scores[columns], kind="stable")[:k]]
 
 
-def _descending(scores: np.ndarray) -> np.ndarray:
-    """The columns of `scores` f32 [m] by (-score, column), i64 [m]: a stable sort, in a fifth of the time.
-
-    Score and column become one whole number a column, since numpy sorts numbers several times faster than it sorts
-    stably by them. As whole numbers, the bits of floats ascend with the floats once those of negative ones are turned.
-    """
-    bits = (scores + np.float32(0)).view(np.int32)  # [m]; adding 0 makes one zero of the two
-    ascending = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))  # i32 [m]
-    keys = (~ascending).astype(np.int64) << 32 | np.arange(len(scores))  # i64 [m]
-    keys.sort()
-    return keys & 0xFFFFFFFF
-
-
-def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Inner products of `queries` f32 [q, d] with `rows` i64 [m], ascending without repeats: f32 [q, m].
-
-    Those of stored vectors, a `ShardedArray`, are summed in float64.
-    """
-    # Reading and converting them costs more than the sums, and rounded sums of float64 are the same however rows and
-    # queries are cut into chunks, batches and partitions. Vectors in memory are scored as in scans of all of them.
-    dtype = np.float64 if isinstance(vectors, ShardedArray) else np.float32
-    asked = queries.astype(dtype, copy=False)  # [q, d]
+def score_rows(vectors: ShardedArray, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Inner products of `queries` f32 [q, d] with stored `rows` i64 [m], ascending without repeats: f32 [q, m]."""
+    # Sums of float64, rounded, are the same however rows and queries are cut into chunks, batches and partitions;
+    # reading and converting the rows costs more.
+    asked = queries.astype(np.float64)  # [q, d]
     scores = np.empty((len(queries), len(rows)), dtype=np.float32)  # [q, m]
     for start in range(0, len(rows), GATHERED_ROWS_PER_CHUNK):
         chunk = rows[start : start + GATHERED_ROWS_PER_CHUNK]
-        gathered = to_float32(_gather_ascending(vectors, chunk)).astype(dtype, copy=False)  # [chunk, d]
-        np.matmul(asked, gathered.T, out=scores[:, start : start + len(chunk)])
-    return checked_scores(scores)
-
-
-def checked_scores(scores: np.ndarray) -> np.ndarray:
-    """`scores` f32 [...] of finite queries; ArtifactError if one is not finite: a stored number is not, or is huge."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = scores.sum()  # not finite if one score is not; or of huge ones, which are then looked at
-    if not np.isfinite(total) and not np.isfinite(scores).all():
-        raise ArtifactError(
-            f"{np.count_nonzero(~np.isfinite(scores))} of {scores.size} similarities are not finite: find the damaged "
-            "files with npmlm verify, and fetch the index again, or build it again"
-        )
+        first, last = int(chunk[0]), int(chunk[-1])
+        consecutive = last - first + 1 == len(chunk)  # then a view instead of a copy
+        stored = vectors.slice(first, last + 1) if consecutive else vectors.take(chunk)  # [c, d]
+        np.matmul(asked, to_float32(stored).astype(np.float64).T, out=scores[:, start : start + len(chunk)])
+    _check_scores(torch.from_numpy(scores))
     return scores
 
 
-def score_unordered_rows(vectors: np.ndarray | ShardedArray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Inner products of `query` f32 [d] with `rows` i64 [...] in any order, f32 [...]; reads each once, ascending."""
-    ascending, places = np.unique(rows, return_inverse=True)
-    return score_rows(vectors, query[None], ascending)[0, places.reshape(rows.shape)]
-
-
-def _gather_ascending(vectors: np.ndarray | ShardedArray, rows: np.ndarray) -> np.ndarray:
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):  # consecutive: a view instead of a copy
-        return vectors.slice(first, last + 1) if isinstance(vectors, ShardedArray) else vectors[first : last + 1]
-    return vectors.take(rows) if isinstance(vectors, ShardedArray) else vectors[rows]
+def _check_scores(scores: torch.Tensor) -> None:
+    """Raise ArtifactError if one of `scores` [...] is not finite: a stored number is not, or is huge."""
+    if not (finite := torch.isfinite(scores)).all():
+        raise ArtifactError(
+            f"{int((~finite).sum())} of {scores.numel()} similarities are not finite: find the damaged "
+            "files with npmlm verify, and fetch the index again, or build it again"
+        )
 
 
 def allowed_rows(
-    allowed: np.ndarray | RowSet | None, row_count: int, *, most_gathered: float
-) -> tuple[np.ndarray | None, RowSet | None]:
-    """What is allowed, as rows i64 [m] to be gathered or as the set that hits must lie in; neither for all rows.
+    allowed: np.ndarray | None, row_count: int, *, most_gathered: float
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """What is allowed, as rows i64 [m] to be gathered or as the mask bool [n] of hits; neither for all rows.
 
-    A set of at most `most_gathered` rows is gathered. Raises ValueError for rows of another index.
+    A mask of at most `most_gathered` rows becomes these. Raises ValueError for rows of another index, or that do not
+    ascend.
     """
-    if not isinstance(allowed, RowSet):
-        return (None if allowed is None else checked_rows(allowed, row_count)), None
-    if allowed.row_count != row_count:
-        raise ValueError(f"allowed rows are a set over {allowed.row_count} rows, of an index of {row_count}")
-    if len(allowed) <= most_gathered:
-        return allowed.rows(), None
-    return None, allowed
+    if allowed is None:
+        return None, None
+    if allowed.dtype == np.bool_:
+        if allowed.shape != (row_count,):
+            raise ValueError(f"allowed rows are a mask {allowed.shape} of an index of {row_count}")
+        is_small = np.count_nonzero(allowed) <= most_gathered
+        return (np.flatnonzero(allowed), None) if is_small else (None, allowed)
+    rows = np.asarray(allowed, dtype=np.int64)
+    if rows.ndim != 1 or (len(rows) > 0 and (rows[0] < 0 or rows[-1] >= row_count or (np.diff(rows) <= 0).any())):
+        raise ValueError(f"allowed rows must be [m], ascend without repeats and lie in [0, {row_count})")
+    return rows, None
 
 
 def checked_queries(queries: np.ndarray, dimensions: int) -> np.ndarray:
     """`queries` as contiguous f32 [q, d]; ValueError for another shape or a value that is not finite."""
-    queries = np.ascontiguousarray(queries, dtype=np.float32)
+    queries = np.require(queries, dtype=np.float32, requirements=["C", "W"])
     if queries.ndim != 2 or queries.shape[1] != dimensions:
         raise ValueError(f"queries must be [q, {dimensions}], not {list(queries.shape)}")
     if not np.isfinite(queries).all():
         raise ValueError("queries hold NaN or infinity")
     return queries
-
-
-def checked_rows(rows: np.ndarray, row_count: int) -> np.ndarray:
-    """`rows` as i64 [m]; ValueError unless they ascend without repeats within [0, row_count)."""
-    rows = np.asarray(rows, dtype=np.int64)
-    if rows.ndim != 1 or (len(rows) > 0 and (rows[0] < 0 or rows[-1] >= row_count or (np.diff(rows) <= 0).any())):
-        raise ValueError(f"allowed rows must be [m], ascend without repeats and lie in [0, {row_count})")
-    return rows
-
-
-def check_scan_size(query_count: int, row_count: int) -> None:
-    """Refuse a scan that would keep more than `SCORE_BYTES_PER_SCAN` of scores."""
-    if query_count > (limit := max_queries(row_count)):
-        raise ValueError(f"{query_count} queries over {row_count} rows: split the batch by at most {limit} queries")
 
 
 def finite_chunks(vectors: np.ndarray | ShardedArray) -> Iterator[tuple[int, np.ndarray]]:
@@ -306,21 +302,3 @@ def check_finite(vectors: np.ndarray, rows: np.ndarray) -> None:
         raise ArtifactError(
             f"the vector in row {row} is not finite: encode the corpus again; if it stays, use float32 vectors"
         )
-
-
-def _as_float32(vectors: np.ndarray | ShardedArray) -> np.ndarray:
-    if len(vectors.shape) != 2 or vectors.dtype not in (np.float32, np.float16):
-        raise ValueError(f"vectors must be f32 or f16 [n, d], not {vectors.dtype} {list(vectors.shape)}")
-    if (
-        isinstance(vectors, np.ndarray)
-        and not isinstance(vectors, np.memmap)
-        and vectors.dtype == np.float32
-        and vectors.flags.c_contiguous
-    ):
-        for _ in finite_chunks(vectors):
-            pass
-        return vectors
-    converted = np.empty(vectors.shape, dtype=np.float32)  # [n, d]
-    for start, chunk in finite_chunks(vectors):
-        converted[start : start + len(chunk)] = chunk
-    return converted

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from index.files import CountingFile
 from npm.core.errors import ArtifactError, UserError
 
@@ -60,26 +58,6 @@ def new_faiss_index(factory: str, dimensions: int) -> FaissIndex:
         index = faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise factory_error(factory, f"FAISS says: {last_line(error)}") from error
-    assert_inner_product(index)
-    return index
-
-
-def sign_scanner(codes: np.ndarray) -> FaissIndex:
-    """Scans rows of signs by inner product: `codes` u8 [n, ceil(d / 8)], the first number of a row the lowest bit.
-
-    A product quantiser that nothing has to be trained for: each four numbers have sixteen patterns of signs, which are
-    its centroids. So its fast scan (André et al., "Quicker ADC", 2019) adds up a query's numbers, rounded to 8 bits,
-    with the signs of 32 rows at a time, out of registers.
-    """
-    faiss = import_faiss()
-    row_count, code_bytes = codes.shape
-    quantised = faiss.IndexPQ(8 * code_bytes, 2 * code_bytes, 4, faiss.METRIC_INNER_PRODUCT)
-    patterns = np.arange(16)[:, None] >> np.arange(4) & 1  # i64 [16, 4]
-    signs = np.where(patterns, 1, -1).astype(np.float32)  # f32 [16, 4]
-    faiss.copy_array_to_vector(np.tile(signs, (2 * code_bytes, 1)).reshape(-1), quantised.pq.centroids)
-    faiss.copy_array_to_vector(codes.reshape(-1), quantised.codes)
-    quantised.is_trained, quantised.ntotal = True, row_count
-    index = faiss.IndexPQFastScan(quantised)  # copies all of it, in the order of its scan
     assert_inner_product(index)
     return index
 

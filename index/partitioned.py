@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from index.arrays import RowSet
-from index.exact import allowed_rows, best_columns, checked_queries
+from index.exact import allowed_rows, best_columns
 from index.types import Hits, Scan, Searcher
 
 Ask = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -40,28 +39,17 @@ class PartitionedSearcher:
         """What the part takes that takes least."""
         return min(part.max_queries_per_scan for part in self.parts)
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> PartitionedScan:
-        """Start a scan of `queries` f32 [q, d] in every part with allowed rows: i64 [m], ascending, or a `RowSet`."""
-        queries = checked_queries(queries, self.dimensions)
-        own = self._split(allowed)
-        asked = [
-            number
-            for number, (part, rows) in enumerate(zip(self.parts, own, strict=True))
-            if part.row_count and (rows is None or len(rows))
-        ]
-        scans = self.ask(lambda number: self.parts[number].scan(queries, own[number]), asked)
-        return PartitionedScan(self, queries, dict(zip(asked, scans, strict=True)))
-
-    def _split(self, allowed: np.ndarray | RowSet | None) -> Sequence[np.ndarray | RowSet | None]:
-        """What is allowed of each part, counted from its first row. Raises ValueError for rows of another index."""
-        ranges = list(itertools.pairwise(self.first_rows.tolist()))
-        rows, among = allowed_rows(allowed, self.row_count, most_gathered=-1)  # i64 [m], or the set
-        if among is not None:
-            return [among.between(first, stop) for first, stop in ranges]
-        if rows is None:
-            return [None] * len(ranges)
-        pieces = np.split(rows, np.searchsorted(rows, self.first_rows[1:-1]))  # P arrays i64
-        return [piece - first for piece, (first, _) in zip(pieces, ranges, strict=True)]
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> PartitionedScan:
+        """Start a scan of `queries` f32 [q, d] in every part with allowed rows: i64 [m], ascending, or bool [n]."""
+        rows, mask = allowed_rows(allowed, self.row_count, most_gathered=-1)  # i64 [m], or bool [n]
+        own: dict[int, np.ndarray | None] = {}  # what is allowed of each part that has any, counted from its first row
+        for number, (first, stop) in enumerate(itertools.pairwise(self.first_rows.tolist())):
+            if first < stop and rows is None and (mask is None or mask[first:stop].any()):
+                own[number] = None if mask is None else mask[first:stop]
+            elif rows is not None and len(inside := rows[slice(*np.searchsorted(rows, [first, stop]))]):
+                own[number] = inside - first
+        scans = self.ask(lambda number: self.parts[number].scan(queries, own[number]), own)
+        return PartitionedScan(self, queries, dict(zip(own, scans, strict=True)))
 
 
 class PartitionedScan:
@@ -74,31 +62,25 @@ class PartitionedScan:
 
     def top(self, k: int) -> Hits:
         """The k best of the hits of all parts of every query by (-score, row)."""
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        numbers = sorted(self._scans)
-        tops = list(self._searcher.ask(lambda number: self._scans[number].top(k), numbers))  # Hits [q, k] of each
         hits = Hits.none(len(self._queries), k)
-        for query in range(len(self._queries) if tops else 0):
-            scores = np.concatenate([top.scores[query][top.found[query]] for top in tops])  # f32 [<= P * k]
-            rows = np.concatenate(
-                [
-                    self._searcher.first_rows[number] + top.rows[query][top.found[query]]
-                    for number, top in zip(numbers, tops, strict=True)
-                ]
-            )  # i64 [<= P * k]
-            # Equal scores stand in the order of their rows, since every part has them so and the parts follow each
+        tops = list(self._searcher.ask(lambda number: self._scans[number].top(k), self._scans))  # Hits [q, k] of each
+        if not tops:
+            return hits
+        firsts = self._searcher.first_rows[list(self._scans)].tolist()
+        rows = np.concatenate([first + top.rows for first, top in zip(firsts, tops, strict=True)], axis=1)  # [q, P k]
+        scores = np.concatenate([top.scores for top in tops], axis=1)  # f32 [q, P k], -inf where nothing is found
+        for query, scored in enumerate(scores):
+            # Equal scores are in the order of their rows, since every part has them so and the parts follow each
             # other: the first columns are the smaller rows.
-            best = best_columns(scores, k)  # [<= k]
-            hits.put(query, rows[best], scores[best])
+            best = best_columns(scored, k)  # i64 [<= k]
+            best = best[scored[best] > -np.inf]
+            hits.put(query, rows[query, best], scored[best])
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...], any order, repeats allowed: f32 [...]."""
         rows = np.asarray(rows, dtype=np.int64)
         searcher = self._searcher
-        if rows.size and (rows.min() < 0 or rows.max() >= searcher.row_count):
-            raise IndexError(f"rows {rows.min()}..{rows.max()} of {searcher.row_count}")
         owners = np.searchsorted(searcher.first_rows, rows, side="right") - 1  # i64 [...]
 
         def scores_of(number: int) -> np.ndarray:

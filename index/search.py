@@ -7,22 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from index.arrays import RowSet, ShardedArray
-from index.exact import (
-    ExactScan,
-    ExactSearcher,
-    allowed_rows,
-    best_columns,
-    check_scan_size,
-    checked_queries,
-    checked_scores,
-    score_rows,
-    score_unordered_rows,
-)
+from index.arrays import ShardedArray
+from index.exact import ExactScan, ExactSearcher, allowed_rows, checked_queries, fitting_device, scan_rows
 from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
 from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
 from index.manifest import Manifest, read_manifest
@@ -31,9 +21,6 @@ from index.settings import SearchTier
 from index.store import check_folder
 from index.types import Hits
 from npm.core.errors import ArtifactError, damaged
-
-if TYPE_CHECKING:
-    from index.gpu import TorchExactSearcher
 
 EXACT_ALLOWED_ROWS = 200_000
 """Up to this many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
@@ -79,70 +66,61 @@ class FaissSearcher:
                 quantizer.hnsw.efSearch = max(quantizer.hnsw.efSearch, 2 * probed_lists)
         self.row_count, self.dimensions = vectors.shape
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> FaissScan | ExactScan:
-        """Search `queries` f32 [q, d] among all rows, or only the allowed ones: i64 [m], ascending, or a `RowSet`.
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> FaissScan | ExactScan:
+        """Search `queries` f32 [q, d] among all rows, or only the allowed ones: i64 [m], ascending, or bool [n].
 
         Up to `EXACT_ALLOWED_ROWS` allowed rows are scored exactly, all of them.
         """
         queries = checked_queries(queries, self.dimensions)
         if len(queries) > self.max_queries_per_scan:
             raise ValueError(f"{len(queries)} queries: split the batch by at most {self.max_queries_per_scan}")
-        rows, among = allowed_rows(allowed, self.row_count, most_gathered=EXACT_ALLOWED_ROWS)
-        if rows is None:
-            return FaissScan(self, queries, among)
-        if len(rows) > EXACT_ALLOWED_ROWS:
-            return FaissScan(self, queries, RowSet.of_rows(rows, self.row_count))
-        check_scan_size(len(queries), len(rows))
-        return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
+        rows, mask = allowed_rows(allowed, self.row_count, most_gathered=EXACT_ALLOWED_ROWS)
+        if rows is not None and len(rows) > EXACT_ALLOWED_ROWS:
+            mask = np.zeros(self.row_count, dtype=bool)  # [n]
+            mask[rows] = True
+        elif rows is not None:
+            return scan_rows(self._vectors, queries, rows)
+        return FaissScan(self, queries, mask)
 
-    def candidates(self, queries: np.ndarray, allowed: RowSet | None, count: int) -> list[np.ndarray]:
+    def candidates(self, queries: np.ndarray, allowed: np.ndarray | None, count: int) -> list[np.ndarray]:
         """For each query, the rows FAISS finds, ascending: i64 [<= count]."""
         faiss = import_faiss()
         count = min(count, self.row_count)
         # The selector points into the bits, and C++ code keeps no reference to either.
-        bits = None if allowed is None else np.ascontiguousarray(allowed.bits)  # u8 [n / 8]
+        bits = None if allowed is None else np.packbits(allowed, bitorder="little")  # u8 [n / 8]
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)
         parameters = _search_parameters(self._index, self.probed_lists, selector)
-        estimates, ids = self._index.search(queries, count, params=parameters)  # f32, i64 [q, count]
+        _, ids = self._index.search(queries, count, params=parameters)  # f32, i64 [q, count]
         # FAISS fills places without a hit with -1, which must never be used as a row.
-        checked_scores(estimates[ids >= 0])
         if ids.max(initial=-1) >= self.row_count:
             raise damaged("the index", f"its lists name row {ids.max()} of {self.row_count}")
         return [np.sort(found[found >= 0]) for found in ids]
 
-    def score(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Exact inner products of `query` f32 [d] with `rows` i64 [...] in any order: f32 [...]."""
-        return score_unordered_rows(self._vectors, query, rows)
-
-    def score_ascending(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Exact inner products of `query` f32 [d] with `rows` i64 [m], ascending without repeats: f32 [m]."""
-        return score_rows(self._vectors, query[None], rows)[0]
+    def scan_rows(self, queries: np.ndarray, rows: np.ndarray) -> ExactScan:
+        """An exact scan of `rows` i64 [m] alone, ascending without repeats."""
+        return scan_rows(self._vectors, queries, rows)
 
 
 class FaissScan:
     """One batch of queries; nothing is searched before `top` says how many hits are wanted."""
 
-    def __init__(self, searcher: FaissSearcher, queries: np.ndarray, allowed: RowSet | None) -> None:
+    def __init__(self, searcher: FaissSearcher, queries: np.ndarray, allowed: np.ndarray | None) -> None:
         self._searcher = searcher
         self._queries = queries  # f32 [q, d]
-        self._allowed = allowed
+        self._allowed = allowed  # bool [n], or None
 
     def top(self, k: int) -> Hits:
         """The k best of the candidates of every query by (-exact score, row); what FAISS did not find is not found."""
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
         hits = Hits.none(len(self._queries), k)
         wanted = k * self._searcher.rerank_factor
         for query, candidates in enumerate(self._searcher.candidates(self._queries, self._allowed, wanted)):
-            exact = self._searcher.score_ascending(self._queries[query], candidates)  # [<= wanted]
-            best = best_columns(exact, k)  # [<= k]
-            hits.put(query, candidates[best], exact[best])
+            best = self._searcher.scan_rows(self._queries[query][None], candidates).top(k)  # [1, k]
+            hits.put(query, best.rows[best.found], best.scores[best.found])
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...], from the stored vectors: f32 [...]."""
-        rows = np.asarray(rows, dtype=np.int64)
-        return self._searcher.score(self._queries[query], rows)
+        return self._searcher.scan_rows(self._queries[query][None], np.zeros(0, dtype=np.int64)).at(0, rows)
 
 
 def _search_parameters(index: FaissIndex, probed_lists: int, selector: Any | None) -> Any | None:
@@ -178,7 +156,7 @@ def open_search(
     quantiser: Path | None,
     probed_lists: int | None = None,
     rerank_factor: int | None = None,
-) -> ExactSearcher | TorchExactSearcher | FaissSearcher:
+) -> ExactSearcher | FaissSearcher:
     """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
 
     Exact search reads all vectors into memory (that of a GPU, where torch finds one with room), so they are best
@@ -196,10 +174,8 @@ def open_search(
             "remove this folder and build the search index again"
         )
     if settings["tier"] == SearchTier.exact.value:
-        from index.gpu import TorchExactSearcher, fitting_device
-
-        device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
-        return ExactSearcher(vectors) if device is None else TorchExactSearcher(vectors, device=device)
+        vector_bytes = vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize
+        return ExactSearcher(vectors, device=fitting_device(vector_bytes))
     held: list[Any] = []
     if FAISS_FOLDER in manifest.parts:
         check_folder(folder / FAISS_FOLDER, kind=FAISS_KIND)

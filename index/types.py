@@ -11,8 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from index.arrays import RowSet
-
 Report = Callable[[int, int], None]
 """Called with how much of a piece of work is done, and of how much."""
 
@@ -31,7 +29,9 @@ class Hits:
 
     @classmethod
     def none(cls, query_count: int, k: int) -> Hits:
-        """No hit anywhere yet."""
+        """No hit anywhere yet. Raises ValueError for a k below 1."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
         rows, scores = np.zeros((query_count, k), dtype=np.int64), np.full((query_count, k), -np.inf, dtype=np.float32)
         return cls(rows, scores, found=np.zeros((query_count, k), dtype=bool))
 
@@ -61,5 +61,5 @@ class Searcher(Protocol):
     def max_queries_per_scan(self) -> int:
         """Queries that one scan may hold."""
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
-        """Start a scan of `queries` f32 [q, d] over all rows, or only the allowed ones: i64 [m] ascending, or a set."""
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> Scan:
+        """Start a scan of `queries` f32 [q, d] over all rows, or the allowed ones: i64 [m] ascending, or bool [n]."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from index.arrays import RowSet, ShardedArray
+from index.arrays import ShardedArray
 from index.types import Hits, Scan, Searcher
 from npm.cluster.ray_engine import connect
 from npm.cluster.settings import ServeCluster
@@ -91,8 +91,8 @@ class PartitionActor:
             return self._opened
 
 
-def _unpacked(allowed: Packed) -> np.ndarray | RowSet | None:
-    return RowSet(*allowed) if isinstance(allowed, tuple) else allowed
+def _unpacked(allowed: Packed) -> np.ndarray | None:
+    return np.unpackbits(allowed[0], count=allowed[1]).view(np.bool_) if isinstance(allowed, tuple) else allowed
 
 
 class RayPart:
@@ -137,7 +137,7 @@ class RayPart:
         """End the replicas, which do so too when nobody holds this any more."""
         self._replicas.clear()
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> RayScan:
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> RayScan:
         """A scan of `queries` f32 [q, d]; nothing is asked before its hits or scores are."""
         return RayScan(self, queries, allowed)
 
@@ -145,23 +145,27 @@ class RayPart:
 class RayScan:
     """One batch of queries against one partition."""
 
-    def __init__(self, part: RayPart, queries: np.ndarray, allowed: np.ndarray | RowSet | None) -> None:
+    def __init__(self, part: RayPart, queries: np.ndarray, allowed: np.ndarray | None) -> None:
         self._part, self._queries, self._allowed = part, queries, allowed
+        is_rows = allowed is not None and allowed.dtype != np.bool_
+        self._allowed_rows = allowed if is_rows else np.zeros(0, dtype=np.int64)  # i64 [m]
         self._name = uuid.uuid4().hex
         self._fetched: np.ndarray | None = None  # f32 [q, m]
 
     def top(self, k: int) -> Hits:
         """The k best allowed rows of every query."""
         allowed = self._allowed
-        packed = (allowed.bits, allowed.row_count) if isinstance(allowed, RowSet) else allowed
+        packed: Packed = allowed
+        if allowed is not None and allowed.dtype == np.bool_:
+            packed = np.packbits(allowed), len(allowed)
         rows, scores, counts = self._part.call("top", self._name, self._queries, packed, k)
         found = np.arange(k) < counts[:, None]  # bool [q, k]
         return Hits(rows.astype(np.int64), scores, found)
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Scores of one query at `rows` i64 [...]: f32 [...]."""
-        rows, allowed = np.asarray(rows, dtype=np.int64), self._allowed
-        if isinstance(allowed, np.ndarray) and 0 < len(allowed) * len(self._queries) <= MOST_FETCHED_SCORES:
+        rows, allowed = np.asarray(rows, dtype=np.int64), self._allowed_rows
+        if 0 < len(allowed) * len(self._queries) <= MOST_FETCHED_SCORES:
             # some blocks' rows, as a rule: start and end are asked for them several times
             places = np.minimum(np.searchsorted(allowed, rows), len(allowed) - 1)  # i64 [...]
             if np.array_equal(allowed[places], rows):
@@ -173,9 +177,8 @@ class RayScan:
 
     def _at(self, queries: Sequence[int], rows: np.ndarray) -> np.ndarray:
         # some rows are scanned as in one index, for equal scores; of many, only what is asked is computed anew
-        allowed = self._allowed if isinstance(self._allowed, np.ndarray) else np.zeros(0, dtype=np.int64)
         scores: np.ndarray = self._part.call(
-            "at", self._name, self._queries, allowed, list(queries), rows
+            "at", self._name, self._queries, self._allowed_rows, list(queries), rows
         )  # f32 [c, n]
         return scores
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from index.arrays import RowSet
-from index.exact import checked_queries, score_rows
+from index.exact import score_rows
 from index.manifest import MANIFEST_NAME, RecordedSettings
 from index.settings import read_record
 from index.sign_codes import SignSearcher
@@ -77,7 +76,7 @@ class BlockVectors:
         the corpus. Of more than `EXACT_ROWS` blocks that are left one may be missed, as `SignSearcher` does.
         """
         masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]
-        among = RowSet.of_mask(np.logical_and.reduce(masks)) if masks else None
+        among = np.logical_and.reduce(masks) if masks else None  # bool [blocks]
         hits = self._searcher.top(queries, k, among)
         return BlockHits(hits.rows, np.where(hits.found, hits.scores, np.float32(0)), hits.found)
 
@@ -86,7 +85,6 @@ class BlockVectors:
 
         Raises IndexError for a block that does not exist.
         """
-        queries = checked_queries(queries, self.dimensions)
         ascending, places = np.unique(blocks, return_inverse=True)
         if len(ascending) and not 0 <= ascending[0] <= ascending[-1] < self.block_count:
             raise IndexError(f"blocks {ascending[0]}..{ascending[-1]} of {self.block_count}")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.arrays import RowSet
 from index.search import searches_exactly
 from index.store import check_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
@@ -58,7 +57,7 @@ class PhraseIndex:
     block_vectors: BlockVectors | None = None  # None where the encoder had no pooler, or the build was told not to
     live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live
     live_blocks: np.ndarray | None = None  # bool [blocks], of live documents or of none
-    live_rows: RowSet | None = None
+    live_rows: np.ndarray | None = None
 
     @property
     def block_pooler(self) -> PoolerKind | None:
@@ -201,10 +200,10 @@ def load_index_encoder(
     )
 
 
-def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSet:
-    """The rows of the tokens in the blocks of a mask bool [blocks]."""
+def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> np.ndarray:
+    """Mask bool [rows] of the tokens in the blocks of a mask bool [blocks]."""
     first_rows = rows.rows_before(store.block_offsets)  # i64 [blocks + 1]
-    return RowSet.of_mask(np.repeat(blocks, np.diff(first_rows)))  # bool [rows]
+    return np.repeat(blocks, np.diff(first_rows))  # bool [rows]
 
 
 def without_rows(index: PhraseIndex, ranges: Sequence[tuple[int, int]]) -> PhraseIndex:
@@ -245,7 +244,7 @@ class DocumentFilter:
     """The blocks and rows that answers may come from; None: all of the index."""
 
     blocks: np.ndarray | None  # bool [blocks]
-    rows: RowSet | None
+    rows: np.ndarray | None  # bool [rows]
 
     def allowed(self, blocks: np.ndarray) -> np.ndarray:
         """Those of `blocks` i64 [n] that may be looked in, in their order."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.exact import ExactScan, exact_top
+from index.exact import exact_top, scan_rows
 from index.partitioned import parts_of
 from index.search import FaissSearcher
 from index.types import Hits
@@ -191,8 +191,7 @@ def exact_answers(
             found_counts[:, first : first + len(asked), place] = counts.reshape(2, -1)
             worst_scores[:, first : first + len(asked), place] = worst.reshape(2, -1)
         # All hits are known: nothing is scanned, and the scores of further rows are read from the stored vectors.
-        none_scanned = np.zeros(0, dtype=np.int64)
-        scan = ExactScan(queries, np.zeros((len(queries), 0)), rows=none_scanned, vectors=index.vectors)
+        scan = scan_rows(index.vectors, queries, np.zeros(0, dtype=np.int64))
         for done, width in enumerate(widths, start=1):
             best = Hits(hits.rows[:, :width], hits.scores[:, :width], hits.found[:, :width])  # [2 q, width] each
             for place, text in enumerate(asked.texts):

@@ -32,6 +32,13 @@ def sample_vectors(dtype: str = "float16", *, rows: int = ROWS, dimensions: int 
     return ShardedArray([vectors[start:stop] for start, stop in itertools.pairwise(bounds)])
 
 
+def mask_of(rows: np.ndarray, row_count: int) -> np.ndarray:
+    """Mask bool [row_count] of `rows`."""
+    mask = np.zeros(row_count, dtype=bool)
+    mask[rows] = True
+    return mask
+
+
 def sample_queries(dimensions: int = DIMENSIONS) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((QUERIES, dimensions)).astype(np.float32)
 
@@ -81,7 +88,7 @@ def build_search(
 
 def open_built(root: Path, vectors: ShardedArray, **more: Any) -> ExactSearcher | FaissSearcher:
     quantiser = root / "quantiser"
-    with mock.patch("index.gpu.fitting_device", return_value=None):
+    with mock.patch("index.search.fitting_device", return_value="cpu"):
         opened = open_search(root / "search", vectors, quantiser=quantiser if quantiser.exists() else None, **more)
     assert isinstance(opened, ExactSearcher | FaissSearcher)
     return opened

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
 from index import search
-from index.arrays import RowSet, ShardedArray
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.faiss_library import assert_inner_product, inverted_file, read_faiss
 from index.quantiser import Quantiser
@@ -29,6 +29,7 @@ from tests.index.search_folders import (
     QUERIES,
     ROWS,
     build_search,
+    mask_of,
     open_built,
     sample_queries,
     sample_vectors,
@@ -120,7 +121,7 @@ def test_only_allowed_rows_are_found(
 ) -> None:
     monkeypatch.setattr(search, "EXACT_ALLOWED_ROWS", 0 if by_selector else ALL)
     allowed = np.flatnonzero(np.random.default_rng(2).random(ROWS) < 0.3)
-    given = RowSet.of_rows(allowed, ROWS) if as_set else allowed
+    given = mask_of(allowed, ROWS) if as_set else allowed
     hits = searcher(tmp_path, factory, rerank_factor=8).scan(sample_queries(), given).top(6)
     assert set(hits.rows[hits.found].tolist()) <= set(allowed.tolist())
     if factory != "HNSW8" or not by_selector:  # a graph cut by a selector promises no full recall

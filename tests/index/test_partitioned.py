@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.arrays import RowSet, ShardedArray
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.lists import write_search_folder
 from index.partitioned import PartitionedSearcher, parts_of
@@ -24,6 +24,7 @@ from tests.index.search_folders import (
     ROWS,
     build_search,
     code_all,
+    mask_of,
     sample_queries,
     sample_vectors,
     settings_for,
@@ -70,9 +71,9 @@ def test_it_equals_one_searcher_over_all_rows(cuts: tuple[int, ...], allowed: st
     given = {
         "all": None,
         "rows": some,
-        "set": RowSet.of_rows(some, ROWS),
+        "set": mask_of(some, ROWS),
         "of one part": np.arange(400, 420),
-        "none": RowSet.of_rows(some[:0], ROWS),
+        "none": mask_of(some[:0], ROWS),
     }[allowed]
     expected = ExactSearcher(vectors).scan(queries, given)
     for ask in (map, ThreadPoolExecutor(2).map):
@@ -93,7 +94,7 @@ class Counting:
         self.row_count, self.dimensions, self.max_queries_per_scan = part.row_count, part.dimensions, most
         self.scans, self._part = 0, part
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> Scan:
         self.scans += 1
         return self._part.scan(queries, allowed)
 
@@ -103,7 +104,7 @@ def test_parts_without_allowed_rows_are_not_asked_but_score_any_row() -> None:
     parts = [Counting(ExactSearcher(vectors[start : start + 2]), most) for start, most in ((0, 9), (2, 4), (4, 7))]
     searcher = PartitionedSearcher(parts)
     assert searcher.max_queries_per_scan == 4
-    scan = searcher.scan(vectors[3:4], RowSet.of_rows(np.array([0, 5]), 6))
+    scan = searcher.scan(vectors[3:4], mask_of(np.array([0, 5]), 6))
     assert [part.scans for part in parts] == [1, 0, 1]
     assert scan.top(6).rows[0, :2].tolist() == [0, 5]
     assert scan.at(0, np.array([3, 5, 2])).tolist() == [1, 0, 0]
@@ -118,28 +119,15 @@ def test_what_does_not_fit_is_refused() -> None:
             PartitionedSearcher(parts)
     scan = searcher.scan(vectors[:1])
     for row in (-1, 4):
-        with pytest.raises(IndexError, match="of 4"):
+        with pytest.raises(IndexError):
             scan.at(0, np.array([row]))
     with pytest.raises(ValueError, match="k must be"):
         scan.top(0)
-    for allowed in (RowSet.of_rows(np.array([1]), 5), np.array([1, 4]), np.array([2, 1])):
+    for allowed in (mask_of(np.array([1]), 5), np.array([1, 4]), np.array([2, 1])):
         with pytest.raises(ValueError, match="allowed rows"):
             searcher.scan(vectors[:1], allowed)
     with pytest.raises(ValueError, match="queries"):
         searcher.scan(vectors[:1, :3])
-
-
-@pytest.mark.parametrize("row_count", [0, 1, 8, 9, 40, 100])
-def test_the_part_of_a_set_is_that_of_its_mask(row_count: int) -> None:
-    mask = np.random.default_rng(row_count).random(row_count) < 0.5
-    rows = RowSet.of_mask(mask)
-    for start in range(row_count + 1):
-        for stop in range(start, row_count + 1):
-            part = rows.between(start, stop)
-            assert part.row_count == stop - start
-            np.testing.assert_array_equal(part.rows(), np.flatnonzero(mask[start:stop]))
-    with pytest.raises(IndexError):
-        rows.between(0, row_count + 1)
 
 
 def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, bounds: Iterable[int]) -> list[Path]:
@@ -184,6 +172,6 @@ def test_parts_of_lists_find_no_less_than_one_index(factory: str, bounds: tuple[
     np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-6)
     exact = ExactSearcher(vectors).scan(queries).top(20)
     np.testing.assert_array_equal(ours.rows, exact.rows)
-    some = RowSet.of_rows(np.arange(0, ROWS, 3), ROWS)
+    some = mask_of(np.arange(0, ROWS, 3), ROWS)
     ours, theirs = (searcher.scan(queries, some).top(20) for searcher in opened(8, ROWS))
     np.testing.assert_array_equal(ours.rows, theirs.rows)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from index import sign_codes
-from index.arrays import RowSet, ShardedArray
-from index.faiss_library import sign_scanner
+from index.arrays import ShardedArray
 from index.sign_codes import SignSearcher
+from tests.index.search_folders import mask_of
 
 
 def unit(values: np.ndarray) -> np.ndarray:
@@ -31,13 +31,10 @@ def plain_top(vectors: np.ndarray, query: np.ndarray, k: int, rows: list[int]) -
 def test_the_scan_adds_up_a_query_with_the_signs_of_each_row(dimensions: int, rng: np.random.Generator) -> None:
     vectors = rng.standard_normal((70, dimensions)).astype(np.float16)
     vectors[0, 0] = 0  # counts as negative
-    codes = sign_codes.sign_codes(vectors)
-    bits = [[row[place // 8] >> place % 8 & 1 for place in range(dimensions)] for row in codes.tolist()]
-    assert bits == (vectors > 0).astype(int).tolist()
     query = rng.standard_normal(dimensions).astype(np.float32)
-    padded = np.zeros((1, 8 * codes.shape[1]), dtype=np.float32)
+    padded = np.zeros((1, -(-dimensions // 8) * 8), dtype=np.float32)
     padded[0, :dimensions] = query
-    found_scores, found_rows = sign_scanner(codes).search(padded, 70)
+    found_scores, found_rows = SignSearcher(ShardedArray([vectors[:9], vectors[9:]]))._scanner.search(padded, 70)
     found = dict(zip(found_rows[0].tolist(), found_scores[0].tolist(), strict=True))
     for row, values in enumerate(vectors):
         plain = sum(number if value > 0 else -number for number, value in zip(query, values, strict=True))
@@ -57,8 +54,8 @@ def test_the_best_rows_are_those_of_a_plain_loop(shards: int, rng: np.random.Gen
     whole = SignSearcher(vectors)
     # With one candidate less than rows there is a scan, which leaves out the last row alone.
     for searcher in (whole, SignSearcher(vectors, exact_rows=0, candidates=899)):
-        for allowed in (None, RowSet.of_mask(chosen), RowSet.of_rows(np.array([3, 500]), 900), RowSet.of_rows([], 900)):
-            rows = list(range(900)) if allowed is None else allowed.rows().tolist()
+        for allowed in (None, chosen, mask_of(np.array([3, 500]), 900), np.zeros(900, dtype=bool)):
+            rows = list(range(900)) if allowed is None else np.flatnonzero(allowed).tolist()
             hits = searcher.top(queries, 4, allowed)
             for number, query in enumerate(queries):
                 expected = plain_top(values, query, 4, rows)
@@ -85,10 +82,10 @@ def test_the_best_of_rows_far_from_the_query_are_found_too(rng: np.random.Genera
     values = clustered(rng, 3000, 64)
     query = values[:1].astype(np.float32)
     order = np.argsort(-(values.astype(np.float32) @ query[0]))
-    allowed = RowSet.of_rows(np.sort(order[1500:]), 3000)
+    allowed = mask_of(np.sort(order[1500:]), 3000)
     hits = SignSearcher(ShardedArray([values]), exact_rows=100, candidates=400).top(query, 5, allowed)
     assert hits.found.all()
-    assert allowed.contains(hits.rows).all()
+    assert allowed[hits.rows].all()
     assert len(set(hits.rows[0].tolist()) & set(order[1500:1505].tolist())) >= 4
 
 
@@ -104,7 +101,7 @@ def test_without_faiss_all_rows_are_scored(rng: np.random.Generator, monkeypatch
     queries = values[:3].astype(np.float32)
     monkeypatch.setattr(sign_codes, "has_faiss", lambda: False)
     searcher = SignSearcher(ShardedArray([values]), exact_rows=10, candidates=1)
-    for allowed in (None, RowSet.of_mask(rng.random(300) < 0.5)):
+    for allowed in (None, rng.random(300) < 0.5):
         hits = searcher.top(queries, 4, allowed)
-        rows = list(range(300)) if allowed is None else allowed.rows().tolist()
+        rows = list(range(300)) if allowed is None else np.flatnonzero(allowed).tolist()
         assert hits.rows.tolist() == [plain_top(values, query, 4, rows) for query in queries]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.arrays import RowSet, ShardedArray
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.types import Hits, Scan, Searcher
 from npm.core.errors import ArtifactError, QueryError, SettingError
@@ -48,7 +48,7 @@ class Switched:
     def close(self) -> None:
         self.on = False
 
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> Scan:
         return SwitchedScan(self, self._searcher.scan(queries, allowed))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.arrays import RowSet, to_float32
+from index.arrays import to_float32
 from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.evaluation.tasks.prompts import plain_token_ids
@@ -437,11 +437,12 @@ class _Side:
     def __init__(self, rows: np.ndarray, row_count: int) -> None:
         self._order = np.argsort(rows, kind="stable")  # i64 [n]
         self._rows = rows[self._order]  # i64 [n], ascending
-        self._set = RowSet.of_rows(np.unique(rows), row_count)
+        self._has = np.zeros(row_count, dtype=bool)  # [rows]
+        self._has[rows] = True
 
     def has(self, rows: np.ndarray) -> np.ndarray:
         """Whether each of `rows` i64 [...] stands for an occurrence, bool [...]."""
-        return self._set.contains(rows)
+        return np.asarray(self._has[rows])
 
     def occurrences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The occurrences i64 [h] that have one of `rows` i64 [n], and which of them each has, i64 [h]."""
