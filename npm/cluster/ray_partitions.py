@@ -147,8 +147,9 @@ class RayScan:
 
     def __init__(self, part: RayPart, queries: np.ndarray, allowed: np.ndarray | None) -> None:
         self._part, self._queries, self._allowed = part, queries, allowed
-        is_rows = allowed is not None and allowed.dtype != np.bool_
-        self._allowed_rows = allowed if is_rows else np.zeros(0, dtype=np.int64)  # i64 [m]
+        self._allowed_rows = np.zeros(0, dtype=np.int64)  # i64 [m]
+        if allowed is not None and allowed.dtype != np.bool_:
+            self._allowed_rows = allowed
         self._name = uuid.uuid4().hex
         self._fetched: np.ndarray | None = None  # f32 [q, m]
 
