@@ -5,14 +5,18 @@ Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from index.arrays import ShardedArray, to_float32
 from index.types import Hits, Report, no_report
 from npm.core.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import torch
 
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
@@ -32,6 +36,8 @@ def max_queries(row_count: int) -> int:
 
 def fitting_device(vector_bytes: int) -> str:
     """`cuda` if there is a GPU with room for `vector_bytes` and as much again for scores, else `cpu`."""
+    import torch
+
     fits = torch.cuda.is_available() and 2 * vector_bytes <= torch.cuda.mem_get_info("cuda")[0]
     return "cuda" if fits else "cpu"
 
@@ -44,12 +50,14 @@ class ExactSearcher:
     """
 
     def __init__(self, vectors: np.ndarray | ShardedArray, *, device: str = "cpu") -> None:
+        import torch
+
         self.row_count, self.dimensions = vectors.shape
         on_cpu = torch.device(device).type == "cpu"
         if on_cpu and isinstance(vectors, np.ndarray) and vectors.dtype == np.float32 and vectors.flags.carray:
             for _ in finite_chunks(vectors):
                 pass
-            self._vectors = torch.from_numpy(vectors)  # f32 [n, d], the same memory
+            self._vectors = _tensor(vectors)  # f32 [n, d], the same memory
             return
         dtype = torch.float16 if vectors.dtype == np.float16 and not on_cpu else torch.float32
         self._vectors = torch.empty(tuple(vectors.shape), dtype=dtype, device=device)  # [n, d]
@@ -71,7 +79,7 @@ class ExactSearcher:
         rows, mask = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
         if len(queries) > (limit := max_queries(self.row_count if rows is None else len(rows))):
             raise ValueError(f"{len(queries)} queries: split the batch by at most {limit} queries")
-        on_device = torch.from_numpy(queries).to(self._vectors.device)  # f32 [q, d]
+        on_device = _tensor(queries).to(self._vectors.device)  # f32 [q, d]
 
         def score_rows_of(query: int, rows: np.ndarray) -> np.ndarray:
             return self._scores(on_device[query][None], rows.reshape(-1))[0].cpu().numpy().reshape(rows.shape)
@@ -85,7 +93,7 @@ class ExactSearcher:
         count = self.row_count if chosen is None else len(chosen)
         is_gathered_on_cpu = chosen is not None and queries.is_cpu
         step = GATHERED_ROWS_PER_CHUNK if is_gathered_on_cpu else ROWS_PER_CHUNK
-        scores = torch.empty((len(queries), count), device=queries.device)  # f32 [q, m]
+        scores = queries.new_empty((len(queries), count))  # f32 [q, m]
         for start in range(0, count, step):
             piece = slice(start, min(start + step, count))
             chunk = self._vectors[piece] if chosen is None else self._vectors[chosen[piece]]  # [c, d]
@@ -119,10 +127,10 @@ class ExactScan:
         most = self._scores.shape[1] if self._mask is None else int(np.count_nonzero(self._mask))
         wanted = min(k, most)
         for query, all_scores in enumerate(self._scores if wanted else []):  # f32 [m]
-            scores = all_scores if mask is None else all_scores.where(mask, -torch.inf)  # f32 [m]
+            scores = all_scores if mask is None else all_scores.where(mask, -math.inf)  # f32 [m]
             columns = None
             if not scores.is_cpu:  # few are copied from the device, with all that are as good as the last of them
-                columns = torch.nonzero(scores >= torch.topk(scores, wanted).values[-1])[:, 0]  # i64 [>= wanted]
+                columns = (scores >= scores.topk(wanted).values[-1]).nonzero()[:, 0]  # i64 [>= wanted]
                 scores = scores[columns]
             found = scores.cpu().numpy()
             best = best_columns(found, wanted)
@@ -151,7 +159,7 @@ def scan_rows(vectors: ShardedArray, queries: np.ndarray, rows: np.ndarray) -> E
         scores: np.ndarray = score_rows(vectors, queries[query][None], ascending)[0, places.reshape(wanted.shape)]
         return scores
 
-    scores = torch.from_numpy(score_rows(vectors, queries, rows))  # f32 [q, m]
+    scores = _tensor(score_rows(vectors, queries, rows))  # f32 [q, m]
     return ExactScan(scores, score, row_count=len(vectors), rows=rows)
 
 
@@ -177,7 +185,7 @@ def exact_top(
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]  # scores, rows [<= k] of each query
     worst = np.full(len(queries), -np.inf, dtype=np.float32)  # [q], of k rows that are found
     for start, chunk in finite_chunks(vectors):
-        products = _products(torch.from_numpy(queries), _tensor(chunk))  # f32 [q, c]
+        products = _products(_tensor(queries), _tensor(chunk))  # f32 [q, c]
         _check_scores(products)
         scores = products.numpy()
         better = scores > worst[:, None]  # bool [q, c]; an equal one comes later, and so is worse
@@ -206,6 +214,8 @@ def _products(queries: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
     """`array` as a tensor on the CPU, copied only if it cannot be written to, which torch warns of."""
+    import torch
+
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
@@ -235,13 +245,13 @@ def score_rows(vectors: ShardedArray, queries: np.ndarray, rows: np.ndarray) -> 
         consecutive = last - first + 1 == len(chunk)  # then a view instead of a copy
         stored = vectors.slice(first, last + 1) if consecutive else vectors.take(chunk)  # [c, d]
         np.matmul(asked, to_float32(stored).astype(np.float64).T, out=scores[:, start : start + len(chunk)])
-    _check_scores(torch.from_numpy(scores))
+    _check_scores(_tensor(scores))
     return scores
 
 
 def _check_scores(scores: torch.Tensor) -> None:
     """Raise ArtifactError if one of `scores` [...] is not finite: a stored number is not, or is huge."""
-    if not (finite := torch.isfinite(scores)).all():
+    if not (finite := scores.isfinite()).all():
         raise ArtifactError(
             f"{int((~finite).sum())} of {scores.numel()} similarities are not finite: find the damaged "
             "files with npmlm verify, and fetch the index again, or build it again"
