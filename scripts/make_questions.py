@@ -2,6 +2,7 @@
 
     python scripts/make_questions.py entities "files=[wiki/*.jsonl.zst]" out=entities.jsonl
     python scripts/make_questions.py facts "files=[wiki/*.zst]" facts=triples.jsonl templates=t.json out=facts.jsonl
+    python scripts/make_questions.py task files=[held-out.jsonl] out=FOLDER
 
 `entities`: a sentence that names an article by its title, and another name, date, number or rare word of that article,
 which is masked; the passage is the part of the article around it (cross-document cloze, Glass et al. 2019, arXiv
@@ -9,8 +10,15 @@ which is masked; the passage is the part of the article around it (cross-documen
 document (its id) and start_char (of the object in the document's text); templates=FILE holds lists of templates by
 relation, such as {"P36": ["The capital of [S] is [O]."]}.
 
-Further arguments: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of such a title, or
-such a pair, is not asked about; limit=N, a sample of so many rows; seed=0. Counts are printed. The rows:
+`task`: an open task that asks the questions of rows, which files=[…] are here, of all their passages: questions.jsonl,
+corpus.jsonl and task.yaml in out=FOLDER, for
+
+    npmlm build "corpus.files=[FOLDER/corpus.jsonl]" index=FOLDER/index
+    npmlm evaluate task=FOLDER/task.yaml index=FOLDER/index out=FOLDER/evaluation "method=[npm-hybrid]"
+    python scripts/question_table.py FOLDER/questions.jsonl FOLDER/evaluation
+
+Further arguments of the first two: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of
+such a title, or such a pair, is not asked about; limit=N, a sample of so many rows; seed=0. Counts are printed. Rows:
 
     {"question", "answers", "title", "block", "negatives", "rivals", "wrong_title", "wrong_block",
      "kind": name|date|number|term, "style": clause|sentence|fact}
@@ -34,10 +42,17 @@ import scipy.sparse
 from npm.core.errors import SettingError, UserError
 from npm.core.settings import parse_list
 from npm.corpus.cloze_questions import Excluded, entity_rows, fact_rows, rivals, sampled
+from npm.corpus.questions import read_questions
 from npm.corpus.text import lexical_query, words_of
 from npm.indexing.lexicon import count_words, term_saturation
 from npm.indexing.settings import LexiconSettings
 
+TASK = """\
+suite: open
+name: given_questions
+data: {file: questions.jsonl, columns: {group: kind}}
+template_column: text
+"""
 COMMON, BEST, ROWS_AT_ONCE = 0.02, 50, 1000
 """Words in more than such a fraction of the blocks do not count; so many of the best blocks are looked through."""
 
@@ -76,6 +91,25 @@ def add_wrong_blocks(rows: list[dict[str, Any]]) -> None:
                     break
 
 
+def write_task(files: list[str], out: Path) -> None:
+    """Write an open task of the rows of `files`; each distinct passage of the rows is a document."""
+    out.mkdir(parents=True, exist_ok=True)
+    documents: dict[tuple[str, str], str] = {}
+    with (out / "questions.jsonl").open("w", encoding="utf-8") as file:
+        for _, row in read_questions(files):
+            title = row.get("title", "")
+            passages = [(title, row["block"]), *((title, each) for each in row.get("negatives") or ())]
+            passages += [(row.get("wrong_title", ""), row["wrong_block"])] if row.get("wrong_block") else []
+            first, *_ = [documents.setdefault(passage, str(len(documents))) for passage in passages]
+            kept = {"kind": row.get("kind", ""), "style": row.get("style", ""), "document": first}
+            asked = {"text": row["question"], "answers": row["answers"], **kept}
+            file.write(json.dumps(asked, ensure_ascii=False) + "\n")
+    with (out / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        for (title, text), name in documents.items():
+            file.write(json.dumps({"id": name, "title": title, "text": text}, ensure_ascii=False) + "\n")
+    (out / "task.yaml").write_text(TASK, encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
     """Write the rows and print how many there are of each kind and style."""
     if not arguments or "--help" in arguments:
@@ -84,13 +118,17 @@ def main(arguments: list[str]) -> int:
     verb, *pairs = arguments
     given = dict(pair.partition("=")[::2] for pair in pairs)
     needed = {"files", "out"} | ({"facts", "templates"} if verb == "facts" else set())
+    optional = {"exclude", "limit", "seed"} if verb != "task" else set()
     try:
-        if verb not in ("entities", "facts") or not needed <= set(given) <= needed | {"exclude", "limit", "seed"}:
+        if verb not in ("entities", "facts", "task") or not needed <= set(given) <= needed | optional:
             raise SettingError(
-                f"expected entities or facts, and the arguments that --help shows, got {' '.join(arguments)!r}"
+                f"give entities, facts or task, and the arguments that --help shows, got {' '.join(arguments)!r}"
             )
         excluded = Excluded.read(parse_list(given.get("exclude", "[]"), "exclude"))
         files = parse_list(given["files"], "files")
+        if verb == "task":
+            write_task(files, Path(given["out"]))
+            return 0
         for name in ("seed", "limit"):
             if not given.get(name, "1").isdecimal():
                 raise SettingError(f"{name} must be a number of at least 0, such as {name}=1000, got {given[name]!r}")

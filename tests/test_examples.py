@@ -126,6 +126,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/training.md": {
         "python scripts/make_questions.py": NEEDS_DATA,
+        "npmlm edit encoder=encoder-mini": "needs the encoder that the block above trains",
         "npmlm train experiment": NEEDS_STEPS,
         "npmlm train …": "dots stand for the settings of a run",
         "npmlm train encoder=bytes": NEEDS_WEIGHTS,

@@ -11,6 +11,8 @@ import pytest
 
 from npm.corpus.cloze_questions import passage, places_of, subject_of
 from npm.corpus.questions import read_questions
+from npm.evaluation.tasks.task import Suite
+from npm.evaluation.tasks.task_file import load_task
 from scripts.make_questions import add_wrong_blocks, main
 
 ARTICLES = {
@@ -112,6 +114,22 @@ def test_a_passage_contains_its_place_and_begins_with_a_sentence(at: int) -> Non
         assert found.startswith("Some")
         assert start <= at
         assert start + len(found) >= at + 5
+
+
+def test_the_task_of_some_rows_asks_each_question_of_the_passages_of_all(tmp_path: Path, corpus: str) -> None:
+    rows = made(tmp_path, "entities", corpus)
+    assert main(["task", f"files=[{tmp_path / 'made.jsonl'}]", f"out={tmp_path / 'task'}"]) == 0
+    asked, documents = (
+        [json.loads(line) for line in (tmp_path / "task" / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("questions.jsonl", "corpus.jsonl")
+    )
+    texts = {each["id"]: each["text"] for each in documents}
+    assert [(each["text"], each["kind"], texts[each["document"]]) for each in asked] == [
+        (row["question"], row["kind"], row["block"]) for row in rows
+    ]
+    assert set(texts.values()) >= {row["wrong_block"] for row in rows if "wrong_block" in row}
+    task = load_task(tmp_path / "task" / "task.yaml", folder=tmp_path)
+    assert (task.suite, task.template_column) == (Suite.open, "text")
 
 
 def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_shares_the_rarest_words() -> None:

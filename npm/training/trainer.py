@@ -36,6 +36,8 @@ from npm.training.model import SavedModel, TrainedModel
 from npm.training.settings import TrainingSettings
 from npm.training.validation import HeldOut
 
+RETURN_MEMORY_SECONDS = 10.0
+"""Returned memory has to be taken again, which is 5 % of a step of six seconds, and of a short one a third."""
 BAD_BATCH_KIND = "training batch of a loss that is not finite"
 
 
@@ -206,7 +208,7 @@ class Trainer:
         # batches are a function of the micro-step alone, so the step is the whole position in the data
         first_micro_step = self.step * self.settings.accumulation_steps
         stream = iterate_batches(self.batches, first_micro_step=first_micro_step, workers=self.settings.workers)
-        clock, saved_seconds = time.monotonic() - self.seconds, self.seconds
+        clock, saved_seconds, returned_seconds = time.monotonic() - self.seconds, self.seconds, self.seconds
         last_second = self.seconds + most_seconds
         if self.early_stopping.last_step is None:
             self._evaluate()
@@ -223,6 +225,10 @@ class Trainer:
                 self.averaged.update(self.step)
             self._count(sum(batch.token_count for batch in window), time.monotonic() - clock)
             self._report(terms, report)
+            if self.seconds - returned_seconds >= RETURN_MEMORY_SECONDS:
+                # batches of many lengths leave gaps in the heap, which would otherwise grow with every step
+                return_freed_memory()
+                returned_seconds = self.seconds
             if self.held_out and (self.step % self.held_out.settings.every_steps == 0 or self._progress() >= 1.0):
                 self._evaluate()
             if self.seconds - saved_seconds >= self.settings.checkpoint_every_minutes * 60:

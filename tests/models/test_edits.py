@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -297,6 +297,23 @@ def test_swapped_embeddings_are_the_donors_and_those_of_itself_change_nothing(
     if family != "modernbert":  # the first token has the position vector that it had
         begins = [config.pad_token_id + 1 if "roberta" in family else 0 for config in (first.model.config, ours.config)]
         assert torch.equal(before[positions][begins[0] :], after[positions][begins[1] :])
+
+
+def test_an_average_weighs_each_tensor_of_the_donor_and_refuses_another_architecture(
+    sources: Folders, tmp_path: Path
+) -> None:
+    donor = masked_model("bert", tmp_path / "donor", seed=1)
+    theirs = load_file(donor / "model.safetensors")
+    theirs["bert.embeddings.LayerNorm.bias"] = tensors_in(sources["bert"])["embeddings.LayerNorm.bias"] + 4
+    save_file(theirs, donor / "model.safetensors", {"format": "pt"})
+    step = {"name": "average", "donor": str(donor), "fraction": 0.25}
+    before, after = tensors_in(sources["bert"]), tensors_in(edited(sources["bert"], tmp_path / "out", step))
+    torch.testing.assert_close(after["embeddings.LayerNorm.bias"], before["embeddings.LayerNorm.bias"] + 1)
+    assert before.keys() == after.keys() == tensors_in(donor).keys()
+    for name, tensor in tensors_in(donor).items():
+        torch.testing.assert_close(after[name], 0.75 * before[name] + 0.25 * tensor)
+    with pytest.raises(EncoderError, match="must have the tokenizer and the sizes of"):
+        edited(sources["bert"], tmp_path / "other", step | {"donor": str(sources["roberta"])})
 
 
 @pytest.mark.parametrize("family", FAMILIES)

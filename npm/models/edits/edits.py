@@ -91,6 +91,8 @@ def _edit(checkpoint: Checkpoint, step: EditStep, *, seed: int, position: int) -
             facts = swap_embeddings(checkpoint, step)
         case EditName.new_vocabulary:
             facts = new_vocabulary(checkpoint, step, seed=seed, position=position)
+        case EditName.average:
+            facts = _average(checkpoint, step)
         case EditName.untie:
             _untie(checkpoint)
     is_same = tensors.keys() == checkpoint.tensors.keys() and all(
@@ -152,6 +154,23 @@ def _reinitialise(checkpoint: Checkpoint, step: EditStep, *, seed: int, position
             is_norm=name.lower().endswith("norm.weight"),
             padding_row=padding_rows.get(name),
         )
+
+
+def _average(checkpoint: Checkpoint, step: EditStep) -> dict[str, Any]:
+    """Let each tensor be (1 − fraction) · own + fraction · donor's, in float32; returns which donor it was."""
+    donor = Checkpoint.read(step.donor)
+    own, theirs = (
+        (tokenizer_fingerprint(each.tokenizer), {name: tensor.shape for name, tensor in each.tensors.items()})
+        for each in (checkpoint, donor)
+    )
+    if own != theirs:
+        raise EncoderError(
+            f"{step.donor} must have the tokenizer and the sizes of {checkpoint.name}, to be averaged with it; choose"
+            " another donor"
+        )
+    for name, tensor in checkpoint.tensors.items():
+        checkpoint.tensors[name] = (1 - step.fraction) * tensor + step.fraction * donor.tensors[name]
+    return {"donor": donor.name, "donor_fingerprint": donor.fingerprint}
 
 
 def _untie(checkpoint: Checkpoint) -> None:

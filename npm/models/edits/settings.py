@@ -20,6 +20,7 @@ class EditName(Enum):
     permute_rows = "permute_rows"  # word vectors change places among tokens of letters
     swap_embeddings = "swap_embeddings"  # tokenizer and word vectors of a donor
     new_vocabulary = "new_vocabulary"  # another tokenizer, with word vectors drawn anew
+    average = "average"  # of its tensors and those of a donor
     untie = "untie"  # the masked-token head gets an output matrix of its own
 
 
@@ -62,10 +63,16 @@ READS: dict[EditName, tuple[str, ...]] = {
     EditName.permute_rows: ("filter", "others"),
     EditName.swap_embeddings: ("donor",),
     EditName.new_vocabulary: ("tokenizer",),
+    EditName.average: ("donor", "fraction"),
     EditName.untie: (),
 }
 """What each edit has a use for."""
-NEEDED = {EditName.reinitialise: "scope", EditName.swap_embeddings: "donor", EditName.new_vocabulary: "tokenizer"}
+NEEDED = {
+    EditName.reinitialise: "scope",
+    EditName.swap_embeddings: "donor",
+    EditName.average: "donor",
+    EditName.new_vocabulary: "tokenizer",
+}
 """The setting without which an edit says nothing."""
 IN_LAYERS = (Scope.layers, Scope.attention, Scope.feed_forward, Scope.norms)
 """Scopes of which `layers` takes a part."""
@@ -96,7 +103,9 @@ class EditStep(CheckedSettings):
     others: bool = False
     """Whether the rows of all other tokens change places among each other too; special tokens never do."""
     donor: PathText = ""
-    """Encoder whose tokenizer and word vectors are taken."""
+    """Encoder whose tokenizer and word vectors are taken, or whose tensors are averaged with."""
+    fraction: Annotated[float, Bounds(above=0, most=1)] = 0.5
+    """Weight of the donor's tensors in an average; the encoder's own have the rest."""
     tokenizer: PathText = ""
     """Folder or name of the tokenizer that is taken."""
 
@@ -160,7 +169,7 @@ class EditSettings(CheckedSettings):
     """The edits, in order, such as [{name: keep_layers, layers: [0,1]}, {name: reinitialise, scope: head}], where
     edit=NAME does not say them; docs/studies.md lists them."""
     donor: PathText = ""
-    """Encoder whose tokenizer and word vectors an edit swap_embeddings takes that names none."""
+    """Donor of an edit swap_embeddings or average that names none."""
     tokenizer: PathText = ""
     """Folder or name of the tokenizer that an edit new_vocabulary takes that names none."""
     seed: Annotated[int, Bounds(0)] = 0
@@ -187,6 +196,6 @@ class EditSettings(CheckedSettings):
         for name in sorted(unused):
             raise SettingError(
                 f"no edit takes {name}={getattr(self, name)}: "
-                f"it is for a {'swap_embeddings' if name == 'donor' else 'new_vocabulary'} without one"
+                f"it is for a {'swap_embeddings or average' if name == 'donor' else 'new_vocabulary'} without one"
             )
         return steps
