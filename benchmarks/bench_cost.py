@@ -52,8 +52,8 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.sizes.inspection import inspect_index
 from npm.models.encoder import Encoder, choose_device
-from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
+from npm.models.names import locate_encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import SpanFinder

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from npm.models.encoder import Encoder
-from npm.models.folders import shipped_encoder_folder
+from npm.models.names import shipped_encoder_folder
 
 
 def main(run: Path) -> None:

@@ -60,7 +60,7 @@ ONLY_IN = {
         "npm/corpus/blocks.py",
         "npm/corpus/tokenizers.py",
         "npm/models/byte_tokenizer.py",
-        "npm/models/plain_tokenizer.py",
+        "npm/models/tokenizer.py",
     ),
     "rich": (
         "npm/cli/progress.py",
@@ -306,7 +306,7 @@ def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
     assert not too_long
 
 
-def test_models_are_loaded_in_one_file_without_their_code_and_without_pickles() -> None:
+def test_models_are_loaded_in_one_place_without_their_code_and_without_pickles() -> None:
     """`from_pretrained` asks on standard output, and reads on standard input, whether a folder's code may run."""
     calls = []
     for path in source_files("npm", "index", "scripts", "benchmarks"):
@@ -316,7 +316,7 @@ def test_models_are_loaded_in_one_file_without_their_code_and_without_pickles() 
                 continue
             if node.func.attr in ("from_pretrained", "from_config"):
                 given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                assert name == "npm/models/loading.py", f"{name}:{node.lineno}"
+                assert name in ("npm/models/loading.py", "npm/models/tokenizer.py"), f"{name}:{node.lineno}"
                 assert given.get("trust_remote_code") == "False", f"{name}:{node.lineno}"
                 if node.func.attr == "from_pretrained":
                     assert given.get("local_files_only") == "True", f"{name}:{node.lineno}"
@@ -359,6 +359,9 @@ def test_nothing_is_pickled() -> None:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
+                if name == "npm/models/convert.py" and called == "torch.load":
+                    assert "weights_only=True" in ast.unparse(node)  # what its caller asks for, and runs no code
+                    continue
                 assert called not in ("torch.load", "torch.save", "pickle.load", "pickle.loads"), name
                 for keyword in node.keywords:
                     is_pickle = keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"

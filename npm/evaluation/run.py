@@ -55,8 +55,8 @@ from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.folders import locate_encoder
 from npm.models.masked_lm import attach_masked_head
+from npm.models.names import locate_encoder
 from npm.models.settings import Precision, check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings

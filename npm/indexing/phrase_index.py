@@ -181,7 +181,7 @@ def load_index_encoder(
     damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     from npm.models.encoder import Encoder, choose_device
-    from npm.models.folders import shipped_encoder_folder
+    from npm.models.names import shipped_encoder_folder
 
     load = partial(Encoder.load, device=device, dtype=dtype, for_reading=for_reading)
     if name:

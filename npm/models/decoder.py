@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from npm.core.errors import EncoderError
 from npm.models.batches import length_sorted_batches, padded
 from npm.models.denoiser import UNLIMITED_TOKENS
-from npm.models.encoder import StoredModel, choose_device, choose_dtype
-from npm.models.folders import encoder_label, locate_encoder
-from npm.models.loading import load_decoder, special_ids_around
+from npm.models.encoder import StoredModel
+from npm.models.loading import load_decoder
+from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import Precision
+from npm.models.tokenizer import special_ids_around
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -39,11 +39,7 @@ class Decoder(StoredModel):
     @classmethod
     def load(cls, name: str, *, device: str = "auto", dtype: Precision | str = Precision.auto) -> Decoder:
         """Load from a folder or the hub, in evaluation mode. Raises EncoderError when no decoder has that name."""
-        decoder = cls(*load_decoder(locate_encoder(name)), name=encoder_label(name))
-        _ = decoder.fingerprint  # hashed before a cast to bfloat16 loses bits
-        chosen = choose_device(device)
-        nn.Module.to(decoder.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
-        return decoder
+        return cls(*load_decoder(locate_encoder(name)), name=encoder_label(name)).placed(device, dtype)
 
     @property
     def max_input_tokens(self) -> int:

@@ -6,21 +6,22 @@ Both are special tokens: text that looks like them is cut into ordinary pieces, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import count, islice, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from npm.core.errors import EncoderError, named
 from npm.masking.denoising import Sentinels
-from npm.models.encoder import StoredModel, choose_device, choose_dtype
-from npm.models.folders import encoder_label, locate_encoder
+from npm.models.encoder import StoredModel, choose_device
 from npm.models.fresh import FEED_FORWARD_FACTOR, cut_vocabulary
-from npm.models.loading import load_encoder_decoder, load_tokenizer, quiet_transformers
+from npm.models.library_errors import quiet_transformers
+from npm.models.loading import load_encoder_decoder
+from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import FreshSettings, Precision
+from npm.models.tokenizer import load_tokenizer, redefined
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -50,8 +51,8 @@ class Denoiser(StoredModel):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
         super().__init__(model, tokenizer, name=name)
-        self.end_id = self._special_id("eos_token")
-        self.pad_id = self._special_id("pad_token")
+        self.end_id = self.special_id("eos_token")
+        self.pad_id = self.special_id("pad_token")
 
     @classmethod
     def load(
@@ -79,11 +80,7 @@ class Denoiser(StoredModel):
             with torch.random.fork_rng(devices=[]), quiet_transformers():
                 torch.manual_seed(0)
                 model.resize_token_embeddings(len(tokenizer))
-        denoiser = cls(model, tokenizer, name=encoder_label(name))
-        _ = denoiser.fingerprint  # hashed before a cast to bfloat16 loses bits
-        chosen = choose_device(device)
-        nn.Module.to(denoiser.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
-        return denoiser
+        return cls(model, tokenizer, name=encoder_label(name)).placed(device, dtype)
 
     @property
     def max_input_tokens(self) -> int:
@@ -109,14 +106,6 @@ class Denoiser(StoredModel):
             )
         mode_ids = tuple(vocabulary[token] for token in mode_tokens)
         return Sentinels(self.sentinel_ids, end_id=self.end_id, pad_id=self.pad_id, mode_ids=mode_ids)
-
-    def _special_id(self, role: str) -> int:
-        token_id = getattr(self.tokenizer, f"{role}_id")
-        if token_id is None:
-            raise EncoderError(
-                f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; choose another encoder-decoder"
-            )
-        return int(token_id)
 
 
 def sentinel(number: int) -> str:
@@ -179,34 +168,11 @@ def denoising_tokenizer(
 
     The encoder's separator serves as end. Raises EncoderError if it has none.
     """
-    from transformers import PreTrainedTokenizerFast as Fast
-
     end = tokenizer.eos_token or tokenizer.sep_token
     if end is None or tokenizer.pad_token is None:
         raise EncoderError(
             f"{where}: the tokenizer has no token for the end of a text or for padding; choose another tokenizer"
         )
-    definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    definition["post_processor"] = _ending_with(end, tokenizer.get_vocab()[end])
-    backend = type(tokenizer.backend_tokenizer).from_str(json.dumps(definition))
-    names = [sentinel(number) for number in range(SENTINEL_COUNT)]
-    return Fast(
-        tokenizer_object=backend,
-        pad_token=tokenizer.pad_token,
-        unk_token=tokenizer.unk_token,
-        eos_token=end,
-        extra_special_tokens=[*names, *dict.fromkeys(mode_tokens)],
-        model_max_length=tokenizer.model_max_length,
-    )
-
-
-def _ending_with(token: str, token_id: int) -> dict[str, Any]:
-    """What puts `token` behind a text, or behind each of two, in the JSON form of `tokenizers`."""
-    end = {"SpecialToken": {"id": token, "type_id": 0}}
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, end],
-        "pair": [first, end, second, end],
-        "special_tokens": {token: {"id": token, "ids": [token_id], "tokens": [token]}},
-    }
+    roles = {"pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token, "eos_token": end}
+    special = [*map(sentinel, range(SENTINEL_COUNT)), *dict.fromkeys(mode_tokens)]
+    return redefined(tokenizer, tokenizer.backend_tokenizer.to_str(), end=end, extra_special_tokens=special, **roles)

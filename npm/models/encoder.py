@@ -14,32 +14,33 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
 
 from index.files import storage_errors
 from npm.core.errors import EncoderError
-from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
+from npm.core.settings import as_json
+from npm.corpus.blocks import tokenizer_fingerprint
 from npm.models.byte_tokenizer import spells_bytes
-from npm.models.fingerprint import own_settings, weights_digest
-from npm.models.folders import (
-    POOLER_KEY,
-    QUERY_MASKS_KEY,
-    READS_JOINTLY_KEY,
-    SCALE_KEY,
-    SINGLE_MASK_NAMES,
-    TITLE_TOKENS_KEY,
-    TRAINED_DIMENSIONS_KEY,
-    encoder_label,
-    locate_encoder,
-    pooler_of_modules,
+from npm.models.fingerprint import fingerprint, weights_digest
+from npm.models.library_errors import encoder_errors, quiet_transformers, safetensors_errors
+from npm.models.loading import load_pretrained
+from npm.models.names import CONFIG, SINGLE_MASK_NAMES, encoder_label, locate_encoder
+from npm.models.sentence_folders import pooler_of_modules
+from npm.models.settings import (
+    LAST_LAYER_POOLERS,
+    OWN_KEY,
+    EncoderSettings,
+    PoolerKind,
+    Precision,
+    check_leading_dimensions,
 )
-from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors, special_ids_around
-from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision, check_leading_dimensions
-from npm.models.similarity import MOST_SCALE, leading_scale, reference_scale
+from npm.models.similarity import leading_scale, reference_scale
+from npm.models.tokenizer import special_ids_around
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,28 +101,46 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 
 class StoredModel:
-    """What encoders and encoder-decoders share."""
+    """Common part of encoders, encoder-decoders and decoders."""
 
     FINGERPRINTED_KEYS: ClassVar[tuple[str, ...]] = ()
-    """Keys of the config that count whatever their value; of the others, those that are not as their class has them."""
+    """Keys of the config that count whatever their value; of the rest, those that differ from the defaults."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
-        self.for_reading = False  # loaded as what is quickly there, and perhaps without what only saving needs
+        self.for_reading = False  # loaded for inference, perhaps without the parts needed only for saving
         self._weights_digest: str | None = None
         self._tokenizer_digest: tuple[int, str] | None = None
 
+    def placed(self, device: str, dtype: Precision | str) -> Self:
+        """Itself on a device in a number format, for evaluation."""
+        _ = self.fingerprint  # hashed before a cast to bfloat16 loses bits
+        chosen = choose_device(device)
+        nn.Module.to(self.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
+        return self
+
     @property
     def whole_model(self) -> PreTrainedModel:
-        """What is saved: `model`, or the model around it."""
+        """The saved model: `model`, or the model around it."""
         return self.model
 
     @property
     def max_input_tokens(self) -> int:
         """Longest input in tokens, special tokens included."""
         raise NotImplementedError
+
+    def recorded(self) -> dict[str, Any]:
+        """Entries that this project adds to config.json."""
+        return {}
+
+    def special_id(self, role: str) -> int:
+        """Id of the special token with this role; raises EncoderError if the tokenizer has none."""
+        token_id = getattr(self.tokenizer, f"{role}_id", None)
+        if token_id is None:
+            raise EncoderError(f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; set another encoder")
+        return int(token_id)
 
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
@@ -133,8 +152,6 @@ class StoredModel:
             raise EncoderError(
                 f"{self.name} was loaded for reading and cannot be saved: load it with Encoder.load(name)"
             )
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         saved = self.whole_model
         state = {
             name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
@@ -142,14 +159,15 @@ class StoredModel:
             if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
         with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
             with quiet_transformers(), safetensors_errors():
                 saved.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            config["dtype"] = str(dtype).removeprefix("torch.")
-            (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
+            (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
-                weights.chmod((folder / "config.json").stat().st_mode & 0o777)
+                weights.chmod((folder / CONFIG).stat().st_mode & 0o777)
 
     @property
     def device(self) -> torch.device:
@@ -170,8 +188,11 @@ class StoredModel:
         if self._weights_digest is None:
             self._weights_digest = weights_digest(self.model)
         facts = {key: getattr(self.model.config, key, None) for key in self.FINGERPRINTED_KEYS}
-        facts |= {key: value for key, value in own_settings(self.model).items() if key not in facts}
-        return hashlib.sha256(json.dumps([facts, self._weights_digest], sort_keys=True).encode()).hexdigest()
+        return fingerprint(self.model, facts | self.fingerprinted(), self._weights_digest)
+
+    def fingerprinted(self) -> dict[str, Any]:
+        """Further facts on which outputs depend."""
+        return {}
 
     def weights_changed(self) -> None:
         """To be called after the weights were changed, as training does."""
@@ -222,7 +243,6 @@ class Encoder(StoredModel):
     """An encoder that turns token ids into one vector a token, its tokenizer, and its similarity scale."""
 
     FINGERPRINTED_KEYS = (
-        SCALE_KEY,
         "model_type",
         "num_attention_heads",
         "hidden_act",
@@ -241,16 +261,18 @@ class Encoder(StoredModel):
         similarity_scale: float | None = None,
     ) -> None:
         super().__init__(model, tokenizer, name=name)
-        if similarity_scale is not None:
-            setattr(model.config, SCALE_KEY, float(similarity_scale))
-        elif getattr(model.config, SCALE_KEY, None) is None:
-            setattr(model.config, SCALE_KEY, reference_scale(model.config.hidden_size))
-        _check_own_keys(model.config, where=name)
-        self.mask_id = self._special_id("mask_token")
-        self.pad_id = self._special_id("pad_token")
+        if hasattr(model.config, "similarity_scale"):  # else the default would be taken in silence
+            raise EncoderError(
+                f"{name}: config.json has similarity_scale, which belongs under {OWN_KEY}, as all our keys"
+            )
+        recorded = EncoderSettings.read(getattr(model.config, OWN_KEY, None), where=name)
+        self.similarity_scale = similarity_scale or recorded.similarity_scale or reference_scale(self.whole_dimensions)
+        self.trained_dimensions: Sequence[int] = recorded.trained_dimensions
+        self.title_tokens, self.query_masks = recorded.title_tokens, recorded.query_masks
+        self.reads_jointly, self.sentence_pooler = recorded.reads_jointly, recorded.sentence_pooler
+        self.mask_id = self.special_id("mask_token")
+        self.pad_id = self.special_id("pad_token")
         self.prefix_ids, self.suffix_ids = special_ids_around(tokenizer)
-        self.pooler_of_modules: PoolerKind | None = None
-        """The pooler that the files of `sentence-transformers` beside its weights name."""
         self.language_model: PreTrainedModel | None = None
         """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
         self._leading: int | None = None
@@ -260,6 +282,22 @@ class Encoder(StoredModel):
     def whole_model(self) -> PreTrainedModel:
         """The model with its head, if it has one."""
         return self.language_model or self.model
+
+    def recorded(self) -> dict[str, Any]:
+        """The entry `npm` of config.json."""
+        settings = EncoderSettings(
+            similarity_scale=self._scale,
+            trained_dimensions=sorted(self.trained_dimensions),
+            title_tokens=self.title_tokens,
+            query_masks=self.query_masks,
+            reads_jointly=self.reads_jointly,
+            sentence_pooler=self.sentence_pooler,
+        )
+        return {OWN_KEY: as_json(asdict(settings))}
+
+    def fingerprinted(self) -> dict[str, Any]:
+        """The scale."""
+        return {"similarity_scale": self._scale}
 
     @classmethod
     def load(
@@ -285,13 +323,11 @@ class Encoder(StoredModel):
         loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens, for_reading=for_reading)
         encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.for_reading = for_reading
-        encoder.pooler_of_modules = pooler_of_modules(Path(place))
-        if name in SINGLE_MASK_NAMES:
+        with encoder_errors(place):
+            encoder.sentence_pooler = encoder.sentence_pooler or pooler_of_modules(Path(place))
+        if name.partition("@")[0] in SINGLE_MASK_NAMES:
             encoder.query_masks = 1
-        _ = encoder.fingerprint  # hashed before a cast to bfloat16 loses bits
-        chosen = choose_device(device)
-        nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
-        return encoder
+        return encoder.placed(device, dtype)
 
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states f32 [B, L, k] of token ids i64 [B, L], shortened; rows under padding mean nothing."""
@@ -324,13 +360,13 @@ class Encoder(StoredModel):
     @property
     def similarity_scale(self) -> float:
         """Factor between an inner product and a logit."""
-        whole = float(getattr(self.model.config, SCALE_KEY))
-        return whole if self._axes is not None else leading_scale(whole, self.dimensions, self.whole_dimensions)
+        if self._axes is not None:
+            return self._scale
+        return leading_scale(self._scale, self.dimensions, self.whole_dimensions)
 
     @similarity_scale.setter
     def similarity_scale(self, scale: float) -> None:
-        assert self.dimensions == self.whole_dimensions, "the scale that is kept is the one of whole vectors"
-        setattr(self.model.config, SCALE_KEY, float(scale))
+        self._scale = float(scale)  # of full vectors
 
     @property
     def dimensions(self) -> int:
@@ -339,44 +375,8 @@ class Encoder(StoredModel):
 
     @property
     def whole_dimensions(self) -> int:
-        """Length of a token vector that nothing is cut from."""
+        """Length of a full token vector."""
         return int(self.model.config.hidden_size)
-
-    @property
-    def trained_dimensions(self) -> tuple[int, ...]:
-        """The shorter lengths at which its vectors were trained too, saved with the encoder."""
-        return tuple(getattr(self.model.config, TRAINED_DIMENSIONS_KEY, None) or ())
-
-    @trained_dimensions.setter
-    def trained_dimensions(self, dimensions: Sequence[int]) -> None:
-        setattr(self.model.config, TRAINED_DIMENSIONS_KEY, sorted(dimensions))
-
-    @property
-    def title_tokens(self) -> int:
-        """Tokens of its document's title that stood before every block in training; 0: none did."""
-        return int(getattr(self.model.config, TITLE_TOKENS_KEY, None) or 0)
-
-    @title_tokens.setter
-    def title_tokens(self, count: int) -> None:
-        _set_unless_usual(self.model.config, TITLE_TOKENS_KEY, count, usual=0)
-
-    @property
-    def query_masks(self) -> int:
-        """Masks that stand for one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
-        return int(getattr(self.model.config, QUERY_MASKS_KEY, None) or 2)
-
-    @query_masks.setter
-    def query_masks(self, count: int) -> None:
-        _set_unless_usual(self.model.config, QUERY_MASKS_KEY, count, usual=2)
-
-    @property
-    def reads_jointly(self) -> bool:
-        """Whether its queries were trained to find phrases among the tokens of the block read with them."""
-        return bool(getattr(self.model.config, READS_JOINTLY_KEY, None))
-
-    @reads_jointly.setter
-    def reads_jointly(self, trained: bool) -> None:
-        _set_unless_usual(self.model.config, READS_JOINTLY_KEY, trained, usual=False)
 
     @property
     def spells_bytes(self) -> bool:
@@ -385,13 +385,8 @@ class Encoder(StoredModel):
 
     @property
     def block_pooler(self) -> PoolerKind | None:
-        """What makes the vector of a block out of its token vectors; None: it was not trained for such vectors.
-
-        A pooler that reads more than the last layer counts as none.
-        """
-        saved = getattr(self.model.config, POOLER_KEY, None)
-        kind = PoolerKind.__members__.get(str(saved)) if saved is not None else self.pooler_of_modules
-        return kind if kind in LAST_LAYER_POOLERS else None
+        """Pooler for vectors of blocks; None without one, or for one that reads more than the last layer."""
+        return self.sentence_pooler if self.sentence_pooler in LAST_LAYER_POOLERS else None
 
     @property
     def max_input_tokens(self) -> int:
@@ -401,47 +396,3 @@ class Encoder(StoredModel):
         if isinstance(table, nn.Embedding) and table.padding_idx is not None:
             positions -= table.padding_idx + 1  # RoBERTa counts positions from pad id + 1
         return positions
-
-    def _special_id(self, role: str) -> int:
-        token_id = getattr(self.tokenizer, f"{role}_id")
-        if token_id is None:
-            raise EncoderError(
-                f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; choose an encoder trained with masks"
-            )
-        return int(token_id)
-
-
-def _set_unless_usual(config: Any, key: str, value: object, *, usual: object) -> None:
-    """Write `value` into the config; what is usual only where it says something else: old files have no such key."""
-    if value != usual or getattr(config, key, None) is not None:
-        setattr(config, key, value)
-
-
-def _check_own_keys(config: Any, *, where: str) -> None:
-    """Raise EncoderError unless the keys that this project adds to a config have values that can be used."""
-    scale, dimensions = getattr(config, SCALE_KEY), getattr(config, TRAINED_DIMENSIONS_KEY, None)
-    keys = (TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY, POOLER_KEY)
-    titles, masks, joint, pooler = (getattr(config, key, None) for key in keys)
-    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    for key, right, expected in (
-        (SCALE_KEY, is_number and 0 < scale <= MOST_SCALE, f"a number above 0, at most {MOST_SCALE:g}"),
-        (
-            TRAINED_DIMENSIONS_KEY,
-            dimensions is None or (isinstance(dimensions, list) and all(type(each) is int for each in dimensions)),
-            "a list of whole numbers",
-        ),
-        (
-            TITLE_TOKENS_KEY,
-            titles is None or (type(titles) is int and 0 <= titles <= MOST_TITLE_TOKENS),
-            f"a whole number from 0 to {MOST_TITLE_TOKENS}",
-        ),
-        (QUERY_MASKS_KEY, masks is None or (type(masks) is int and masks in (1, 2)), "1 or 2"),
-        (
-            POOLER_KEY,
-            pooler is None or (isinstance(pooler, str) and pooler in PoolerKind.__members__),
-            f"one of {', '.join(PoolerKind.__members__)}",
-        ),
-        (READS_JOINTLY_KEY, joint is None or type(joint) is bool, "true or false"),
-    ):
-        if not right:
-            raise EncoderError(f"{where}: {key} in config.json must be {expected}, got {getattr(config, key)!r:.80}")

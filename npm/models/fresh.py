@@ -12,10 +12,8 @@ still spelt with smaller ones. Unlike training a tokenizer this gives the same r
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +22,8 @@ from torch import nn
 
 from npm.core.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder, choose_device
-from npm.models.loading import load_tokenizer
 from npm.models.settings import FreshSettings
+from npm.models.tokenizer import load_tokenizer, redefined
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,7 +58,7 @@ def cut_vocabulary(
     for token in definition["added_tokens"]:
         token["id"] = new_ids[token["id"]]
     _renumber_processor(definition["post_processor"], new_ids)
-    return _reloaded(tokenizer, definition, new_ids)
+    return redefined(tokenizer, json.dumps(definition))
 
 
 def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np.ndarray:
@@ -123,26 +121,6 @@ def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int
             processor[role][1] = new_ids[processor[role][1]]
     for special in (processor.get("special_tokens") or {}).values():  # TemplateProcessing
         special["ids"] = [new_ids[old] for old in special["ids"]]
-
-
-def _reloaded(
-    tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any], new_ids: dict[int, int]
-) -> PreTrainedTokenizerFast:
-    """The tokenizer that `transformers` makes of its own files with another `tokenizer.json`.
-
-    It goes through files because they are the public form; whatever class the tokenizer has, it keeps.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        (Path(folder) / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
-        config_file = Path(folder) / "tokenizer_config.json"
-        config = json.loads(config_file.read_text(encoding="utf-8"))
-        if listed := config.get("added_tokens_decoder"):  # written by older versions
-            config["added_tokens_decoder"] = {str(new_ids[int(old)]): token for old, token in listed.items()}
-            config_file.write_text(json.dumps(config), encoding="utf-8")
-        cut = load_tokenizer(folder)
-    cut.name_or_path = tokenizer.name_or_path  # not a folder that is gone
-    return cut
 
 
 FEED_FORWARD_FACTOR = 4

@@ -79,7 +79,7 @@ def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, un
     else:
         language_model = _loaded_language_model(encoder, place, trained=trained)
     setattr(language_model, language_model.base_model_prefix, encoder.model)
-    language_model.config = encoder.model.config  # one for both, so that a learned scale is saved
+    language_model.config = encoder.model.config
     language_model.tie_weights()
     embedding = encoder.model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding), f"input embeddings of type {type(embedding).__name__}"

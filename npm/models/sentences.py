@@ -1,22 +1,10 @@
 """Sentences in, one vector each out.
 
 Shapes: n sentences, R rows of one pass, L padded length, d dimensions.
-
-What is saved is a folder of `sentence-transformers` too: `SentenceTransformer(folder)` loads the encoder as it stands
-and gives the vectors of `SentenceEncoder`:
-
-    cls_before_pooler          Transformer, Pooling of the first token
-    cls                        Transformer, Pooling of the first token, Dense with tanh
-    avg                        Transformer, Pooling of the mean
-    avg_top2, avg_first_last   Transformer, WeightedLayerPooling, Pooling of the mean
-
-So all kinds can be expressed. The one difference: special tokens such as [MASK] that stand in a text are ordinary text
-for us, and special for it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +15,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from index.files import storage_errors
 from npm.core.errors import EncoderError, QueryError, near
 from npm.models.encoder import LAST_LAYER_POOLERS, Encoder, evaluating
-from npm.models.folders import MODULES_FILE, POOLER_KEY, POOLING_MODES, locate_encoder, pooler_of_modules
-from npm.models.loading import safetensors_errors
+from npm.models.names import locate_encoder
+from npm.models.sentence_folders import write_sentence_files
 from npm.models.settings import PoolerKind, Precision
 
 if TYPE_CHECKING:
@@ -92,9 +79,6 @@ class Pooler(nn.Module):
         return torch.tanh(self.mlp(vectors)).float()  # f32 [R, d]
 
 
-_CLS_KINDS = (PoolerKind.cls, PoolerKind.cls_before_pooler)
-
-
 class SavedSentenceEncoder:
     """An encoder that is trained together with a pooler; what is saved is a sentence encoder."""
 
@@ -112,49 +96,9 @@ class SavedSentenceEncoder:
 
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write the encoder as `Encoder.save` does, and beside it what gives a sentence its vector."""
-        setattr(self.encoder.model.config, POOLER_KEY, self.pooler.kind_after_training.name)
+        self.encoder.sentence_pooler = self.pooler.kind_after_training
         self.encoder.save(folder, dtype=dtype)
         write_sentence_files(folder, self.encoder, self.pooler)
-
-
-def forget_pooler(encoder: Encoder) -> None:
-    """Let an encoder that was a sentence encoder be none any more, as training with other objectives makes it."""
-    encoder.pooler_of_modules = None
-    if getattr(encoder.model.config, POOLER_KEY, None) is not None:
-        setattr(encoder.model.config, POOLER_KEY, None)
-
-
-def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None:
-    """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training.
-
-    Raises StorageError when the operating system refuses a write.
-    """
-    kind = pooler.kind_after_training
-    transformer: dict[str, Any] = {"max_seq_length": encoder.max_input_tokens, "do_lower_case": False}
-    mode = "cls" if kind in _CLS_KINDS else "mean"
-    pooling = {"word_embedding_dimension": encoder.dimensions}
-    pooling |= {name: mode == own for name, own in POOLING_MODES.items()}
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    with storage_errors(folder):
-        if kind in (PoolerKind.avg_top2, PoolerKind.avg_first_last):
-            transformer["config_args"] = {"output_hidden_states": True}
-            modules = [
-                ("Transformer", ""),
-                ("WeightedLayerPooling", "1_WeightedLayerPooling"),
-                ("Pooling", "2_Pooling"),
-            ]
-            _write_layer_weights(folder / "1_WeightedLayerPooling", encoder, kind)
-        if kind is PoolerKind.cls:
-            modules.append(("Dense", "2_Dense"))
-            _write_dense(folder / "2_Dense", pooler)
-        _write_json(folder / modules[-1 if mode == "mean" else 1][1] / "config.json", pooling)
-        listed = [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
-            for number, (name, path) in enumerate(modules)
-        ]
-        _write_json(folder / MODULES_FILE, listed)
-        _write_json(folder / "sentence_bert_config.json", transformer)
-        _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 
 
 def read_pooler(folder: Path, *, kind: PoolerKind, dimensions: int) -> Pooler:
@@ -177,55 +121,6 @@ def read_pooler(folder: Path, *, kind: PoolerKind, dimensions: int) -> Pooler:
     return pooler.eval()
 
 
-def pooler_kind_of(folder: Path, encoder: Encoder) -> PoolerKind:
-    """The kind that an encoder was trained for: what its config says, else its modules of `sentence-transformers`.
-
-    Raises EncoderError where neither says it, or they name one that we have not.
-    """
-    saved = getattr(encoder.model.config, POOLER_KEY, None)
-    if isinstance(saved, str) and saved in PoolerKind.__members__:
-        return PoolerKind[saved]
-    kind = pooler_of_modules(folder) if saved is None else None
-    if kind is None:
-        raise EncoderError(
-            f"{folder}: no usable {MODULES_FILE}, and {POOLER_KEY} in config.json is {saved!r:.80}; "
-            f"set pooler to one of {', '.join(PoolerKind.__members__)}"
-        )
-    return kind
-
-
-def _write_layer_weights(folder: Path, encoder: Encoder, kind: PoolerKind) -> None:
-    layers = int(encoder.model.config.num_hidden_layers)
-    start = layers - 1 if kind is PoolerKind.avg_top2 else 1
-    weights = torch.zeros(layers + 1 - start)  # f32 [layers from `start` on, the embeddings being number 0]
-    weights[0] += 1.0
-    weights[-1] += 1.0  # the same one where there is one layer only
-    config = {"word_embedding_dimension": encoder.dimensions, "layer_start": start, "num_hidden_layers": layers}
-    _write_json(folder / "config.json", config)
-    _write_tensors(folder / "model.safetensors", {"layer_weights": weights})
-
-
-def _write_dense(folder: Path, pooler: Pooler) -> None:
-    assert pooler.mlp is not None, f"no MLP in a pooler {pooler.kind.name}"
-    size = pooler.mlp.out_features
-    activation = "torch.nn.modules.activation.Tanh"
-    config = {"in_features": size, "out_features": size, "bias": True, "activation_function": activation}
-    _write_json(folder / "config.json", config)
-    tensors = {f"linear.{name}": tensor.detach().float().cpu() for name, tensor in pooler.mlp.state_dict().items()}
-    _write_tensors(folder / "model.safetensors", tensors)
-
-
-def _write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    with safetensors_errors():
-        safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    path.chmod((path.parent / "config.json").stat().st_mode & 0o777)  # written for the owner alone, whatever the umask
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
 class SentenceEncoder:
     """An encoder and a pooler."""
 
@@ -245,10 +140,15 @@ class SentenceEncoder:
 
         Raises EncoderError where nothing says how a sentence gets its vector, or the MLP of `cls` is lacking.
         """
+        if isinstance(pooler, str) and pooler not in PoolerKind.__members__:
+            raise EncoderError(f"unknown pooler {pooler!r}: {near(pooler, PoolerKind.__members__)}")
         encoder = Encoder.load(place, device=device, dtype=dtype)
-        folder = Path(locate_encoder(place))
-        kind = pooler_kind_of(folder, encoder) if pooler is None else _kind(pooler)
-        chosen = read_pooler(folder, kind=kind, dimensions=encoder.dimensions)
+        kind = PoolerKind(pooler) if pooler is not None else encoder.sentence_pooler
+        if kind is None:
+            raise EncoderError(
+                f"{encoder.name} records no usable pooler: set pooler to one of {', '.join(PoolerKind.__members__)}"
+            )
+        chosen = read_pooler(Path(locate_encoder(place)), kind=kind, dimensions=encoder.dimensions)
         return cls(encoder, chosen.to(encoder.device))
 
     def encode(
@@ -292,11 +192,3 @@ class SentenceEncoder:
         output = self.encoder.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         vectors: np.ndarray = self.pooler(output.hidden_states, mask).float().cpu().numpy()  # f32 [R, d]
         return vectors
-
-
-def _kind(name: PoolerKind | str) -> PoolerKind:
-    if isinstance(name, PoolerKind):
-        return name
-    if name not in PoolerKind.__members__:
-        raise EncoderError(f"unknown pooler {name!r}: {near(name, PoolerKind.__members__)}")
-    return PoolerKind[name]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
-from npm.core.errors import SettingError, check_range
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.errors import EncoderError, SettingError
+from npm.core.settings import Bounds, CheckedSettings, settings_given
+from npm.corpus.blocks import MOST_TITLE_TOKENS
 
 MINILM = "minilm"
 """Name of the encoder in the extra `pretrained`: sentence-transformers/all-MiniLM-L6-v2, 6×384, no MLM head."""
+
+MAX_SCALE = 1000.0
+"""Training starts at 1 at most and may learn more; for vectors of norm 1 others learn up to 100. Where it is far above,
+float32 no longer tells the best score from the next."""
 
 
 class Precision(Enum):
@@ -35,6 +40,34 @@ class PoolerKind(Enum):
 
 LAST_LAYER_POOLERS = (PoolerKind.avg, PoolerKind.cls_before_pooler)
 """Poolers that need no more than the token vectors."""
+OWN_KEY = "npm"
+"""Key of config.json with the settings below, which `transformers` keeps as it keeps any that it does not know."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EncoderSettings(CheckedSettings):
+    """What this project records of an encoder; but for the scale, no vector and no fingerprint depends on it."""
+
+    similarity_scale: Annotated[float | None, Bounds(above=0, most=MAX_SCALE)] = None
+    """Factor between an inner product of full vectors and a logit; None: 1/√d."""
+    trained_dimensions: list[int] = field(default_factory=list)
+    """Shorter lengths at which its vectors were trained too."""
+    title_tokens: Annotated[int, Bounds(0, MOST_TITLE_TOKENS)] = 0
+    """Tokens of the document's title before every block in training."""
+    query_masks: Annotated[int, Bounds(1, 2)] = 2
+    """Masks in the place of one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
+    reads_jointly: bool = False
+    """Its queries were trained to find phrases among the tokens of the block read with them."""
+    sentence_pooler: PoolerKind | None = None
+    """Pooler for vectors of sentences and blocks; None: it was not trained for such vectors."""
+
+    @classmethod
+    def read(cls, entries: Any, *, where: str) -> EncoderSettings:
+        """Settings from the value of `npm` in config.json; raises EncoderError for values that cannot be used."""
+        try:
+            return settings_given(cls, entries or {})
+        except (SettingError, AttributeError) as error:
+            raise EncoderError(f"{where}: {OWN_KEY} in config.json is invalid: {error}") from error
 
 
 @dataclass(kw_only=True, slots=True)
@@ -60,32 +93,18 @@ class FreshSettings(CheckedSettings):
     """Documents, from the beginning of the corpus, whose pieces are counted for that."""
 
     def check(self) -> None:
-        """Raise SettingError for sizes that do not fit together."""
-        check_range(self.window_tokens % 2 == 0, "window_tokens", expected="an even number", got=self.window_tokens)
-        check_range(
-            self.window_tokens == 0 or self.dimensions // self.attention_heads % 2 == 0,
-            "dimensions",
-            expected="an even number for each attention head, because positions turn pairs of numbers",
-            got=f"dimensions={self.dimensions}, attention_heads={self.attention_heads}",
-            fix="change one of the two, or leave window_tokens out",
-        )
-        check_range(
-            self.dimensions % self.attention_heads == 0,
-            "dimensions",
-            expected=f"a multiple of attention_heads={self.attention_heads}",
-            got=self.dimensions,
-            fix="change one of the two",
-        )
+        """Raise SettingError for incompatible sizes."""
+        width, heads = self.dimensions, self.attention_heads
+        if self.window_tokens % 2:
+            raise SettingError(f"window_tokens must be even, got {self.window_tokens}")
+        if width % heads or (self.window_tokens and width // heads % 2):
+            multiple = f"{'an even multiple' if self.window_tokens else 'a multiple'} of attention_heads={heads}"
+            raise SettingError(f"dimensions must be {multiple}, got {width}: change one of the two")
 
 
 def check_leading_dimensions(dimensions: Sequence[int], *, where: str, most: int | None = None) -> None:
     """Raise SettingError unless all of `dimensions` differ and are positive and at most `most`, if that is known."""
-    wrong = [each for each in dimensions if each < 1 or (most is not None and each > most)]
-    if wrong or len(set(dimensions)) < len(dimensions):
-        raise SettingError(
-            f"the encoder's vectors cannot be cut to {where}={', '.join(map(str, dimensions))}",
-            expected=f"numbers from 1 to {most}, each once" if most is not None else "numbers from 1, each once",
-            got=", ".join(map(str, dimensions)),
-            where=where,
-            fix="choose some of 64, 128 and 256, or leave it out for whole vectors",
-        )
+    if len(set(dimensions)) < len(dimensions) or any(not 1 <= each <= (most or each) for each in dimensions):
+        upper = f"to {most}" if most is not None else "on"
+        got = ", ".join(map(str, dimensions))
+        raise SettingError(f"{where} must be dimensions from 1 {upper}, each once, got {got}: leave it out for all")

@@ -12,9 +12,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-MOST_SCALE = 1000.0
-"""Training starts at 1 at most and may learn more; for vectors of norm 1 others learn up to 100. Where it is far above,
-float32 no longer tells the best score from the next."""
 Scale = TypeVar("Scale", torch.Tensor, float, "torch.Tensor | float")
 Scores = TypeVar("Scores", np.ndarray, torch.Tensor, float)
 

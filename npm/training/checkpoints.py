@@ -36,7 +36,7 @@ from index.manifest import MANIFEST_NAME, linked, read_any_manifest, read_object
 from index.removal import holds_others, remove_own_files
 from index.store import refuse_changed, verify_folder, write_folder
 from npm.core.errors import ArtifactError, SettingError, named
-from npm.models.folders import SAVED_FILES, is_whole_encoder
+from npm.models.names import SAVED_FILES, is_whole_encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.loggers import read_metrics

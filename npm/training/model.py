@@ -20,11 +20,10 @@ from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import DENOISING, LABELLED, MASKS_PER_SPAN, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
-from npm.models.folders import locate_encoder
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import HALVES
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
-from npm.models.sentences import forget_pooler
+from npm.models.names import locate_encoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
@@ -220,7 +219,7 @@ def _say_how_it_asks(encoder: Encoder, settings: TrainingSettings) -> None:
     encoder.query_masks = 1 if settings.masking.unit is MaskingUnit.token else MASKS_PER_SPAN
     encoder.reads_jointly = chosen.reading_weight + chosen.span_supervision_weight > 0
     encoder.title_tokens = title_tokens(settings, encoder)
-    forget_pooler(encoder)
+    encoder.sentence_pooler = None
 
 
 def title_tokens(settings: TrainingSettings, trained: TrainableModel) -> int:

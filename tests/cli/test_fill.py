@@ -18,7 +18,7 @@ from npm.core.display import answer_json
 from npm.core.types import INVISIBLE, Answer, Phrase
 from npm.corpus.markup import HIDDEN
 from npm.indexing.generation import Segment
-from npm.models import folders
+from npm.models import names
 from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
 from tests.helpers.sample_folders import rewrite_manifest
@@ -324,7 +324,7 @@ def test_a_damaged_shipped_encoder_is_told_as_such(
 ) -> None:
     tiny_encoder("bert").save(tmp_path / "shipped")
     (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
-    monkeypatch.setattr(folders, "shipped_encoder_folder", lambda: tmp_path / "shipped")
+    monkeypatch.setattr(names, "shipped_encoder_folder", lambda: tmp_path / "shipped")
     npmlm("fill", f"index={built_index}", QUESTION).refused("shipped")
 
 

@@ -14,8 +14,8 @@ from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.tokenizers import SPECIALS, TokenizerSettings, learn_merges, learn_tokenizer, pieces_of, spelt
 from npm.models.fresh import fresh_encoder
-from npm.models.loading import load_tokenizer
 from npm.models.settings import FreshSettings
+from npm.models.tokenizer import load_tokenizer
 from tests.helpers.command_line import all_bytes, run_subprocess, write_corpus
 from tests.helpers.tiny_models import SENTENCES, merges_of
 

@@ -16,9 +16,9 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer, spells_bytes
 from npm.models.encoder import Encoder
 from npm.models.fresh import fresh_encoder
-from npm.models.loading import load_tokenizer
 from npm.models.masked_lm import attach_masked_head
 from npm.models.settings import FreshSettings
+from npm.models.tokenizer import load_tokenizer
 from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, tiny_byt5, wordpiece_tokenizer
 
 PLANES = "".join(chr(first + 0xA1) for first in range(0, 0x110000, 0x10000)) + "Aß€語𝔐🜨\u0085\t\n"

@@ -22,9 +22,9 @@ from npm.models.edits.edits import edit_checkpoint
 from npm.models.edits.settings import EditSettings, EditStep, Scheme, Scope
 from npm.models.edits.vocabulary import matching_ids, token_texts
 from npm.models.encoder import Encoder
-from npm.models.folders import shipped_encoder_folder
-from npm.models.loading import load_tokenizer
 from npm.models.masked_lm import attach_masked_head
+from npm.models.names import shipped_encoder_folder
+from npm.models.tokenizer import load_tokenizer
 from tests.helpers.command_line import CommandLine, all_bytes
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder, wordpiece_tokenizer
 

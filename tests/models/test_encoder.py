@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 
 from npm.models.encoder import Encoder
 from npm.models.fingerprint import own_settings
-from npm.models.folders import SCALE_KEY, shipped_encoder_folder
+from npm.models.names import shipped_encoder_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 SHIPPED_FINGERPRINT = "03807a693baa9c99211125f294644e115a09d360d71a4b554d062b96fba73d92"
@@ -106,7 +106,7 @@ def test_saved_weights_may_be_read_by_all_who_may_read_the_config(encoder: Encod
 def test_the_similarity_scale_is_saved_in_config_json_and_restored(encoder: Encoder, tmp_path: Path) -> None:
     encoder.similarity_scale = 0.4375
     encoder.save(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "config.json").read_text())[SCALE_KEY] == 0.4375
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["npm"]["similarity_scale"] == 0.4375
     assert load(tmp_path / "saved").similarity_scale == 0.4375
     assert load(tmp_path / "saved", similarity_scale=0.25).similarity_scale == 0.25
 
@@ -115,7 +115,7 @@ def test_without_a_saved_scale_it_is_one_over_the_root_of_the_dimensions(encoder
     encoder.model.save_pretrained(tmp_path / "foreign")
     encoder.tokenizer.save_pretrained(tmp_path / "foreign")
     config = json.loads((tmp_path / "foreign" / "config.json").read_text())
-    del config[SCALE_KEY]
+    config.pop("npm", None)
     (tmp_path / "foreign" / "config.json").write_text(json.dumps(config))
     assert load(tmp_path / "foreign").similarity_scale == 32**-0.5
 
@@ -187,7 +187,7 @@ def test_the_fingerprint_does_not_change_with_names_nor_with_what_acts_in_traini
         "initializer_range": 0.5,
         "use_cache": False,
         "position_embedding_type": "absolute",
-        "trained_dimensions": [8],
+        "npm": config["npm"] | {"trained_dimensions": [8], "title_tokens": 4},
         "mask_token_id": 4,
         "tie_weights_": True,
         "directionality": "bidi",  # this and the following as in bert-base-multilingual-cased

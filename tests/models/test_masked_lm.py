@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from npm.core.errors import EncoderError
 from npm.models.encoder import Encoder
-from npm.models.folders import SCALE_KEY
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
@@ -236,10 +235,3 @@ def test_an_encoder_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> Non
     encoder.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match="distilbert"):
         attached(tmp_path)
-
-
-def test_the_scale_is_in_the_config_of_both(bare: Path) -> None:
-    encoder, _ = attached(bare)
-    assert encoder.language_model is not None
-    encoder.similarity_scale = 0.5
-    assert getattr(encoder.language_model.config, SCALE_KEY) == 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +13,9 @@ import pytest
 import torch
 from transformers import AutoModel, RobertaConfig, RobertaForMaskedLM
 
-from npm.core.errors import EncoderError
-from npm.models import folders
+from npm.core.errors import ArtifactError, EncoderError
+from npm.models import names
+from npm.models.convert import convert
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
 from npm.retrieval.queries import encode_queries
@@ -94,11 +95,11 @@ def test_its_single_token_variant_is_known_by_its_name_on_the_hub_alone(
 ) -> None:
     asked: list[str] = []
 
-    def fetched(name: str) -> str:
+    def fetched(name: str, *_: object) -> str:
         asked.append(name)
         return str(folder)
 
-    monkeypatch.setattr(folders, "_fetched", fetched)
+    monkeypatch.setattr(names, "_fetched", fetched)
     assert load("facebook/npm-single").query_masks == 1
     assert load("facebook/npm").query_masks == 2
     assert asked == ["facebook/npm-single", "facebook/npm"]
@@ -106,25 +107,46 @@ def test_its_single_token_variant_is_known_by_its_name_on_the_hub_alone(
     assert load(tmp_path / "copy").query_masks == 1
 
 
-def test_pickled_weights_are_refused_with_the_command_that_converts_them(tmp_path: Path, folder: Path) -> None:
-    pickled = original_folder(tmp_path / "it's pickled")
-    torch.save(RobertaForMaskedLM.from_pretrained(folder).state_dict(), pickled / "pytorch_model.bin")
-    (pickled / "model.safetensors").unlink()
-    with pytest.raises(EncoderError, match=r"pytorch_model\.bin") as caught:
+@pytest.fixture
+def pickled(tmp_path: Path, folder: Path) -> Path:
+    """The same weights as a pickle alone."""
+    made = original_folder(tmp_path / "pickled")
+    torch.save(RobertaForMaskedLM.from_pretrained(folder).state_dict(), made / "pytorch_model.bin")
+    (made / "model.safetensors").unlink()
+    return made
+
+
+def test_pickled_weights_are_refused_with_the_command_that_converts_them(
+    pickled: Path, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(EncoderError, match="pickled weights") as caught:
         load(pickled)
-    command = shlex.split(str(caught.value).partition("wrote: ")[2].removesuffix(", then encoder=CONVERTED"))
-    python, *arguments = command
-    assert (python, arguments[-2:]) == ("python", [str(pickled), "CONVERTED"])
-    done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    command = str(caught.value).partition("never read: python ")[2].removesuffix(", then encoder=CONVERTED").split()
+    assert command[:2] == ["-m", "npm.models.convert"]
+    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
-    assert load(tmp_path / "CONVERTED").fingerprint == load(folder).fingerprint
+    converted = load(tmp_path / "CONVERTED")
+    assert (converted.fingerprint, converted.query_masks) == (load(folder).fingerprint, 2)
+    attach_masked_head(converted, str(tmp_path / "CONVERTED"), trained=True)
+    assert converted.tokenizer(TEXTS)["input_ids"] == load(folder).tokenizer(TEXTS)["input_ids"]
 
 
-def test_what_was_fetched_of_a_hub_without_safetensors_is_converted_by_its_name(tmp_path: Path) -> None:
-    for name in ("models--facebook--npm", "models--facebook--npm-single"):
-        missing = original_folder(tmp_path / name)
-        (missing / "model.safetensors").unlink()
-        with pytest.raises(EncoderError) as caught:
-            load(missing)
-        assert " NAME CONVERTED" in str(caught.value)
-        assert ('add "query_masks": 1 to its config.json' in str(caught.value)) == name.endswith("single")
+def test_a_converted_folder_keeps_what_its_name_on_the_hub_says(
+    pickled: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(names, "_fetched", lambda *_: str(pickled))
+    convert("facebook/npm-single@main", tmp_path / "single")
+    assert load(tmp_path / "single").query_masks == 1
+    with pytest.raises(ArtifactError, match="exists"):
+        convert("facebook/npm-single", tmp_path / "single")
+
+
+def test_a_pickle_that_would_run_code_is_not_converted(pickled: Path, tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"weight": Harm()}, pickled / "pytorch_model.bin")
+    with pytest.raises(pickle.UnpicklingError):
+        convert(str(pickled), tmp_path / "converted")
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "converted").exists()

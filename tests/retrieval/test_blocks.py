@@ -43,7 +43,7 @@ BOTH = FillSettings(retrieval=Retrieval.hybrid, k=20)
 def pooled_encoder(kind: PoolerKind | None = PoolerKind.avg, family: str = "bert") -> Encoder:
     encoder = tiny_encoder(family)
     if kind is not None:
-        encoder.model.config.sentence_pooler = kind.name
+        encoder.sentence_pooler = kind
     return encoder
 
 

@@ -33,7 +33,7 @@ LANGUAGES = ("en", "de", "fr")
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     encoder = tiny_encoder("bert")
-    encoder.model.config.sentence_pooler = "avg"
+    encoder.sentence_pooler = PoolerKind.avg
     return encoder
 
 

@@ -19,8 +19,6 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
-from npm.models.sentences import Pooler, SavedSentenceEncoder
-from npm.models.settings import PoolerKind
 from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
 from npm.training.record import as_record
@@ -270,17 +268,6 @@ def test_results_of_an_evaluation_may_go_before_the_run_and_notes_lie_beside_it(
     with write_folder(tmp_path / "new" / "baseline", kind="evaluation", settings={}):
         pass
     RunFolder(tmp_path / "new").check()
-
-
-@pytest.mark.parametrize(
-    "name", ["2_Dense/model.safetensors", "2_Dense/config.json", "1_Pooling/config.json", "modules.json"]
-)
-def test_a_sentence_encoder_that_lacks_a_file_is_not_finished(run_folder: RunFolder, name: str) -> None:
-    encoder = tiny_encoder("bert")
-    run_folder.save_encoder(SavedSentenceEncoder(encoder, Pooler(PoolerKind.cls, encoder.dimensions)))
-    assert run_folder.is_finished
-    (run_folder.encoder_path / name).unlink()
-    assert not run_folder.is_finished
 
 
 def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
-from npm.models.folders import POOLER_KEY
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.settings import ObjectiveSettings, SentenceSettings
@@ -99,7 +98,7 @@ def test_masked_tokens_of_the_same_sentences_are_predicted_beside(tmp_path: Path
     encoder_folder = run_training(tmp_path / "run", settings_of(start, steps=2, masked_weight=0.1))
     assert {"sentence", "masked"} <= metrics_of(tmp_path / "run")[0].keys()
     config = json.loads((encoder_folder / "config.json").read_text(encoding="utf-8"))
-    assert (config["architectures"], config[POOLER_KEY]) == (["BertForMaskedLM"], "cls_before_pooler")
+    assert (config["architectures"], config["npm"]["sentence_pooler"]) == (["BertForMaskedLM"], "cls_before_pooler")
     assert not (tmp_path / "run" / "corpus").exists(), "blocks that nothing reads"
 
 

@@ -18,8 +18,8 @@ from npm.corpus.blocks import tokenizer_fingerprint
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, write_results
 from npm.models.edits.vocabulary import matching_ids, token_texts
-from npm.models.folders import encoder_label, locate_encoder
-from npm.models.loading import load_tokenizer
+from npm.models.names import encoder_label, locate_encoder
+from npm.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from rich.console import Console

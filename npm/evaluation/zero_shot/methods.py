@@ -54,8 +54,8 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.decoder import Decoder
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
+from npm.models.names import locate_encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
 

@@ -19,8 +19,8 @@ from npm.models.edits.schemes import generator_of
 from npm.models.edits.scopes import Family, family_of, names_in
 from npm.models.edits.settings import Scope
 from npm.models.encoder import Encoder
-from npm.models.folders import locate_encoder
 from npm.models.loading import load_config, load_language_model, new_language_model
+from npm.models.names import locate_encoder
 from npm.models.settings import Precision
 
 if TYPE_CHECKING:

