@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from index.files import shown_bytes, stored_bytes
+from npm.core.files import shown_bytes, stored_bytes
 from npm.core.memory import private_bytes
 from npm.indexing.generation import Generation
 from npm.indexing.sizes.inspection import footprint

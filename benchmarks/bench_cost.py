@@ -37,10 +37,9 @@ import torch
 import npm.evaluation.zero_shot.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
-from index.files import check_writable
-from index.manifest import read_object
 from npm.core.errors import SettingError, UserError
 from npm.core.figures import check_picture, save_figure
+from npm.core.files import check_writable, read_object
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
 from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from index.files import shown_bytes, stored_bytes
+from npm.core.files import shown_bytes, stored_bytes
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.demo import evaluate_demo
 from npm.evaluation.report import markdown_table

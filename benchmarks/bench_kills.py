@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from index.files import sha256_of_file
+from npm.core.files import sha256_of_file
 
 STAGES = ("encode", "quantise", "code", "merge")
 STAGE_SHARES = (0.4, 0.25, 0.2, 0.15)

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from index.files import CountingFile
 from npm.core.errors import ArtifactError, UserError
+from npm.core.files import NewFile
 
 FaissIndex = Any
 """A `faiss.Index`; FAISS has no types and is imported late."""
@@ -81,7 +81,7 @@ def assert_inner_product(index: FaissIndex) -> None:
             )
 
 
-def write_faiss(index: FaissIndex, file: CountingFile) -> None:
+def write_faiss(index: FaissIndex, file: NewFile) -> None:
     """Stream `index` into `file`, without a second copy of it in memory."""
     faiss = import_faiss()
     faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))

@@ -17,9 +17,8 @@ import numpy as np
 
 from index.arrays import to_float32
 from index.faiss_library import import_faiss
-from index.removal import remove_written
-from index.store import check_folder, open_array, write_folder
 from index.types import Report, no_report
+from npm.core.artifact import check_folder, open_array, remove, write_folder
 from npm.core.errors import ArtifactError
 
 Assign = Callable[[np.ndarray], np.ndarray]
@@ -136,7 +135,7 @@ def _write_state(folder: Path, state: KMeansState) -> None:
             writer.write_array("sums", state.sums)
             writer.write_array("counts", state.counts)
     for slot in old:
-        remove_written(slot, also=CHECKPOINT_FILES)
+        remove(slot, also=CHECKPOINT_FILES)
 
 
 def _read_state(folder: Path) -> KMeansState | None:
@@ -149,16 +148,16 @@ def _read_state(folder: Path) -> KMeansState | None:
         try:
             manifest = check_folder(slot, kind=CHECKPOINT_KIND, hash_all=True)
         except ArtifactError:
-            remove_written(slot, also=CHECKPOINT_FILES)
+            remove(slot, also=CHECKPOINT_FILES)
             continue
         state = _fresh_state(manifest.settings["iteration"], np.array(open_array(slot, "centroids")))
         state.next_row = manifest.settings["next_row"]
         if state.next_row:
             state.sums, state.counts = np.array(open_array(slot, "sums")), np.array(open_array(slot, "counts"))
         if newest is not None and (newest.iteration, newest.next_row) >= (state.iteration, state.next_row):
-            remove_written(slot, also=CHECKPOINT_FILES)
+            remove(slot, also=CHECKPOINT_FILES)
             continue
         if kept is not None:
-            remove_written(kept, also=CHECKPOINT_FILES)
+            remove(kept, also=CHECKPOINT_FILES)
         newest, kept = state, slot
     return newest

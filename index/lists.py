@@ -26,13 +26,21 @@ from index.faiss_library import (
     whole_threads,
     write_faiss,
 )
-from index.files import CountingFile, digest_of
-from index.manifest import Manifest, read_manifest
 from index.quantiser import Quantiser
 from index.settings import SearchTier, default_probed_lists, default_rerank_factor
-from index.store import check_files, check_folder, finished_folder, open_array, write_folder, write_manifest
 from index.types import Report, no_report
+from npm.core.artifact import (
+    Manifest,
+    check_files,
+    check_folder,
+    finished_folder,
+    open_array,
+    read_manifest,
+    write_folder,
+    write_manifest,
+)
 from npm.core.errors import ArtifactError
+from npm.core.files import NewFile, digest_of
 
 LIST_PART_KIND, LISTS_FILE = "list-part", "lists.bin"
 CAPACITY_STEP = 8
@@ -148,7 +156,7 @@ def write_code_shard(
     with write_folder(folder, kind=CODE_SHARD_KIND, settings=settings) as writer:
         writer.write_array("list_offsets", offsets)
         writer.write_array("rows", order)
-        stream = writer.stream_array("codes", np.uint8, (quantiser.code_bytes,), row_count=row_count)
+        stream = writer.stream_array("codes", np.uint8, (quantiser.code_bytes,))
         for start in range(0, row_count, ROWS_PER_CHUNK):
             stream.append(codes[order[start : start + ROWS_PER_CHUNK]])
     return read_manifest(folder, kind=CODE_SHARD_KIND)
@@ -341,7 +349,7 @@ def _cuts(counts: np.ndarray, first: int, code_bytes: int, most_bytes: int) -> I
 
 
 def _write_lists(
-    file: CountingFile,
+    file: NewFile,
     shards: Sequence[CodeShard],
     first_rows: Sequence[int],
     first_list: int,

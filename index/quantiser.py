@@ -28,14 +28,11 @@ from index.faiss_library import (
     whole_threads,
     write_faiss,
 )
-from index.files import digest_of, sha256_of_bytes
 from index.kmeans import Assign, faiss_assigner, train_centroids
-from index.locking import folder_lock
-from index.manifest import Manifest, read_manifest
-from index.removal import remove_own_files
-from index.store import check_folder, finished_folder, write_folder
 from index.types import Report, no_report
+from npm.core.artifact import Manifest, check_folder, finished_folder, folder_lock, read_manifest, remove, write_folder
 from npm.core.errors import ArtifactError
+from npm.core.files import digest_of, sha256_of_bytes
 
 QUANTISER_KIND, TRAINED_FILE = "quantiser", "trained.faiss"
 CODEC_TRAIN_ROWS = 1 << 16
@@ -63,13 +60,13 @@ def train_quantiser(
     """
     checkpoints, lock = folder.parent / f".{folder.name}.partial", f".{folder.name}.lock"
     if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved)) is not None:
-        remove_own_files(checkpoints, also=[lock])
+        remove(checkpoints, also=[lock])
         return kept
     with folder_lock(checkpoints / folder.name):
         index = _train(checkpoints, vectors, trainable_rows, resolved, progress)
         with write_folder(folder, kind=QUANTISER_KIND, settings=resolved) as writer:
             write_faiss(index, writer.open_binary(TRAINED_FILE))
-        remove_own_files(checkpoints, also=[lock])
+        remove(checkpoints, also=[lock])
     return read_manifest(folder, kind=QUANTISER_KIND)
 
 
@@ -100,7 +97,7 @@ def _train(
             key = digest_of({"settings": dict(resolved), "sample": sample_hash})[:16]
             for other in checkpoints.glob("*"):  # of another training
                 if other.name != key:
-                    remove_own_files(other)
+                    remove(other)
             centroids = train_centroids(
                 sample,
                 lists.nlist,

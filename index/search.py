@@ -15,11 +15,10 @@ from index.arrays import ShardedArray
 from index.exact import ExactScan, ExactSearcher, allowed_rows, checked_queries, fitting_device, scan_rows
 from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
 from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
-from index.manifest import Manifest, read_manifest
 from index.quantiser import Quantiser
 from index.settings import SearchTier
-from index.store import check_folder
 from index.types import Hits
+from npm.core.artifact import Manifest, check_folder, read_manifest
 from npm.core.errors import ArtifactError, damaged
 
 EXACT_ALLOWED_ROWS = 200_000

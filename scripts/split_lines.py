@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from index.files import replace_file, sha256_of_bytes
+from npm.core.files import replace_file, sha256_of_bytes
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import normalised_text
 

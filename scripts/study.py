@@ -29,10 +29,10 @@ from typing import Any
 
 import yaml
 
-from index.files import json_bytes, replace_file
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
 from npm.core.errors import SettingError, UserError, missing, unknown
+from npm.core.files import json_bytes, replace_file
 from npm.core.settings import parse_list
 from npm.evaluation.demo import shipped_questions_file
 from npm.evaluation.report import markdown_table

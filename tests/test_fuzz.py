@@ -23,13 +23,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from index.files import digest_of
 from npm import PhraseFiller
 from npm.cli.help import Setting, declared_settings
 from npm.cli.main import main
 from npm.cli.verbs import VERBS
 from npm.core.display import answer_json
 from npm.core.errors import UserError
+from npm.core.files import digest_of
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import FORMATS

@@ -21,6 +21,8 @@ REPOSITORY = Path(__file__).parents[1]
 ORDER = (
     "npm.core.errors",
     "npm.core.types",
+    "npm.core.files",
+    "npm.core.artifact",
     "npm.core.memory",
     "npm.core.display",
     "index",
@@ -49,6 +51,7 @@ DOOR = "npm/__init__.py"
 """What users import from; it imports for types alone, and the rest when it is asked for."""
 
 ONLY_IN = {
+    "filelock": ("npm/core/artifact.py",),
     "faiss": ("index/faiss_library.py",),
     "bm25s": (),
     "hydra": ("npm/cli/settings.py",),
@@ -81,7 +84,7 @@ ONLY_IN = {
 }
 """Libraries that enter through few files."""
 
-BARE_IMAGE = {"torch", "transformers", "accelerate", "numpy", "safetensors"}
+BARE_IMAGE = {"torch", "transformers", "accelerate", "numpy", "safetensors", "filelock", "pydantic"}
 """All that is there where encoders are trained, besides the standard library."""
 ON_A_BARE_IMAGE = ("npm.masking", "npm.models", "npm.objectives", "npm.training")
 CATCH_ALL_NAMES = {"utils.py", "common.py", "misc.py", "helpers.py"}
@@ -216,10 +219,12 @@ def test_what_trains_runs_on_a_bare_gpu_image() -> None:
 
 
 def test_arrays_and_masks_need_numpy_only() -> None:
-    for module in ("index.exact", "index.store", "npm.corpus.store", "npm.masking.masker", "npm.core.types"):
+    for module in ("index.exact", "npm.core.artifact", "npm.corpus.store", "npm.masking.masker", "npm.core.types"):
         for found in loaded_with(module, set()):
             top = found.module.partition(".")[0]
-            assert top in sys.stdlib_module_names or top in ("numpy", "npm", "index"), f"{found.file}: {found.module}"
+            assert top in sys.stdlib_module_names or top in ("numpy", "filelock", "pydantic", "npm", "index"), (
+                f"{found.file}: {found.module}"
+            )
 
 
 def test_the_command_answers_help_without_loading_what_is_heavy() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from index.manifest import read_manifest
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS
+from npm.core.artifact import read_manifest
 from tests.test_imports import ORDER
 
 ROOT = Path(__file__).parents[1]

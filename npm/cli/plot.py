@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from index.manifest import read_manifest, read_object
 from npm.cli.commands import Output
 from npm.cli.progress import say
 from npm.cli.tables import number_tables
 from npm.cli.training_commands import PictureKind, PlotCommand
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.figures import Picture, check_picture, folder_names, save_figure
+from npm.core.files import read_object
 from npm.core.settings import changed_settings
 from npm.evaluation.analyses.panels import KEY as PANELS
 from npm.evaluation.analyses.panels import panels_picture

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from index.files import shown_bytes
 from npm.core.display import one_line
 from npm.core.errors import named
+from npm.core.files import shown_bytes
 from npm.evaluation.report import memory_console, terminal_table, written_on
 
 if TYPE_CHECKING:

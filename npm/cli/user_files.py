@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from index.files import digest_of
-from index.locking import folder_lock
-from index.manifest import FORMAT_VERSION, MANIFEST_NAME
 from npm.cli.commands import FillCommand
 from npm.cli.progress import StageProgress, say
+from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME, folder_lock
 from npm.core.errors import ArtifactError, StorageError
+from npm.core.files import digest_of
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
@@ -148,7 +147,7 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
         if not (folder / MANIFEST_NAME).is_file():
             _build_demo(folder, building, encoder)
         filler = PhraseFiller.open(folder, encoder, settings=settings)
-    except StorageError as error:
+    except OSError as error:
         advice = "give index=DIR, or set XDG_CACHE_HOME to a folder that can be written"
         raise StorageError(f"{error}; {advice}") from error
     except ArtifactError as error:
@@ -162,7 +161,11 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
 
 def _build_demo(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
     """Build the index, or wait for the process that is building it."""
-    with folder_lock(folder.with_name(f"{folder.name}-first"), wait=True, on_wait=lambda by: say(f"waits for {by}")):
+    with folder_lock(
+        folder.with_name(f"{folder.name}-first"),
+        wait=True,
+        on_wait=lambda: say("waits for another process that builds it"),
+    ):
         if sys.stderr.isatty():
             say("building the index of the demo corpus, once; it takes about a minute")
             with StageProgress() as progress:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from index.manifest import MANIFEST_NAME
+from npm.core.artifact import MANIFEST_NAME, clear_locks
 from npm.core.errors import ArtifactError
 from npm.core.settings import Shard
 from npm.core.types import Progress, silent
 from npm.indexing.build import BuildResult, build_index, clears_failed_build, print_nothing
 from npm.indexing.generation import Generation
-from npm.indexing.layout import clear_dead_locks, refuse_others
+from npm.indexing.layout import refuse_others
 from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
@@ -112,7 +112,7 @@ def build_by_jobs(
                 progress(stage.value, _shard_count(folder, stage), None)
             if written := _shard_count(folder, stage):
                 progress(stage.value, written, written)
-    clear_dead_locks(folder)  # of workers that were killed
+    clear_locks(folder)  # of workers that were killed
     if is_resumed:  # with files that may have changed since: jobs take their digests for known
         build_index(folder, settings, notice=notice)
     return BuildResult(Generation.read(folder).manifest, was_finished=False)

@@ -15,8 +15,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.files import made_parents, replace_file
 from npm.core.errors import ArtifactError, SettingError, named
+from npm.core.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,8 +90,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         # A folder may have a name that the font lacks; a box is drawn in the place of such a character.
         warnings.filterwarnings("ignore", message="Glyph ")
         figure.savefig(data, format="svg" if is_svg else "png", dpi=DPI, metadata=metadata)
-    with made_parents(path):
-        replace_file(path, data.getvalue())
+    replace_file(path, data.getvalue())
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from index.arrays import mixed_bits
-from index.files import sha256_of_file
-from index.manifest import MANIFEST_NAME
-from index.store import FolderWriter, check_folder, open_array, refuse_changed, write_folder
+from npm.core.artifact import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.core.errors import CorpusError, SettingError, check_range, named
+from npm.core.files import sha256_of_file
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import SURROGATE, Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint

@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from index.files import ArrayStream
-from index.store import FolderWriter, open_array
+from npm.core.artifact import FolderWriter, open_array
 from npm.core.errors import damaged
+from npm.core.files import ArrayStream
 from npm.core.types import Block, Document
 from npm.corpus.documents import document_key
 
@@ -111,7 +111,7 @@ class FieldColumns:
         """The values and codes of every field.
 
         >>> import tempfile
-        >>> from index.store import write_folder
+        >>> from npm.core.artifact import write_folder
         >>> folder = Path(tempfile.mkdtemp()) / "shard"
         >>> with write_folder(folder, kind="example", settings={}) as writer:
         ...     fields = FieldEncoder()

@@ -17,11 +17,19 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.files import digest_of
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, Manifest, read_manifest
-from index.store import check_folder, open_array, refuse_changed, write_folder, write_manifest
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    Manifest,
+    check_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    refuse_changed,
+    write_folder,
+    write_manifest,
+)
 from npm.core.errors import ArtifactError, CorpusError
+from npm.core.files import digest_of
 from npm.core.types import Block, Document, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, concatenated_ranges
 from npm.corpus.shards import (

@@ -17,10 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from index.files import digest_of
-from index.manifest import read_object
-from index.store import finished_folder, write_folder
+from npm.core.artifact import finished_folder, write_folder
 from npm.core.errors import CorpusError, SettingError
+from npm.core.files import digest_of, read_object
 from npm.core.settings import Bounds, CheckedSettings
 from npm.core.types import Progress, silent
 from npm.corpus.documents import CorpusSettings, read_corpus

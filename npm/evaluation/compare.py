@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from index.manifest import read_manifest
-from index.store import refuse_changed
+from npm.core.artifact import read_manifest, refuse_changed
 from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent

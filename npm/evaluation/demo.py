@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.files import sha256_of_file
 from npm.core.errors import SettingError, UserError
+from npm.core.files import sha256_of_file
 from npm.core.settings import as_json
 from npm.core.types import SURROGATE, Progress, TokenFlag, silent
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.manifest import read_object
 from index.settings import read_record
 from npm.core.errors import ArtifactError, SettingError, named
 from npm.core.figures import (
@@ -31,6 +30,7 @@ from npm.core.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.files import read_object
 from npm.evaluation.metrics import Interval, wilson_interval
 from npm.evaluation.report import percent
 from npm.evaluation.results import METRICS, read_predictions

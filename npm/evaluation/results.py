@@ -13,11 +13,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.files import check_writable, digest_of, json_bytes, replace_file, storage_errors
-from index.manifest import MANIFEST_NAME, read_manifest
-from index.removal import foreign_files, remove_written
-from index.store import check_folder, refuse_changed, write_folder
+from npm.core.artifact import MANIFEST_NAME, check_folder, read_manifest, refuse_changed, remove, write_folder
 from npm.core.errors import ArtifactError, named
+from npm.core.files import check_writable, digest_of, json_bytes, replace_file
 from npm.core.settings import as_json
 from npm.retrieval.settings import FillSettings
 
@@ -50,7 +48,11 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     if out.is_symlink() and not (out / MANIFEST_NAME).is_file():
         raise ArtifactError(f"{out} is not a folder for results, but a link to something else")
     out = Path(os.path.realpath(out)) if out.is_symlink() else out  # beside the target, not beside the link
-    found = {path.name for path in out.iterdir()} - {FRESH, f".{FRESH}.tmp"} if out.is_dir() else set()
+    found = (
+        {path.name for path in out.iterdir() if not path.name.startswith(f".{FRESH}")} - {FRESH}
+        if out.is_dir()
+        else set()
+    )
     if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out} is not a folder for results, but a file")
     others = sorted(found)
@@ -58,7 +60,7 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
         own = read_manifest(out, kind=EVALUATION_KIND).files
         names = (PREDICTIONS, METRICS, REPORT) if report else (PREDICTIONS, METRICS)
         others = [name for name in names if name in found and (name not in own or (out / name).is_dir())]
-    if others := others or foreign_files(out / FRESH):
+    if others:
         raise ArtifactError(
             f"{out} is not a folder for results: it has other files ({named(others)}); choose another with out=DIR"
         )
@@ -93,19 +95,18 @@ def write_results(
     """
     out = check_out(out, report=bool(report))
     fresh = out / FRESH if out.exists() else out
-    with storage_errors(out):
-        if fresh != out:
-            remove_written(fresh)  # of an evaluation that was killed
-        with write_folder(fresh, kind=EVALUATION_KIND, settings=record) as writer:
-            lines = writer.open_binary(PREDICTIONS)
-            for prediction in predictions:
-                line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
-                lines.write(line.encode() + b"\n")
-            writer.open_binary(METRICS).write(json_bytes(metrics))
-            if report:
-                writer.open_binary(REPORT).write(report.encode())
-        if fresh != out:
-            _replace_results(fresh, out)
+    if fresh != out:
+        remove(fresh)  # of an evaluation that was killed
+    with write_folder(fresh, kind=EVALUATION_KIND, settings=record) as writer:
+        lines = writer.open_binary(PREDICTIONS)
+        for prediction in predictions:
+            line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
+            lines.write(line.encode() + b"\n")
+        writer.open_binary(METRICS).write(json_bytes(metrics))
+        if report:
+            writer.open_binary(REPORT).write(report.encode())
+    if fresh != out:
+        _replace_results(fresh, out)
 
 
 def _replace_results(fresh: Path, out: Path) -> None:

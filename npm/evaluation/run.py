@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from index.files import sha256_of_file
 from npm.core.errors import SettingError, exclusive
+from npm.core.files import sha256_of_file
 from npm.core.settings import changed_settings
 from npm.core.types import Progress
 from npm.corpus.documents import read_corpus

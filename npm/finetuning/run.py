@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from index.files import json_bytes, replace_file, storage_errors
-from index.manifest import read_object
-from index.removal import remove_own_files
+from npm.core.artifact import remove
 from npm.core.errors import ArtifactError, missing
+from npm.core.files import json_bytes, read_object, replace_file
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled, labelled_sources
 from npm.evaluation.metrics import sample_summary
@@ -208,7 +207,7 @@ def run_once(
         replace_file(file, json_bytes({"epochs": epochs, "development": prepared.sources["development"]}))
         for name in (CHECKPOINTS, BEST_ENCODER, *(() if keep_encoder else (ENCODER,))):
             part = folder / name
-            remove_own_files(part, also=[path.name for path in part.glob("*")])
+            remove(part, also=[path.name for path in part.glob("*")])
     return epochs
 
 
@@ -302,8 +301,7 @@ def finetune(
         if rank() == 0:
             announce(f"{name}: {each.headline.removeprefix(PREFIX)} {epochs[-1][each.headline]:.4f}")
             left = {"unfinished": names[number:]} if number < len(names) else {}
-            with storage_errors(out):
-                replace_file(out / METRICS_FILE, json_bytes(found | left))
+            replace_file(out / METRICS_FILE, json_bytes(found | left))
     return found
 
 

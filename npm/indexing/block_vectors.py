@@ -10,17 +10,16 @@ Shapes: q texts, k blocks a text, n blocks asked for, d dimensions.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from index.exact import score_rows
-from index.manifest import MANIFEST_NAME, RecordedSettings
-from index.settings import read_record
 from index.sign_codes import SignSearcher
+from npm.core.artifact import MANIFEST_NAME, RecordedSettings, read_as
 from npm.indexing.lexicon import BlockHits
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
@@ -32,7 +31,7 @@ BLOCKS_FILE = "blocks.npy"
 BLOCK_DTYPE = np.dtype(np.float16)
 POOLER_KEY = "block_pooler"
 """Setting in the manifests of vectors; absent where blocks have none."""
-_POOLER_NAME = Annotated[str, re.compile("|".join(kind.name for kind in LAST_LAYER_POOLERS))]
+_POOLER_NAME = Annotated[str, Field(pattern=f"^({'|'.join(kind.name for kind in LAST_LAYER_POOLERS)})$")]
 
 
 def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
@@ -43,7 +42,7 @@ def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
     if (name := settings.get(POOLER_KEY)) is None:
         return None
     file = settings.file if isinstance(settings, RecordedSettings) else Path(MANIFEST_NAME)
-    return PoolerKind[read_record(_POOLER_NAME, name, file=file, key=POOLER_KEY)]
+    return PoolerKind[read_as(_POOLER_NAME, name, file=file, key=POOLER_KEY)]
 
 
 def block_bytes(dimensions: int) -> int:

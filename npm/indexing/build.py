@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import check_search
-from index.store import refuse_changed, verify_folder
+from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, read_manifest, refuse_changed, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, check_range, named
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
@@ -46,7 +44,7 @@ from npm.indexing.generation import (
     recorded_corpus,
     write_generation,
 )
-from npm.indexing.layout import clear_dead_locks, clear_folder, refuse_links, refuse_others
+from npm.indexing.layout import clear_folder, refuse_links, refuse_others
 from npm.indexing.rotation import axes_of_build, train_rotation
 from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
 from npm.indexing.sizes.disk_needs import check_disk_needs
@@ -144,7 +142,7 @@ def build_index(
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
     made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, shares, settings.corpus, is_job=stage is not None)) is not None:
-        clear_dead_locks(folder)
+        clear_locks(folder)
         if note := block_vectors_note(folder, settings.vectors.block_pooler(encoder)):
             notice(note)
         return BuildResult(finished, was_finished=True)
@@ -156,10 +154,10 @@ def build_index(
             notice(note)
     build = _Build(folder, settings, encoder, made, shares, stage is not None, progress, notice)
     with clears_failed_build(folder) if stage is None else nullcontext():
-        with folder_lock(folder, shared=stage is not None):
+        with folder_lock(folder) if stage is None else nullcontext():
             built = build.run(stage, shard)
         if built.manifest is not None:
-            clear_dead_locks(folder)
+            clear_locks(folder)
         return built
 
 
@@ -368,8 +366,8 @@ class _Build:
             return None
         return Quantiser.open(place)
 
-    def _waits(self, holders: str) -> None:
-        self.notice(f"waits for another job of this build: {holders}")
+    def _waits(self) -> None:
+        self.notice("waits for another job of this build")
 
     def _merge(self, shard: Shard) -> IndexManifest | None:
         counts = self._counts()

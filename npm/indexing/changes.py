@@ -9,7 +9,6 @@ same command goes on with what it left; the root manifest is replaced last, and 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from index.files import digest_of
 from index.lists import SEARCH_KIND
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
-from index.settings import chosen_tier, read_record
-from index.store import check_folder, verify_folder, write_folder
+from index.settings import chosen_tier
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    check_folder,
+    folder_lock,
+    read_as,
+    read_manifest,
+    verify_folder,
+    write_folder,
+)
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
+from npm.core.files import digest_of
 from npm.core.settings import settings_from
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
@@ -51,7 +57,7 @@ from npm.indexing.generation import (
     write_deleted,
     write_generation,
 )
-from npm.indexing.layout import refuse_links, remove, remove_places
+from npm.indexing.layout import refuse_links, remove_place, remove_places
 from npm.indexing.partitions import partitions_are_whole, partitions_of
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
@@ -91,7 +97,7 @@ class ChangeResult:
 class ChangeNote:
     """Which change is under way: its verb, what was asked for, and the segment that it writes."""
 
-    verb: Annotated[str, re.compile(f"{ADD}|{COMPACT}|{PARTITION}")]
+    verb: Annotated[str, Field(pattern=f"^({ADD}|{COMPACT}|{PARTITION})$")]
     segment: SegmentName
     request: dict[str, Any]
 
@@ -101,9 +107,7 @@ def read_note(folder: Path) -> ChangeNote | None:
     place = folder / CHANGE_FOLDER
     if not (place / MANIFEST_NAME).is_file():
         return None
-    note: ChangeNote = read_record(
-        ChangeNote, check_folder(place, kind=CHANGE_KIND).settings, file=place / MANIFEST_NAME
-    )
+    note: ChangeNote = read_as(ChangeNote, check_folder(place, kind=CHANGE_KIND).settings, file=place / MANIFEST_NAME)
     return note
 
 
@@ -115,11 +119,11 @@ def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeN
     refuse_links(folder)
     generation, note = Generation.read(folder), read_note(folder)
     if note is not None and note.verb == PARTITION and note.request["partitions"] == len(partitions_of(generation)):
-        remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
+        remove_place(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
         return generation, None, None
     if note is None or note.segment not in generation.manifest.segments:
         return generation, note, None
-    remove(folder / CHANGE_FOLDER)
+    remove_place(folder / CHANGE_FOLDER)
     return generation, None, note
 
 
@@ -138,7 +142,7 @@ def begin_change(
     segment = Segment(folder, f"{1 + max(int(segment.name) for segment in generation.segments):05d}")
     # What an abandoned change left under the names of this one.
     for leftover in (folder / CHANGE_FOLDER, segment.folder, *new_folders(generation)):
-        remove(leftover)
+        remove_place(leftover)
     with write_folder(
         folder / CHANGE_FOLDER,
         kind=CHANGE_KIND,
@@ -223,7 +227,7 @@ def commit(
         name = None
     elif not np.array_equal(deleted, before.deleted_documents()):
         *_, place = new_folders(before)
-        remove(place)  # a killed change's, which may have been about fewer documents
+        remove_place(place)  # a killed change's, which may have been about fewer documents
         write_deleted(place, deleted)
         name = before.name_of(place)
     number = before.manifest.generation + 1
@@ -232,7 +236,7 @@ def commit(
     # The change is made from here on. What follows only tidies up: after a kill the next change does it.
     remove_unnamed(folder, [manifest, *([before.manifest] if keeps_before else [])])
     if (note := read_note(folder)) is not None and note.segment in manifest.segments:
-        remove(folder / CHANGE_FOLDER)
+        remove_place(folder / CHANGE_FOLDER)
     return manifest
 
 
@@ -272,8 +276,8 @@ def add_documents(
         try:
             return addition.run(corpus, encoder)
         except CorpusError:
-            remove(folder / CHANGE_FOLDER)  # first, so that no later command goes on with a part of the segment
-            remove(addition.segment.folder)
+            remove_place(folder / CHANGE_FOLDER)  # first, so that no later command goes on with a part of the segment
+            remove_place(addition.segment.folder)
             raise
 
 
@@ -333,7 +337,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
         quantiser = None if generation.quantiser is None else Quantiser.open(generation.quantiser)
         finish_search(search, generation.segments, quantiser, partitions=partitions, progress=progress)
         manifest = commit(generation, replace(generation.manifest, search_folder=generation.name_of(search)))
-        remove(folder / CHANGE_FOLDER)
+        remove_place(folder / CHANGE_FOLDER)
     return ChangeResult(manifest, was_finished=False)
 
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.files import check_room
 from index.lists import SEARCH_KIND
-from index.locking import folder_lock
-from index.manifest import read_manifest
 from index.settings import resolved_settings
-from index.store import FolderWriter, finished_folder, verify_folder, write_folder
+from npm.core.artifact import FolderWriter, finished_folder, folder_lock, read_manifest, verify_folder, write_folder
+from npm.core.files import check_room
 from npm.core.settings import settings_from
 from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges
@@ -276,7 +274,7 @@ def _copy_shard(
 
 def _copy_rows(writer: FolderWriter, name: str, vectors: ShardedArray, rows: np.ndarray) -> None:
     """Write the array `name` of the `rows` i64 [n] of `vectors`."""
-    stream = writer.stream_array(name, vectors.dtype, vectors.shape[1:], row_count=len(rows))
+    stream = writer.stream_array(name, vectors.dtype, vectors.shape[1:])
     for start in range(0, len(rows), ROWS_AT_ONCE):
         stream.append(vectors.take(rows[start : start + ROWS_AT_ONCE]))
 

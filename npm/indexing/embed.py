@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, part_folder, read_manifest
-from index.store import (
+from npm.core.artifact import (
     HASHED_AT_OPENING_BYTES,
+    MANIFEST_NAME,
     check_files,
     check_folder,
     check_part,
     finished_folder,
+    folder_lock,
     open_array,
+    part_folder,
+    read_manifest,
     refuse_changed,
     write_folder,
     write_manifest,
@@ -51,7 +53,7 @@ from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
 
 if TYPE_CHECKING:
-    from index.manifest import Manifest
+    from npm.core.artifact import Manifest
     from npm.models.encoder import Encoder, StoredModel
     from npm.models.settings import PoolerKind
 

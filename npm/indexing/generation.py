@@ -14,23 +14,30 @@ the generation that it opened.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from index.files import sha256_of_file
-from index.locking import OWNER_FILE, owned_folder, remove_temporary
-from index.manifest import Manifest, damaged, part_folder, read_any_manifest, read_manifest
 from index.quantiser import QUANTISER_KIND
-from index.settings import SearchSettings, read_record
-from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
-from npm.core.errors import ArtifactError, SettingError, named
+from index.settings import SearchSettings
+from npm.core.artifact import (
+    Manifest,
+    check_folder,
+    finished_folder,
+    open_array,
+    part_folder,
+    read_as,
+    read_manifest,
+    write_folder,
+    write_manifest,
+)
+from npm.core.errors import ArtifactError, SettingError, damaged, named
+from npm.core.files import sha256_of_file
 from npm.core.settings import as_json, settings_from
 from npm.corpus.addresses import file_size
 from npm.corpus.sources import Source
@@ -86,12 +93,12 @@ class Segment:
         return [part for part in (self.corpus, self.vectors, self.lexicon, self.codes) if part.is_dir()]
 
 
-Count = Annotated[int, range(2**53)]
-AtLeastOne = Annotated[int, range(1, 2**53)]
-SegmentName = Annotated[str, re.compile(r"[0-9]{5}")]
-QuantiserName = Annotated[str, re.compile(rf"{QUANTISER_FOLDER}(\.[0-9]+)?")]
-SearchName = Annotated[str, re.compile(rf"{SEARCH_FOLDER}/[0-9]{{5}}")]
-DeletedName = Annotated[str, re.compile(rf"{DELETED_FOLDER}/[0-9]{{5}}")]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+AtLeastOne = Annotated[int, Field(ge=1, lt=2**53)]
+SegmentName = Annotated[str, Field(pattern=r"^[0-9]{5}$")]
+QuantiserName = Annotated[str, Field(pattern=rf"^{QUANTISER_FOLDER}(\.[0-9]+)?$")]
+SearchName = Annotated[str, Field(pattern=rf"^{SEARCH_FOLDER}/[0-9]{{5}}$")]
+DeletedName = Annotated[str, Field(pattern=rf"^{DELETED_FOLDER}/[0-9]{{5}}$")]
 SETTINGS_GROUPS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
 
@@ -177,8 +184,8 @@ class IndexManifest:
             deletion=settings.typed("deletion", str | None),
             searching=settings.typed("searching", Searching),
             encoder=settings.typed("encoder", EncoderRecord),
-            dimensions=read_record(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
-            rotation=read_record(Rotation, settings.get("rotation", "none"), file=settings.file, key="rotation"),
+            dimensions=read_as(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
+            rotation=read_as(Rotation, settings.get("rotation", "none"), file=settings.file, key="rotation"),
         )
         for group in SETTINGS_GROUPS:
             settings.typed(group, dict[str, Any])
@@ -199,7 +206,7 @@ class IndexManifest:
         got, needed = set(self.parts), needed | named_folders
         fits = needed <= got <= needed | optional | {ENCODER_FOLDER}
         if not (fits and self.segments and _total([*self.segments.values()]) == self.counts):
-            raise damaged(file, "parts and counts of the segments that it names", named(sorted(got), most=8))
+            raise damaged(file, f"parts and counts are not those of its segments: {named(sorted(got), most=8)}")
 
     @property
     def rotation_folder(self) -> str | None:
@@ -293,7 +300,7 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
         "searching": asdict(wanted.searching),
         "counts": {**counts, "deleted_documents": wanted.deleted_documents},
     }
-    parts = {name: read_any_manifest(folder / name).digest for name in names}
+    parts = {name: read_manifest(folder / name).digest for name in names}
     # Everything that the new generation names is on the disk by now, flushed: readers see this one or the one before.
     if replaces is not None and (present := Generation.read(folder).manifest.digest) != replaces:
         raise ArtifactError(
@@ -412,13 +419,6 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
             f"copy_encoder=true: {name or original.name} has other weights than the encoder in use (fingerprint "
             f"{original.fingerprint}, expected {encoder.fingerprint}); set precision=float32, or encoder to its folder"
         )
-    saved = folder.parent / f".{folder.name}.saved"
-    try:
-        with owned_folder(saved, folder), write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
-            original.save(saved)
-            for file in sorted(path for path in saved.iterdir() if path.name != OWNER_FILE):
-                writer.open_binary(file.name).write(file.read_bytes())
-    finally:
-        with suppress(OSError, ArtifactError):
-            remove_temporary(saved)
+    with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
+        original.save(writer.folder)
     return read_manifest(folder, kind=ENCODER_KIND)

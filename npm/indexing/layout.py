@@ -1,22 +1,20 @@
 """Which names in the folder of an index are our own, and what is done about everything else that lies there.
 
-Only what has such a name is ever removed, and of that only what `index.removal` knows for ours. Links are not followed:
-an index reaches nothing outside its folder, which may itself be named by a link.
+Only what has such a name is ever removed, and of that only what `npm.core.artifact.remove` knows for ours. Links are
+not followed: an index reaches nothing outside its folder, which may itself be named by a link.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from index.files import storage_errors
-from index.locking import lock_path, remove_dead_lock, remove_temporary
-from index.manifest import MANIFEST_NAME, linked
-from index.removal import holds_others, remove_own_files
-from npm.core.errors import ArtifactError, StorageError
+from npm.core.artifact import MANIFEST_NAME, clear_locks, refuse_link, remove
+from npm.core.errors import ArtifactError, named
 from npm.indexing.generation import (
     CODES_FOLDER,
     CORPUS_FOLDER,
@@ -38,14 +36,8 @@ FOLDER = re.compile(
     rf"segments|search|deleted|encoder|{PLACES}|{PARTS}|(?:{PARTS})/(?:\d{{5}}|faiss)"
     rf"|\.{QUANTISERS}\.partial/[0-9a-f]{{16}}(?:/[01])?"
 )
-TEMPORARY = re.compile(
-    rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change|{ROTATION_FOLDER})\.tmp|\.encoder\.saved"
-)
-LOCK = re.compile(
-    rf"\.(?:manifest\.json|{QUANTISERS}|{ROTATION_FOLDER})\.lock|\.{QUANTISERS}\.partial/\.{QUANTISERS}\.lock|search/\.\d{{5}}\.lock"
-    rf"|segments/\d{{5}}/\.(?:packing|corpus|vectors|lexicon|codes)\.lock|(?:{PARTS})/\.(?:manifest\.json|\d{{5}})\.lock"
-)
-INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "faiss", ".packing.lock", ".quantiser.lock")
+TEMPORARY = re.compile(rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change|{ROTATION_FOLDER})\.tmp")
+INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "faiss", "packing", "quantiser")
 """What segments, search folders and unfinished quantisers hold that no manifest of their own names."""
 
 
@@ -64,7 +56,7 @@ def refuse_links(folder: Path) -> None:
     for name, path in _entries(folder):
         above = name.rpartition("/")[0]
         if path.is_symlink() and (FOLDER.fullmatch(name) or (FOLDER.fullmatch(above) and above not in GROUPS)):
-            raise linked(path)
+            refuse_link(path)
 
 
 def refuse_file(folder: Path) -> None:
@@ -81,19 +73,17 @@ def refuse_others(folder: Path, *, own: Collection[str] = ()) -> None:
     Names in `own` may be there, as a fetch leaves them.
     """
     refuse_file(folder)
-    with storage_errors(folder):
-        if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
-            return
-        names = sorted(path.name for path in folder.iterdir() if not LOCK.fullmatch(path.name))
-        begun = folder / SEGMENTS_FOLDER
-        if begun.is_dir() and (
-            any(map(_is_segment, begun.iterdir())) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))
-        ):
-            return
+    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+        return
+    names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+    begun = folder / SEGMENTS_FOLDER
+    if begun.is_dir() and (
+        any(map(_is_segment, begun.iterdir())) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))
+    ):
+        return
     if set(names) <= set(own):
         return
-    expected = "a path where nothing is yet, an empty folder, or an index, finished or not"
-    raise holds_others(folder, names, expected=expected, fix="give a folder of its own as index=DIR")
+    raise ArtifactError(f"{folder} is not the folder of an index: it holds {named(names)}; choose another index=DIR")
 
 
 def _is_segment(path: Path) -> bool:
@@ -114,25 +104,18 @@ def remove_places(folder: Path, *, kept: Collection[str] = ()) -> None:
     """
     for name, path in list(_entries(folder)):
         if PLACE.fullmatch(name) and name not in kept:
-            remove(path)
+            remove_place(path)
         elif TEMPORARY.fullmatch(name):
-            with suppress(OSError, ArtifactError):
-                remove_temporary(path)
-    clear_dead_locks(folder)
+            shutil.rmtree(path, ignore_errors=True)
+    clear_locks(folder)
     with suppress(OSError):
         (folder / DELETED_FOLDER).rmdir()
 
 
-def remove(place: Path) -> None:
+def remove_place(place: Path) -> None:
     """Remove what this program wrote as `place`, which is a segment or another folder that a change writes."""
-    with suppress(StorageError):
-        remove_own_files(place, also=INSIDE)
-
-
-def clear_dead_locks(folder: Path) -> None:
-    """Remove the lock files of our own beside and in the index `folder` that no process holds."""
-    for path in (lock_path(folder), *(path for name, path in list(_entries(folder)) if LOCK.fullmatch(name))):
-        remove_dead_lock(path)
+    with suppress(OSError):
+        remove(place, also=INSIDE)
 
 
 def clear_folder(folder: Path, *, entirely: bool) -> None:

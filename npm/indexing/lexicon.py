@@ -24,9 +24,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from index.locking import folder_lock
-from index.manifest import Manifest
-from index.store import check_folder, finished_folder, open_array, refuse_changed, write_folder, write_manifest
+from npm.core.artifact import (
+    Manifest,
+    check_folder,
+    finished_folder,
+    folder_lock,
+    open_array,
+    refuse_changed,
+    write_folder,
+    write_manifest,
+)
 from npm.core.settings import settings_from
 from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of

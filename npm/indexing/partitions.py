@@ -17,12 +17,11 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.lists import SEARCH_KIND
-from index.manifest import MANIFEST_NAME, damaged, part_folder, read_any_manifest, read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
-from index.store import check_files, check_folder, check_part
 from index.types import Searcher
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.artifact import MANIFEST_NAME, check_files, check_folder, check_part, part_folder, read_manifest
+from npm.core.errors import ArtifactError, SettingError, damaged
 from npm.indexing.embed import VECTORS_KIND, open_vectors
 from npm.indexing.generation import AtLeastOne, Count, Generation
 
@@ -64,7 +63,7 @@ def partitions_of(generation: Generation) -> tuple[Partition, ...]:
     if (shards[-1], rows[-1], sorted(search.parts)) != (shard_count, row_count, names):
         expected = f"partitions that make up {shard_count} vector shards with {row_count} rows"
         got = f"{len(sizes)} partitions, {len(search.parts)} folders, {shards[-1]} shards with {rows[-1]} rows"
-        raise damaged(generation.search / MANIFEST_NAME, expected, got)
+        raise damaged(generation.search / MANIFEST_NAME, f"expected {expected}, got {got}")
     ranges = zip(names, itertools.pairwise(shards), itertools.pairwise(rows), strict=True)
     return tuple(Partition(part_folder(generation.search, name), *pairs) for name, *pairs in ranges)
 
@@ -76,7 +75,7 @@ def check_partitions(generation: Generation) -> None:
         made_over = read_manifest(each.folder, kind=SEARCH_KIND).settings.typed("row_count", Count)
         first, stop = each.rows
         if (got := {len(vectors.shards(*each.shards)), made_over}) != {stop - first}:
-            raise damaged(each.folder / MANIFEST_NAME, f"a partition of {stop - first} rows", f"{sorted(got)} rows")
+            raise damaged(each.folder / MANIFEST_NAME, f"a partition has {stop - first} rows, got {sorted(got)}")
 
 
 def partitions_are_whole(generation: Generation) -> bool:
@@ -85,7 +84,7 @@ def partitions_are_whole(generation: Generation) -> bool:
         for each in partitions_of(generation):
             for name in check_folder(each.folder, kind=SEARCH_KIND).parts:
                 part = part_folder(each.folder, name)
-                check_files(part, read_any_manifest(part), hashed=lambda *_: False)
+                check_files(part, read_manifest(part), hashed=lambda *_: False)
     except ArtifactError:
         return False
     return True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.search import searches_exactly
-from index.store import check_folder, verify_folder
+from npm.core.artifact import check_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore

@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
 from index.quantiser import drawn_rows
-from index.store import check_folder, check_part, open_array, refuse_changed, write_folder
-from npm.core.errors import ArtifactError, CorpusError
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    check_folder,
+    check_part,
+    folder_lock,
+    open_array,
+    part_folder,
+    read_manifest,
+    refuse_changed,
+    write_folder,
+)
+from npm.core.errors import ArtifactError, CorpusError, damaged
 from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
 from npm.indexing.generation import ROTATION_FOLDER, IndexManifest
@@ -48,7 +56,7 @@ def train_rotation(
     recorded: Mapping[str, Any],
     *,
     progress: Progress = silent,
-    on_wait: Callable[[str], None] | None = None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the axes for the vectors of the blocks in `store` to `folder`, unless they are there.
 
@@ -157,5 +165,5 @@ def _opened(place: Path, shape: tuple[int | None, int]) -> np.ndarray:
     check_folder(place, kind=ROTATION_KIND).file("axes.npy")
     axes = np.array(open_array(place, "axes"))  # f32 [k, d]
     if (axes.dtype, axes.shape) != (np.float32, shape):
-        raise damaged(place / "axes.npy", f"float32 {list(shape)}", f"{axes.dtype} {list(axes.shape)}")
+        raise damaged(place / "axes.npy", f"it must be float32 {list(shape)}, got {axes.dtype} {list(axes.shape)}")
     return axes

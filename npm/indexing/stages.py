@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.files import check_room, stored_bytes
 from index.lists import (
     CODE_SHARD_KIND,
     ID_BYTES,
@@ -28,12 +27,20 @@ from index.lists import (
     write_list_part,
     write_search_folder,
 )
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, Manifest, read_manifest
 from index.quantiser import QUANTISER_KIND, Quantiser, drawn_rows, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from index.store import check_folder, finished_folder, open_array, write_manifest
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    Manifest,
+    check_folder,
+    finished_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    write_manifest,
+)
 from npm.core.errors import CorpusError
+from npm.core.files import check_room, stored_bytes
 from npm.core.memory import return_freed_memory
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent

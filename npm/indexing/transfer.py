@@ -16,10 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, storage_errors, stored_bytes
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, Manifest, manifest_bytes, parsed_manifest, part_folder
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    FileRecord,
+    Manifest,
+    folder_lock,
+    manifest_bytes,
+    parsed_manifest,
+    part_folder,
+)
 from npm.core.errors import ArtifactError, CorpusError, SettingError, named
+from npm.core.files import check_room, replace_file, sha256_of_bytes, stored_bytes
 from npm.core.types import Progress, silent
 from npm.corpus.addresses import Address, StoredFile
 from npm.corpus.sources import find_sources
@@ -28,6 +35,7 @@ from npm.indexing.layout import refuse_file, refuse_others
 from npm.indexing.settings import TransferSettings
 
 CORPUS_KIND = "corpus-files"
+CHUNK_BYTES, MOST_MANIFEST_BYTES = 16 << 20, 256 << 20
 DIGEST_NAME = f"{MANIFEST_NAME}.sha256"
 """Written first, so that what lies at an address is never taken for a part of another index."""
 Item = TypeVar("Item")
@@ -191,8 +199,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
 
         def copy(item: tuple[str, FileRecord]) -> None:
             file = part_folder(folder, item[0])
-            with storage_errors(file):
-                file.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
                 deque(copies.pieces(file, item[1]), maxlen=0)
             else:

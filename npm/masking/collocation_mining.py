@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from index.arrays import GOLDEN_GAMMA, mixed_bits
-from index.manifest import MANIFEST_NAME
-from index.store import check_folder, refuse_changed
+from npm.core.artifact import MANIFEST_NAME, check_folder, refuse_changed
 from npm.core.errors import CorpusError
 from npm.core.types import Sequences
 from npm.corpus.blocks import concatenated_ranges

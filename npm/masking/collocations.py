@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from index.store import check_folder, open_array, write_folder
+from npm.core.artifact import check_folder, open_array, write_folder
 from npm.core.errors import ArtifactError
 from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.core.types import Sequences, Spans

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import nn
 
-from index.files import storage_errors
 from npm.core.errors import EncoderError
 from npm.core.settings import as_json
 from npm.corpus.blocks import tokenizer_fingerprint
@@ -158,16 +157,15 @@ class StoredModel:
             for name, tensor in saved.state_dict().items()
             if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            with quiet_transformers(), safetensors_errors():
-                saved.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
-            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
-            (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
-                weights.chmod((folder / CONFIG).stat().st_mode & 0o777)
+        folder.mkdir(parents=True, exist_ok=True)
+        with quiet_transformers(), safetensors_errors():
+            saved.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
+        (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
+            weights.chmod((folder / CONFIG).stat().st_mode & 0o777)
 
     @property
     def device(self) -> torch.device:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 
-from index.files import storage_errors
 from npm.models.library_errors import safetensors_errors
 from npm.models.names import CONFIG, read_json_object
 from npm.models.settings import PoolerKind
@@ -84,21 +83,20 @@ def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None
         tensors = {f"linear.{name}": tensor.detach().float().cpu() for name, tensor in pooler.mlp.state_dict().items()}
         modules.append(("Dense", config, tensors))
     listed = []
-    with storage_errors(folder):
-        for number, (name, config, tensors) in enumerate(modules):
-            path = f"{number}_{name}" if number else ""
-            kind_name = f"sentence_transformers.models.{name}"
-            listed.append({"idx": number, "name": str(number), "path": path, "type": kind_name})
-            if number:
-                _write_json(folder / path / CONFIG, config)
-            if tensors:
-                with safetensors_errors():
-                    safetensors.torch.save_file(tensors, folder / path / "model.safetensors")
-                # written for the owner alone, whatever the umask
-                (folder / path / "model.safetensors").chmod((folder / path / CONFIG).stat().st_mode & 0o777)
-        _write_json(folder / MODULES, listed)
-        _write_json(folder / "sentence_bert_config.json", transformer)
-        _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    for number, (name, config, tensors) in enumerate(modules):
+        path = f"{number}_{name}" if number else ""
+        kind_name = f"sentence_transformers.models.{name}"
+        listed.append({"idx": number, "name": str(number), "path": path, "type": kind_name})
+        if number:
+            _write_json(folder / path / CONFIG, config)
+        if tensors:
+            with safetensors_errors():
+                safetensors.torch.save_file(tensors, folder / path / "model.safetensors")
+            # written for the owner alone, whatever the umask
+            (folder / path / "model.safetensors").chmod((folder / path / CONFIG).stat().st_mode & 0o777)
+    _write_json(folder / MODULES, listed)
+    _write_json(folder / "sentence_bert_config.json", transformer)
+    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 
 
 def _write_json(path: Path, value: Any) -> None:

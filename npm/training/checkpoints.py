@@ -11,7 +11,6 @@ RUN/bad-batch/         the batch of a loss that was not finite
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import math
 import os
@@ -30,13 +29,18 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import nn
 
-from index.files import made_parents, replace_file, storage_errors
-from index.locking import in_the_way, is_own_temporary, remove_temporary
-from index.manifest import MANIFEST_NAME, linked, read_any_manifest, read_object
-from index.removal import holds_others, remove_own_files
-from index.store import refuse_changed, verify_folder, write_folder
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    read_manifest,
+    refuse_changed,
+    refuse_link,
+    remove,
+    verify_folder,
+    write_folder,
+)
 from npm.core.errors import ArtifactError, SettingError, named
-from npm.models.names import SAVED_FILES, is_whole_encoder
+from npm.core.files import read_object, replace_file
+from npm.models.names import is_whole_encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.loggers import read_metrics
@@ -118,16 +122,12 @@ class RunFolder:
         Raises ArtifactError for a link under a name of ours, which may lead anywhere; for what is no run but holds
         something; for metrics that are none; and for what is in the way of an encoder that is written.
         """
-        with storage_errors(self.path):
-            if not self.path.is_dir():
-                return
-            names = sorted(path.name for path in self.path.iterdir())
-            for name in filter(OWN_NAME.fullmatch, names):
-                _refuse_links(self.path / name, deeply=name != "wandb")  # which makes links of its own
+        if not self.path.is_dir():
+            return
+        names = sorted(path.name for path in self.path.iterdir())
+        for name in filter(OWN_NAME.fullmatch, names):
+            _refuse_links(self.path / name, deeply=name != "wandb")  # which makes links of its own
         self._refuse_others(names)
-        for name in (ENCODER, BEST_ENCODER):
-            if (temporary := self._temporary(name)).exists() and not _is_unfinished_encoder(temporary):
-                raise in_the_way(temporary)
         if self.metrics_path.is_file():
             read_metrics(self.metrics_path)
 
@@ -136,8 +136,9 @@ class RunFolder:
             return  # left to `start`
         others = [name for name in names if not OWN_NAME.fullmatch(name) and not _is_evaluation(self.path / name)]
         if others:
-            expected = "a path where nothing is yet, an empty folder, or that of a run"
-            raise holds_others(self.path, others, expected=expected, fix="give a folder of its own as run=DIR")
+            raise ArtifactError(
+                f"{self.path} is not the folder of a run: it holds {named(others)}; choose another run=DIR"
+            )
 
     def start(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse those that differ from what the folder was begun with (SettingError).
@@ -150,9 +151,8 @@ class RunFolder:
                 raise ArtifactError(
                     f"{file} is missing, but there is {named(found)} of a run: put it back, or choose another run=DIR"
                 )
-            with made_parents(file):
-                data = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-                replace_file(file, data.encode())
+            data = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            replace_file(file, data.encode())
             return
         refuse_changed(
             read_object(file, fix="put it back from a copy, or choose another run=DIR"),
@@ -200,7 +200,7 @@ class RunFolder:
     def log(self, record: dict[str, float | int]) -> None:
         """Append one line of metrics; a number that is not finite, which JSON does not know, is null."""
         line = {name: value if math.isfinite(value) else None for name, value in record.items()}
-        with storage_errors(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
+        with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -220,9 +220,9 @@ class RunFolder:
                 writer.write_array(f"generator-{name}", state)
         for other in self._checkpoint_folders():
             if other != folder:
-                remove_own_files(other)
-        for left in filter(is_own_temporary, folder.parent.glob(".step-*.tmp")):  # by a run that was killed
-            remove_temporary(left)
+                remove(other)
+        for left in folder.parent.glob(f".step-{8 * '[0-9]'}.tmp"):  # by a run that was killed
+            shutil.rmtree(left)
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, every byte of it checked; None in a fresh folder. Raises ArtifactError for damage."""
@@ -265,28 +265,21 @@ class RunFolder:
 
     def save_encoder(self, trained: SavedModel, name: str = ENCODER) -> None:
         """Write what was trained as the folder `name`, over an older one once complete; what else is there stays."""
-        folder, temporary = self.path / name, self._temporary(name)
-        with storage_errors(folder, temporary):
-            if os.path.lexists(temporary):
-                if not _is_unfinished_encoder(temporary):
-                    raise in_the_way(temporary)
-                shutil.rmtree(temporary)
-            temporary.mkdir()
-            trained.save(temporary)
-            if folder.is_symlink():
-                folder.unlink()
-            if folder.exists():
-                _move_files(temporary, folder)
-            else:
-                temporary.rename(folder)
+        folder, temporary = self.path / name, self.path / f".{name}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)  # of a killed run
+        temporary.mkdir()
+        trained.save(temporary)
+        if folder.is_symlink():
+            folder.unlink()
+        if folder.exists():
+            _move_files(temporary, folder)
+        else:
+            temporary.rename(folder)
 
     def discard(self) -> None:
         """Remove what a run has left that never began."""
         for folder in (self.path / HELD_OUT, self.path):
-            remove_own_files(folder, also=(SETTINGS, HELD_OUT, *TEXTS))
-
-    def _temporary(self, name: str) -> Path:
-        return self.path / f".{name}.tmp"
+            remove(folder, also=(SETTINGS, HELD_OUT, *TEXTS))
 
     def _checkpoint_folders(self) -> list[Path]:
         return sorted((self.path / CHECKPOINTS).glob("step-" + 8 * "[0-9]"))
@@ -294,28 +287,16 @@ class RunFolder:
 
 def _refuse_links(place: Path, *, deeply: bool) -> None:
     """Raise ArtifactError if `place` is a link, or one is in it."""
-    if place.is_symlink():
-        raise linked(place)
+    refuse_link(place)
     for folder, folders, files in os.walk(place) if deeply else ():
         for name in sorted((*folders, *files)):
-            if (Path(folder) / name).is_symlink():
-                raise linked(Path(folder) / name)
-
-
-def _is_unfinished_encoder(folder: Path) -> bool:
-    """Whether a run that was killed may have left `folder`: of plain files, named as those of saved encoders."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-    names = {path.relative_to(folder).as_posix() for path in paths}
-    is_saved = {name for pattern in SAVED_FILES for name in fnmatch.filter(names, pattern)}
-    return names == is_saved and not any(path.is_symlink() for path in paths)
+            refuse_link(Path(folder) / name)
 
 
 def _is_evaluation(folder: Path) -> bool:
     """Whether `folder` holds the results of an evaluation, which may go before the run that they lie in."""
     with suppress(ArtifactError):
-        return read_any_manifest(folder).kind == "evaluation"
+        return read_manifest(folder).kind == "evaluation"
     return False
 
 

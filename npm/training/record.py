@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from index.files import sha256_of_file
+from npm.core.files import sha256_of_file
 from npm.corpus.groups import GroupMixing
 from npm.corpus.labelled import LabelledSettings
 from npm.corpus.questions import SupervisionSettings

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, read_any_manifest
+from npm.core.artifact import MANIFEST_NAME, folder_lock, read_manifest
 from npm.core.errors import SettingError, UserError, check_range, missing, named
 from npm.core.types import Progress, silent
 from npm.corpus.labelled import labelled_sources
@@ -155,7 +154,7 @@ def packed_facts(settings: TrainingSettings, views: set[str]) -> dict[str, str]:
     folders = {"packed": Path(settings.packed), "packed_held_out": Path(settings.packed) / HELD_OUT}
     if not has_held_out(settings):
         del folders["packed_held_out"]
-    return {name: read_any_manifest(folder / "corpus").digest for name, folder in folders.items()}
+    return {name: read_manifest(folder / "corpus").digest for name, folder in folders.items()}
 
 
 def has_held_out(settings: TrainingSettings) -> bool:

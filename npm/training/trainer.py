@@ -20,8 +20,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from index.removal import remove_own_files
-from index.store import write_folder
+from npm.core.artifact import remove, write_folder
 from npm.core.errors import SettingError
 from npm.core.memory import return_freed_memory
 from npm.core.types import TrainingBatch
@@ -50,7 +49,7 @@ def save_bad_batches(
     """
     bad = [number for number, terms in enumerate(sums) if not all(math.isfinite(value) for value in terms.values())]
     path = folder / f"step-{step:08d}-rank-{rank}"
-    remove_own_files(path)  # of the same step of a run that was started again
+    remove(path)  # of the same step of a run that was started again
     terms = [{name: str(value) for name, value in part.items()} for part in sums]  # JSON has no infinity
     with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank, "terms": terms}) as writer:
         for number in bad or range(len(window)):

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from index.manifest import read_object
 from index.settings import read_record
 from npm.core.errors import ArtifactError
 from npm.core.figures import (
@@ -23,6 +22,7 @@ from npm.core.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.files import read_object
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.faiss_library import inverted_file
-from index.files import check_writable, digest_of, json_bytes, made_parents, replace_file
 from index.lists import SEARCH_KIND
-from index.locking import folder_lock
-from index.manifest import read_manifest, read_object
 from index.partitioned import parts_of
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
-from index.store import refuse_changed
+from npm.core.artifact import folder_lock, read_manifest, refuse_changed
 from npm.core.errors import ArtifactError, QueryError, SettingError
 from npm.core.figures import can_draw, save_figure
+from npm.core.files import check_writable, digest_of, json_bytes, read_object, replace_file
 from npm.core.types import MASK_TEXT, Progress, silent
 from npm.corpus.markup import visible
 from npm.corpus.text import sentence_bounds
@@ -335,8 +333,7 @@ def write_report(result: TuneResult, out: str | Path) -> str | None:
     """
     file = Path(out) / JSON_NAME
     record = tune_record(result)
-    with made_parents(file):
-        replace_file(file, json_bytes(record))
+    replace_file(file, json_bytes(record))
     if not can_draw():
         return NO_PLOT
     measurements = TuneMeasurements.of_record(record, file=file)

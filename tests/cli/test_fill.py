@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from index.manifest import read_manifest
 from npm import PhraseFiller
+from npm.core.artifact import read_manifest
 from npm.core.display import answer_json
 from npm.core.types import INVISIBLE, Answer, Phrase
 from npm.corpus.markup import HIDDEN

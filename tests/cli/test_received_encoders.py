@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from index.manifest import read_manifest
-from index.store import write_folder
+from npm.core.artifact import read_manifest, write_folder
 from npm.indexing.generation import ENCODER_KIND
 from tests.cli.test_zero_shot import ROWS, TASK
 from tests.helpers.command_line import QUESTION, CommandLine, all_bytes

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from index.files import CountingFile
-from index.locking import folder_lock
 from npm.cli.main import main
 from npm.cli.train import let_sts_decide
 from npm.cli.training_commands import TrainCommand
+from npm.core.files import NewFile
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.training.trainer import Trainer
 from tests.helpers.command_line import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import tiny_encoder
 
 SHRUNK = (
@@ -158,14 +158,14 @@ def test_an_index_is_no_run_folder(
     shutil.copytree(built_index, tmp_path / "index")
     before = all_bytes(tmp_path)
     outcome = npmlm(*finished_run[1], f"run={tmp_path / 'index'}")
-    outcome.refused(f"{tmp_path / 'index'} holds other files", "manifest.json", "run=DIR")
+    outcome.refused(f"{tmp_path / 'index'} is not the folder of a run", "manifest.json", "run=DIR")
     assert all_bytes(tmp_path) == before
 
 
 def test_a_folder_of_corpus_files_is_no_run_folder(npmlm: CommandLine, train: list[str], texts: Path) -> None:
     before = all_bytes(texts.parent)
     kept = [part for part in train if not part.startswith("run=")]
-    npmlm(*kept, f"run={texts.parent}").refused("holds other files", "texts.jsonl", "run=DIR")
+    npmlm(*kept, f"run={texts.parent}").refused("not the folder of a run", "texts.jsonl", "run=DIR")
     assert all_bytes(texts.parent) == before
 
 
@@ -253,8 +253,8 @@ def test_another_start_encoder_of_the_same_name_is_refused(
 
 
 def test_a_run_in_which_another_process_trains_is_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
-    with folder_lock(tmp_path / "run"):
-        npmlm(*train).refused("another process", str(os.getpid()))
+    with locked_elsewhere(tmp_path / "run"):
+        npmlm(*train).refused("another process", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     assert npmlm(*train).status == 0
 
@@ -385,28 +385,16 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_costs_only_the_steps_s
 
 def refuse_writing(patched: pytest.MonkeyPatch, code: int, *, after: int) -> None:
     """Let the one writer fail as a full or forbidden disk would, from its call number `after` on."""
-    write = CountingFile.__dict__["write"]
+    write = NewFile.__dict__["write"]
     calls = [0]
 
-    class Refusing:
-        """A file of the operating system that refuses to be written."""
-
-        def __init__(self, file: object) -> None:
-            self.file = file
-
-        def write(self, data: bytes) -> int:
-            raise OSError(code, os.strerror(code))
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.file, name)
-
-    def refusing(self: CountingFile, data: bytes) -> int:
+    def refusing(self: NewFile, data: bytes) -> int:
         calls[0] += 1
         if calls[0] >= after:
-            self._file = Refusing(self._file)  # type: ignore[assignment]
+            raise OSError(code, os.strerror(code))
         return write(self, data)  # type: ignore[no-any-return]
 
-    patched.setattr(CountingFile, "write", refusing)
+    patched.setattr(NewFile, "write", refusing)
 
 
 def test_a_misspelt_metric_of_evaluation_leaves_no_run_folder(

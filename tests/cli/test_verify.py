@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from index import store
+from npm.core import artifact
 from npm.indexing import embed
 from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
@@ -98,7 +98,7 @@ def test_a_flipped_byte_in_the_encoder_inside_is_found(npmlm: CommandLine, faiss
 def test_a_flipped_byte_in_large_vectors_is_found_by_verify_and_by_an_exact_search(
     npmlm: CommandLine, built_index: Path, faiss_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 1)
+    monkeypatch.setattr(artifact, "HASHED_AT_OPENING_BYTES", 1)
     monkeypatch.setattr(embed, "HASHED_AT_OPENING_BYTES", 1)
     for name, source in (("exact", built_index), ("faiss", faiss_index)):
         index = tmp_path / name

@@ -7,8 +7,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from index.files import CountingFile
 from npm.cluster.jobs import Job
+from npm.core.files import NewFile
 from npm.indexing.settings import Stage
 from tests.helpers.command_line import DOCUMENTS, write_corpus
 
@@ -58,20 +58,20 @@ class DeadlyJob(Job):
         return self.folder.with_name(f"{self.folder.name}.killed")
 
     def run(self) -> list[str]:
-        write = CountingFile.__dict__["write"]
+        write = NewFile.__dict__["write"]
 
-        def deadly(file: CountingFile, data: bytes) -> int:
-            if WRITES[self.stage] in file.path.as_posix() and not (self.marks / self.stage.value).exists():
+        def deadly(file: NewFile, data: bytes) -> int:
+            if WRITES[self.stage] in str(file.name) and not (self.marks / self.stage.value).exists():
                 self.marks.mkdir(exist_ok=True)
                 (self.marks / self.stage.value).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             return write(file, data)  # type: ignore[no-any-return]
 
-        CountingFile.write = deadly  # type: ignore[method-assign]
+        NewFile.write = deadly  # type: ignore[method-assign]
         try:
             return Job.run(self)
         finally:
-            CountingFile.write = write  # type: ignore[method-assign]
+            NewFile.write = write  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.manifest import manifest_bytes, read_manifest
-from index.store import check_folder
+from npm.core.artifact import check_folder, manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo, with_letter_noise
 from npm.evaluation.metrics import is_hit, normalise_answer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from index.files import digest_of
+from npm.core.files import digest_of
 
 VALUES = (None, -1, 2**70, 1.5, "x", "../../theirs", "/etc/passwd", [], [None], {}, {"x": None}, True)
 NAMES = ("x", "../../theirs", "/etc/passwd")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from index.files import digest_of
-from index.store import write_folder
+from npm.core.artifact import write_folder
+from npm.core.files import digest_of
 
 MATRIX = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -13,11 +13,11 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.lists import code_shard_settings, write_code_shard, write_search_folder
-from index.manifest import Manifest
 from index.quantiser import Quantiser, train_quantiser
 from index.search import FaissSearcher, open_search
 from index.settings import SearchSettings, resolved_settings
 from index.types import no_report
+from npm.core.artifact import Manifest
 
 ROWS, DIMENSIONS, QUERIES = 700, 16, 5
 SHARD_BOUNDS = (0, 300, 301, ROWS)

@@ -21,8 +21,8 @@ from index.faiss_library import assert_inner_product, inverted_file, read_faiss
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from index.settings import SearchSettings, SearchTier, automatic_list_count, automatic_tier, resolved_settings
-from index.store import verify_folder
 from index.types import Hits
+from npm.core.artifact import verify_folder
 from npm.core.errors import ArtifactError, UserError
 from tests.index.search_folders import (
     DIMENSIONS,

@@ -12,8 +12,8 @@ import pytest
 
 from index.exact import ExactSearcher, check_finite, exact_top
 from index.faiss_library import inverted_file
-from index.manifest import read_manifest
 from index.search import FaissSearcher, open_search
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError
 from tests.helpers.sample_folders import rewrite_manifest
 from tests.index.search_folders import (
@@ -35,7 +35,7 @@ def test_rows_that_no_index_has_are_refused_where_lists_name_them(
 ) -> None:
     vectors = sample_vectors()
     build_search(tmp_path, vectors, settings_for("IVF8,SQ8"))
-    monkeypatch.setattr("index.store.HASHED_AT_OPENING_BYTES", 1)  # as a large file of an older index
+    monkeypatch.setattr("npm.core.artifact.HASHED_AT_OPENING_BYTES", 1)  # as a large file of an older index
     file = tmp_path / "search" / "00000" / "lists.bin"
     data = np.frombuffer(file.read_bytes(), dtype=np.int64).copy()
     data[(data >= 0) & (data < ROWS)] += 1 << 40

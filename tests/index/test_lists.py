@@ -15,7 +15,7 @@ from index.exact import ExactSearcher
 from index.faiss_library import inverted_file, read_faiss
 from index.lists import attach_lists
 from index.quantiser import TRAINED_FILE, Quantiser, transforms
-from index.store import verify_folder
+from npm.core.artifact import verify_folder
 from tests.index.search_folders import (
     QUERIES,
     ROWS,

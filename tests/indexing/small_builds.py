@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from index.files import CountingFile
 from index.settings import SearchSettings, SearchTier
+from npm.core.files import NewFile
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -89,10 +89,10 @@ def watch(watched: Watched) -> None:
 
 def kill_in(part: str, watched: Watched) -> Callable[[str, int, int | None], None]:
     """Kill this process in the middle of writing the second shard of a part, or of a third round of k-means."""
-    write = CountingFile.__dict__["write"]
+    write = NewFile.__dict__["write"]
 
-    def deadly(self: CountingFile, data: bytes) -> int:
-        place = self.path.as_posix()
+    def deadly(self: NewFile, data: bytes) -> int:
+        place = str(self.name)
         second = {"vectors": "/vectors/.00001.tmp/vectors.npy", "codes": "/codes/.00001.tmp/codes.npy"}
         if place.endswith(second.get(part, "/lists.bin" if part == "lists" else "/nothing")):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -104,7 +104,7 @@ def kill_in(part: str, watched: Watched) -> Callable[[str, int, int | None], Non
             if part == "quantiser" and done == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    CountingFile.write = deadly  # type: ignore[method-assign]
+    NewFile.write = deadly  # type: ignore[method-assign]
     return progress
 
 

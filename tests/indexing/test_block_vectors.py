@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from index.arrays import ShardedArray
-from index.manifest import read_manifest
 from index.settings import SearchSettings
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import index.store
-from index.locking import folder_lock
-from index.manifest import manifest_bytes
+from npm.core import artifact
+from npm.core.artifact import manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, CorpusError, SettingError, UserError
 from npm.corpus.documents import CorpusSettings
 from npm.indexing import changes
@@ -32,6 +31,7 @@ from tests.helpers.live_indexes import (
     record,
     write_records,
 )
+from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import tiny_encoder
 
 FIRST = [record(number) for number in range(6)]
@@ -93,7 +93,7 @@ def test_an_add_takes_all_its_settings_from_the_index(live: Path, encoder: Encod
     added(live, MORE, encoder)
     opened = PhraseIndex.open(live)
     first, more = (Generation.read(live).segments[number].vectors for number in (0, 1))
-    recorded = [index.manifest.read_manifest(folder, kind="vectors").settings for folder in (first, more)]
+    recorded = [read_manifest(folder, kind="vectors").settings for folder in (first, more)]
     different = {name for name in recorded[0] if recorded[0][name] != recorded[1][name]}
     assert different == {"corpus", "pruning_counts"}
     assert recorded[0]["frequent_token_ids"]  # of the first segment, though shares in the second are others
@@ -186,7 +186,7 @@ def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     added(whole, [FIRST[1], *MORE], encoder, replace=True)
-    written = index.store.replace_file
+    written = artifact.replace_file
     kills, writes = 0, 0
 
     def killed(path: Path, data: bytes) -> None:
@@ -199,7 +199,7 @@ def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
     for _ in range(20):
         writes = 0
         with monkeypatch.context() as patched:
-            patched.setattr(index.store, "replace_file", killed)
+            patched.setattr(artifact, "replace_file", killed)
             try:
                 added(live, [FIRST[1], *MORE], encoder, replace=True)
                 break
@@ -322,7 +322,7 @@ def test_ids_come_from_a_file_too_and_count_once(live: Path, tmp_path: Path) -> 
 def test_changes_are_refused_while_another_process_writes_and_without_a_finished_index(
     live: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
-    with folder_lock(live, shared=True), pytest.raises(ArtifactError, match="another process"):
+    with locked_elsewhere(live), pytest.raises(ArtifactError, match="another process"):
         deleted(live, "d1")
     with pytest.raises(ArtifactError, match="no folder"):
         deleted(tmp_path / "nothing", "d1")
@@ -334,7 +334,7 @@ def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encod
     recorded = Generation.read(live).manifest
     for spoilt in (
         manifest.read_bytes().replace(b'"generation": 0', b'"generation": 1'),
-        manifest.read_bytes().replace(b'"format_version": 2', b'"format_version": 3'),
+        manifest.read_bytes().replace(b'"format_version": 3', b'"format_version": 4'),
         manifest_bytes("something-else", recorded.settings, {}, recorded.parts),
     ):
         assert spoilt != manifest.read_bytes()
@@ -386,7 +386,7 @@ def test_a_folder_has_one_lock_by_whatever_path_it_is_named(
     folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(folder)
-    with folder_lock(folder):
+    with locked_elsewhere(folder):
         for name in (tmp_path / "link", Path()):
             with pytest.raises(ArtifactError, match="another process"):
                 delete_documents(name, DeleteSettings(ids=["d1"]))

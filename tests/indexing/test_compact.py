@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import index.settings
-import index.store
-from index.manifest import read_manifest
+from npm.core import artifact
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, StorageError
 from npm.indexing import changes
 from npm.indexing.changes import delete_documents
@@ -212,7 +212,7 @@ def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     compact_index(whole, RETRAINS)
-    written = index.store.replace_file
+    written = artifact.replace_file
     kills, writes = 0, 0
 
     def killed(path: Path, data: bytes) -> None:
@@ -225,7 +225,7 @@ def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
     for _ in range(20):
         writes = 0
         with monkeypatch.context() as patched:
-            patched.setattr(index.store, "replace_file", killed)
+            patched.setattr(artifact, "replace_file", killed)
             try:
                 compact_index(live, RETRAINS)
                 break
@@ -293,7 +293,7 @@ def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch:
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    monkeypatch.setattr(index.store, "HASHED_AT_OPENING_BYTES", 0)  # as if all files were large
+    monkeypatch.setattr(artifact, "HASHED_AT_OPENING_BYTES", 0)  # as if all files were large
     monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 0)
     with pytest.raises(ArtifactError, match="is damaged"):
         compact_index(live, KEEPS)
@@ -302,7 +302,7 @@ def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch:
 
 def test_a_full_disk_is_told_before_vectors_are_copied(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("index.files.KEPT_FREE_BYTES", 1 << 60)
+        patched.setattr("npm.core.files.KEPT_FREE_BYTES", 1 << 60)
         with pytest.raises(StorageError, match="no room for the vectors"):
             compact_index(live, KEEPS)
     assert not compact_index(live, KEEPS).was_finished

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from index.manifest import RecordedSettings, read_manifest
 from index.settings import SearchSettings
+from npm.core.artifact import RecordedSettings, read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from index.locking import folder_lock
-from index.manifest import read_manifest
-from index.store import write_folder, write_manifest
+from npm.core.artifact import read_manifest, write_folder, write_manifest
 from npm.core.errors import ArtifactError, EncoderError, SettingError
 from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
@@ -33,6 +31,7 @@ from npm.indexing.embed import (
 )
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
+from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = VectorSettings(tokens_per_shard=150, tokens_per_batch=100, dtype=VectorDtype.float32)
@@ -210,7 +209,7 @@ def test_missing_shards_are_named_with_the_command_that_makes_them(
 
 
 def test_a_shard_that_another_process_writes_is_left_to_it(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
-    with folder_lock(shard_folder(tmp_path, 0)):
+    with locked_elsewhere(shard_folder(tmp_path, 0)):
         with pytest.raises(ArtifactError, match="another process"):
             embed(store, encoder, tmp_path, SETTINGS, 0)
         embed(store, encoder, tmp_path, SETTINGS, 1)

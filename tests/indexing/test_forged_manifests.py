@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from index.store import write_folder
+from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, UserError
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index

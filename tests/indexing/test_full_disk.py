@@ -7,12 +7,11 @@ import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
 from npm.core.errors import StorageError
+from npm.core.files import KEPT_FREE_BYTES, NewFile, check_room, stored_bytes
 from npm.indexing.build import build_index
 from npm.indexing.sizes.disk_needs import check_disk_needs, corpus_needs
 from npm.models.encoder import Encoder
@@ -49,19 +48,6 @@ def undisturbed(bert: Encoder, corpus: Path) -> dict[str, bytes]:
     return all_bytes(corpus.parent / "index")
 
 
-class FullDisk:
-    """An open file whose disk has no room any more; it shows that in one operation, as a file does."""
-
-    def __init__(self, file: Any, operation: str) -> None:
-        self._file, self._operation = file, operation
-
-    def __getattr__(self, name: str) -> Any:
-        return self._refuse if name == self._operation else getattr(self._file, name)
-
-    def _refuse(self, *_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def finished_files(folder: Path) -> dict[str, bytes]:
     """Everything in folders that have their manifest."""
     files = all_bytes(folder) if folder.is_dir() else {}
@@ -69,30 +55,28 @@ def finished_files(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if str(Path(name).parent) in done and "partial" not in name}
 
 
-@pytest.mark.parametrize("operation", ["write", "flush"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_full_disk_is_told_and_the_same_call_goes_on_when_there_is_space(
     place: str,
-    operation: str,
     bert: Encoder,
     corpus: Path,
     undisturbed: dict[str, bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin = CountingFile.__init__
+    write = NewFile.write
     before: list[dict[str, bytes]] = []
 
-    def opened(self: CountingFile, path: Path) -> None:
-        begin(self, path)
-        if PLACES[place] in path.as_posix():
+    def full(self: NewFile, data: bytes) -> int:
+        if PLACES[place] in str(self.name):
             before.append(finished_files(tmp_path / "index"))
-            self._file = FullDisk(self._file, operation)  # type: ignore[assignment]
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(self, data)
 
     settings = small_settings(corpus)
     with monkeypatch.context() as patched:
-        patched.setattr(CountingFile, "__init__", opened)
-        with pytest.raises(StorageError, match=os.strerror(errno.ENOSPC)) as caught:
+        patched.setattr(NewFile, "write", full)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
             build_index(tmp_path / "index", settings, bert)
     assert len(before) == 1, "the disk was full at another place"
     assert str(tmp_path / "index") in str(caught.value)

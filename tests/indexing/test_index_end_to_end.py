@@ -236,12 +236,12 @@ def test_a_corpus_that_cannot_be_read_leaves_no_folder(bert: Encoder, tmp_path: 
 
 
 def test_a_full_disk_leaves_nothing_unfinished(bert: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from index.files import CountingFile
+    from npm.core.files import NewFile
 
-    def refuse(self: CountingFile, data: bytes) -> int:
-        raise StorageError("full", expected="room", got="none", where=str(self.path), fix="free some")
+    def refuse(self: NewFile, data: bytes) -> int:
+        raise StorageError("full")
 
-    monkeypatch.setattr(CountingFile, "write", refuse)
+    monkeypatch.setattr(NewFile, "write", refuse)
     corpus = write_corpus(tmp_path)
     with pytest.raises(StorageError):
         build_index(tmp_path / "index", settings_for(corpus), bert)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from index.locking import folder_lock
+from npm.core.artifact import folder_lock
 from npm.core.errors import ArtifactError
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
@@ -83,9 +83,8 @@ def test_a_second_build_of_the_same_folder_is_kept_out_and_a_dead_owners_lock_is
     owner = fork.Process(target=hold, args=(index, theirs))
     owner.start()
     assert ours.recv() == "held"
-    with pytest.raises(ArtifactError, match="another process is building") as caught:
+    with pytest.raises(ArtifactError, match="another process is writing"):
         build_index(index, settings, bert)
-    assert str(owner.pid) in str(caught.value)
     assert not index.exists()
     assert owner.pid is not None
     os.kill(owner.pid, signal.SIGKILL)

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.locking import folder_lock
-from index.manifest import read_manifest
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
@@ -25,6 +24,7 @@ from npm.indexing.lexicon import (
     write_lexicon_shard,
 )
 from npm.indexing.settings import LexiconSettings
+from tests.helpers.locks import locked_elsewhere
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.indexing.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon
 
@@ -166,7 +166,7 @@ def test_shards_of_other_settings_or_of_another_corpus_are_refused(
 
 
 def test_two_jobs_do_not_write_one_shard_at_once(store: BlockStore, tmp_path: Path) -> None:
-    with folder_lock(tmp_path / "00000"), pytest.raises(ArtifactError, match="another process is building"):
+    with locked_elsewhere(tmp_path / "00000"), pytest.raises(ArtifactError, match="another process"):
         write_lexicon_shard(tmp_path / "00000", store, 0, LexiconSettings())
     write_lexicon_shard(tmp_path / "00000", store, 0, LexiconSettings())
 

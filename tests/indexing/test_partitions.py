@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import index.store
 from index.exact import ExactSearcher
-from index.manifest import read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import FaissSearcher
+from npm.core import artifact
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.types import JointAnswer, Phrase
 from npm.indexing import changes
@@ -230,7 +230,7 @@ def test_a_partition_killed_again_and_again_ends_in_the_same_bytes(
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     partition_index(whole, 3)
     expected = answers(PhraseFiller.open(whole, encoder))
-    written = index.store.replace_file
+    written = artifact.replace_file
     kills, writes = 0, 0
 
     def killed(path: Path, data: bytes) -> None:
@@ -243,7 +243,7 @@ def test_a_partition_killed_again_and_again_ends_in_the_same_bytes(
     while True:
         writes = 0
         with monkeypatch.context() as patched:
-            patched.setattr(index.store, "replace_file", killed)
+            patched.setattr(artifact, "replace_file", killed)
             try:
                 partition_index(live, 3)
                 break

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from index.settings import SearchSettings
-from index.store import write_folder
+from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.addresses import Address

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.manifest import read_manifest
 from index.settings import SearchSettings, SearchTier
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.blocks import BlockSettings

@@ -16,12 +16,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from index.files import CHUNK_BYTES
 from npm.core.errors import ArtifactError, CorpusError, SettingError, StorageError
 from npm.corpus.addresses import Address
 from npm.indexing.settings import TransferSettings
 from npm.indexing.sizes.inspection import verify_index
-from npm.indexing.transfer import DIGEST_NAME, fetch, publish
+from npm.indexing.transfer import CHUNK_BYTES, DIGEST_NAME, fetch, publish
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 from tests.helpers.live_indexes import built, record
 from tests.helpers.tiny_models import tiny_encoder

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from index.store import verify_folder
+from npm.core.artifact import verify_folder
 from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from index.store import write_folder
-from npm.core.errors import ArtifactError, SettingError, StorageError
+from npm.core.artifact import write_folder
+from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
@@ -86,9 +86,9 @@ def test_other_settings_are_refused_by_name_with_both_values(run_folder: RunFold
 
 def test_a_full_disk_leaves_no_half_written_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", _refuse)
-    with pytest.raises(StorageError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left on device"):
         RunFolder(tmp_path / "run").start({"seed": 1})
-    assert not (tmp_path / "run").exists()
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_checkpoint_reads_back(run_folder: RunFolder) -> None:
@@ -115,7 +115,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(run_folder: RunFolder, monkeypa
     run_folder.save_checkpoint(checkpoint_at(1))
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", _refuse)
-        with pytest.raises(StorageError, match="No space left on device"):
+        with pytest.raises(OSError, match="No space left on device"):
             run_folder.save_checkpoint(checkpoint_at(2))
     assert names_in(run_folder.path / "checkpoints") == ["step-00000001"]
     newest = run_folder.latest_checkpoint()
@@ -245,21 +245,6 @@ def test_what_a_killed_run_left_of_an_encoder_is_written_anew(run_folder: RunFol
     assert Encoder.load(str(run_folder.encoder_path), device="cpu").fingerprint == encoder.fingerprint
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "link"])
-def test_what_others_put_under_the_temporary_name_of_an_encoder_is_refused_and_stays(
-    run_folder: RunFolder, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "link").symlink_to("notes.txt")
-    (run_folder.path / ".encoder.tmp").mkdir()
-    (run_folder.path / ".encoder.tmp" / "config.json").write_text("{}")
-    (tmp_path / name).rename(run_folder.path / ".encoder.tmp" / name)
-    for refused in (run_folder.check, lambda: run_folder.save_encoder(tiny_encoder("bert"))):
-        with pytest.raises(ArtifactError, match=r"is in the way|is a link"):
-            refused()
-    assert names_in(run_folder.path / ".encoder.tmp") == sorted(["config.json", name])
-
-
 def test_results_of_an_evaluation_may_go_before_the_run_and_notes_lie_beside_it(
     run_folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -272,7 +257,7 @@ def test_results_of_an_evaluation_may_go_before_the_run_and_notes_lie_beside_it(
 
 def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "open", _refuse)
-    with pytest.raises(StorageError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left on device"):
         run_folder.log({"step": 1})
 
 
@@ -295,7 +280,7 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(encoder.model, "save_pretrained", refuse)
-        with pytest.raises(StorageError, match="No space left on device"):
+        with pytest.raises(OSError, match="No space left on device"):
             run_folder.save_encoder(encoder)
     assert (run_folder.encoder_path / "model.safetensors").read_bytes() == weights
     run_folder.save_encoder(encoder)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from index.files import CountingFile, storage_errors
-from npm.core.errors import SettingError, StorageError
+from npm.core.errors import SettingError
+from npm.core.files import NewFile
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.training import trainer as trainer_module
@@ -176,16 +176,15 @@ def test_a_full_disk_at_a_checkpoint_is_told_and_the_run_can_go_on(
     undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=6, **settings)
     undisturbed.train()
 
-    def write(file: CountingFile, data: bytes) -> int:
-        with storage_errors(file.path):
-            if file.path.name == "optimizer.safetensors" and "step-00000004" in str(file.path):
-                raise OSError(errno.ENOSPC, "No space left on device")
+    def write(file: NewFile, data: bytes) -> int:
+        if str(file.name).endswith("step-00000004.tmp/optimizer.safetensors"):
+            raise OSError(errno.ENOSPC, "No space left on device")
         return original(file, data)
 
-    original = CountingFile.write
+    original = NewFile.write
     with monkeypatch.context() as patch:
-        patch.setattr(CountingFile, "write", write)
-        with pytest.raises(StorageError, match="No space left on device"):
+        patch.setattr(NewFile, "write", write)
+        with pytest.raises(OSError, match="No space left on device"):
             toy_trainer(tmp_path / "run", max_steps=6, **settings).train()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
     trainer = toy_trainer(tmp_path / "run", max_steps=6, **settings)

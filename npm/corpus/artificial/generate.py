@@ -26,11 +26,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from index.files import json_bytes, replace_file, sha256_of_file, storage_errors
-from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, manifest_bytes, read_manifest, read_object
-from index.store import check_folder, refuse_changed
+from npm.core.artifact import MANIFEST_NAME, check_folder, folder_lock, manifest_bytes, read_manifest, refuse_changed
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
+from npm.core.files import json_bytes, read_object, replace_file, sha256_of_file
 from npm.core.settings import WHOLE, Bounds, CheckedSettings, PathList, PathText, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
@@ -171,8 +169,7 @@ def _begin(out: Path, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon
     """Make the folder, or see that it was made with the same settings; write what stands beside the texts."""
     if out.is_file() or (out.is_dir() and not (out / SETTINGS).is_file() and _visible(out)):
         raise ArtifactError(f"{out} holds something else; choose another folder")
-    with storage_errors(out):
-        (out / TEXTS).mkdir(parents=True, exist_ok=True)
+    (out / TEXTS).mkdir(parents=True, exist_ok=True)
     with folder_lock(out / SETTINGS, wait=True):
         if (out / SETTINGS).is_file():
             refuse_changed(record, read_object(out / SETTINGS, fix=AGAIN), where=out)

@@ -22,9 +22,9 @@ from typing import Annotated, Generic, TypeVar
 
 import numpy as np
 
-from index.manifest import read_object
 from index.settings import read_record
 from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.files import read_object
 from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.corpus.artificial.treebank import ROOT, Tree
 

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from index.manifest import read_object
 from index.settings import read_record
-from index.store import check_folder
+from npm.core.artifact import check_folder
 from npm.core.errors import ArtifactError
 from npm.core.figures import (
     NumberTable,
@@ -26,6 +25,7 @@ from npm.core.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.files import read_object
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, markdown_table, percent, terminal_table
 from npm.evaluation.results import EVALUATION_KIND, METRICS

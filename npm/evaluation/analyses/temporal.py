@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from index.files import check_writable, json_bytes, replace_file
-from index.manifest import read_object
-from index.store import refuse_changed
+from npm.core.artifact import refuse_changed
 from npm.core.errors import ArtifactError, SettingError
+from npm.core.files import check_writable, json_bytes, read_object, replace_file
 from npm.core.settings import parse_list
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import find_sources

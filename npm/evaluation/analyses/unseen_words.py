@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.files import digest_of
 from npm.core.errors import CorpusError
+from npm.core.files import digest_of
 from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT, Document, Progress, silent
 from npm.corpus.blocks import BlockSettings

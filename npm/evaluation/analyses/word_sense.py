@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import to_float32
-from index.files import digest_of
 from npm.core.errors import SettingError
+from npm.core.files import digest_of
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import Progress, silent
 from npm.corpus.conditions import matching_documents, parse_conditions

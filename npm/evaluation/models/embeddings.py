@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.files import digest_of
-from index.manifest import read_object
 from index.settings import read_record
 from npm.core.errors import CorpusError, named
 from npm.core.figures import (
@@ -38,6 +36,7 @@ from npm.core.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.files import digest_of, read_object
 from npm.core.types import Progress, silent
 from npm.evaluation.analyses.senses import principal_components
 from npm.evaluation.report import terminal_table

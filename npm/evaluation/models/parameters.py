@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from index.settings import read_record
-from index.store import check_folder
+from npm.core.artifact import check_folder
 from npm.core.errors import ArtifactError
 from npm.core.figures import (
     NumberTable,

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from index.files import sha256_of_file
 from npm.core.errors import CorpusError
+from npm.core.files import sha256_of_file
 from npm.corpus.readers import read_lines, read_rows
 from npm.evaluation.sts.correlation import SentencePairs
 

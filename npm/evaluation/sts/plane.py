@@ -11,9 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.manifest import read_object
 from index.settings import read_record
-from index.store import check_folder
+from npm.core.artifact import check_folder
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.figures import (
     NumberTable,
@@ -26,6 +25,7 @@ from npm.core.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.files import read_object
 from npm.evaluation.results import EVALUATION_KIND, METRICS
 from npm.evaluation.sts.evaluate import BEFORE_AND_AFTER
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.files import replace_file
 from npm.core.errors import CorpusError
+from npm.core.files import replace_file
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.readers import Row, read_rows
 from npm.evaluation.report import markdown_table

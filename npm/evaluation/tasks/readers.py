@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from index.manifest import read_object
 from npm.core.errors import CorpusError, SettingError, named
+from npm.core.files import read_object
 from npm.corpus.readers import Row, read_lines, read_records, read_rows
 from npm.corpus.sources import Source
 from npm.evaluation.tasks.document_conditions import is_iso_date

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from index.files import replace_file
+from npm.core.files import replace_file
 
 DATES = ("2019", "2022")
 LEAST_FACTS = 8

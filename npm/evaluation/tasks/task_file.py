@@ -14,8 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from index.files import sha256_of_bytes
 from npm.core.errors import SettingError, UserError, near
+from npm.core.files import sha256_of_bytes
 from npm.core.settings import settings_given
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.evaluation.tasks.data import OLD_ANSWERS, columns_of

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from index.files import sha256_of_bytes
 from npm.core.errors import SettingError
+from npm.core.files import sha256_of_bytes
 from npm.core.types import Progress, silent
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.tasks.task import ClosedMethod, Example, LabelPrediction, OpenMethod, Suite, Task, TaskScores

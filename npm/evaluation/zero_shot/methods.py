@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.manifest import MANIFEST_NAME
+from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import EncoderError, SettingError, unknown
 from npm.core.settings import changed_settings, settings_given
 from npm.core.types import MASK_TEXT

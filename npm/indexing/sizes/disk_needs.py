@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
+from npm.core.files import check_room, stored_bytes
 from npm.core.types import Block, Document
 from npm.corpus.addresses import StoredFile, file_size
 from npm.corpus.blocks import BlockPacker

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.files import CHUNK_BYTES, CountingFile, shown_bytes
 from index.lists import BATCH_BYTES, PART_BYTES
 from index.quantiser import CODEC_TRAIN_ROWS
 from npm.core.errors import CorpusError
+from npm.core.files import NewFile, sha256_of_file, shown_bytes, sync
 from npm.core.memory import PeakMemory, private_bytes, return_freed_memory
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import Block, BlockPacker
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
     from npm.models.encoder import Encoder
 
-WRITTEN_BYTES = 64 << 20
+WRITTEN_BYTES, PIECE_BYTES = 64 << 20, 16 << 20
 MOST_LISTS = 4096
 """Lists of the quantiser that is trained for the measurement."""
 LEAST_TRAIN_ROWS, CODED_ROWS, MERGED_SHARDS = 8192, 1 << 14, 16
@@ -401,12 +401,13 @@ def _merging_seconds_per_row(quantiser: Any, vectors: np.ndarray, folder: Path) 
 
 def _writing_seconds_per_byte(folder: Path) -> float:
     """Of hashing, writing and flushing a file in `folder`, which is removed again."""
-    path, piece = folder / "written", np.random.default_rng(0).bytes(CHUNK_BYTES)
+    path, piece = folder / "written", np.random.default_rng(0).bytes(PIECE_BYTES)
     started = time.perf_counter()
-    file = CountingFile(path)
-    for _ in range(WRITTEN_BYTES // CHUNK_BYTES):
-        file.write(piece)
-    file.close()
+    with NewFile(path) as file:
+        for _ in range(WRITTEN_BYTES // PIECE_BYTES):
+            file.write(piece)
+    sync(path)
+    sha256_of_file(path)
     seconds = time.perf_counter() - started
     path.unlink()
     return seconds / WRITTEN_BYTES

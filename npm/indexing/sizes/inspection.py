@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
-from index.manifest import MANIFEST_NAME, damaged, read_any_manifest, read_manifest
 from index.quantiser import QUANTISER_KIND, TRAINED_FILE
-from index.settings import SearchTier, read_record
+from index.settings import SearchTier
 from index.sign_codes import EXACT_ROWS
-from index.store import verify_folder
-from npm.core.errors import ArtifactError
+from npm.core.artifact import MANIFEST_NAME, read_as, read_manifest, verify_folder
+from npm.core.errors import ArtifactError, damaged
 from npm.corpus.store import BlockStore
 from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
@@ -103,7 +102,7 @@ def footprint(generation: Generation) -> Footprint:
 
 def file_sizes(folder: Path) -> dict[Path, int]:
     """The bytes of every file of `folder` and of the folders that its manifest names, manifests among them."""
-    manifest = read_any_manifest(folder)
+    manifest = read_manifest(folder)
     sizes = {folder / name: record.bytes for name, record in manifest.files.items()}
     sizes[folder / MANIFEST_NAME] = _manifest_bytes(folder)
     for name in manifest.parts:
@@ -146,12 +145,12 @@ def _search_bytes(generation: Generation) -> dict[str, int]:
     if whole := sum(size for path, size in sizes.items() if path.name == FAISS_FILE):
         return {"search index": whole}
     if generation.quantiser is None:
-        raise damaged(generation.folder / MANIFEST_NAME, "a quantiser, as inverted lists have one", "none")
+        raise damaged(generation.folder / MANIFEST_NAME, "inverted lists without a quantizer")
     quantiser = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
     lists = sum(size for path, size in sizes.items() if path.name == LISTS_FILE)
     partitions = partitions_of(generation)  # each has all lists, and in this process a quantiser of its own
     first = partitions[0].folder
-    parts = [read_any_manifest(first / name) for name in read_manifest(first, kind=SEARCH_KIND).parts]
+    parts = [read_manifest(first / name) for name in read_manifest(first, kind=SEARCH_KIND).parts]
     list_count = max((part.settings.typed("stop_list", Count) for part in parts), default=0)
     return {
         "codes": lists - ID_BYTES * rows,
@@ -270,9 +269,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         kept_fields=tuple(manifest.kept_fields),
         encoder=dict(settings["encoder"]),
         encoder_inside=ENCODER_FOLDER in manifest.parts,
-        versions=read_record(
-            dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"
-        ),
+        versions=read_as(dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"),
         made_with={name: settings[name] for name in MADE_BY_SETTINGS},
         pruning=_pruning(generation),
         tier=str(search["tier"]),

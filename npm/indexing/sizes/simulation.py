@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from index.files import shown_bytes
+from npm.core.files import shown_bytes
 from npm.indexing.settings import EstimateSettings
 
 HOUR_SECONDS = 3600.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from index.files import json_bytes, made_parents, replace_file, storage_errors
 from npm.core.errors import ArtifactError
+from npm.core.files import json_bytes, replace_file
 from npm.models.edits.schemes import generator_of
 from npm.models.edits.scopes import Family, family_of, names_in
 from npm.models.edits.settings import Scope
@@ -123,11 +123,9 @@ def check_new_folder(out: Path) -> None:
 def write_checkpoint(encoder: Encoder, out: Path, record: Mapping[str, Any]) -> None:
     """Write an edited encoder and its record as the folder `out`, whole or not at all. Raises StorageError."""
     temporary = out.with_name(f".{out.name}.tmp")
-    with storage_errors(out, temporary), made_parents(out):
-        if temporary.is_dir() and not temporary.is_symlink():  # of an edit that was killed
-            shutil.rmtree(temporary)
-        encoder.save(temporary)
-        replace_file(temporary / RECORD, json_bytes(record))
-        if out.is_dir():
-            out.rmdir()
-        temporary.rename(out)
+    shutil.rmtree(temporary, ignore_errors=True)  # of an edit that was killed
+    encoder.save(temporary)
+    replace_file(temporary / RECORD, json_bytes(record))
+    if out.is_dir():
+        out.rmdir()
+    temporary.rename(out)

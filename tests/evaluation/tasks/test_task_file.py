@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from index.files import sha256_of_bytes
 from npm.core.errors import SettingError
+from npm.core.files import sha256_of_bytes
 from npm.evaluation.tasks.prompts import parse_template
 from npm.evaluation.tasks.task import (
     Calibration,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.manifest import read_any_manifest
 from index.settings import SearchSettings, SearchTier
+from npm.core.artifact import read_manifest
 from npm.core.errors import CorpusError, SettingError
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
@@ -42,7 +42,7 @@ def small_measurements() -> Iterator[None]:
     """Tests look at what is reckoned from a measurement, not at how good it is."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(estimate_module, "WRITTEN_BYTES", 1 << 20)
-        patched.setattr(estimate_module, "CHUNK_BYTES", 1 << 20)
+        patched.setattr(estimate_module, "PIECE_BYTES", 1 << 20)
         patched.setattr(estimate_module, "LEAST_TRAIN_ROWS", 512)
         patched.setattr(estimate_module, "CODED_ROWS", 256)
         yield
@@ -218,7 +218,7 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     assert (estimate.documents, estimate.tokens, estimate.rows) == tuple(
         counts[name] for name in ("documents", "tokens", "rows")
     )
-    searched = read_any_manifest(Generation.read(tmp_path / "index").search).settings
+    searched = read_manifest(Generation.read(tmp_path / "index").search).settings
     assert estimate.tier == " ".join(searched[name] for name in ("tier", "factory") if name in searched)
     found = part_bytes(tmp_path / "index")
     for needs in estimate.stages:

@@ -1,0 +1,476 @@
+"""Artifacts: folders of files on disk, written completely or not at all, with a manifest that reveals damage.
+
+An artifact is written as `.NAME.tmp`, every file is flushed to the disk, the manifest comes last, and one rename makes
+it visible. So a folder with its final name is complete, and what a killed process leaves is a temporary folder that the
+next writer removes. Writers hold the lock `.NAME.lock`. Nothing written here has a time, host, process id or absolute
+path: the same input gives the same bytes. Removed is only what a manifest of ours names, or what has a temporary name.
+
+A manifest may come from anybody: its names are plain ones below its own folder, and links are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from pydantic import Field, TypeAdapter, ValidationError
+
+from npm.core.errors import ArtifactError, UserError, damaged, named
+from npm.core.files import (
+    ArrayStream,
+    NewFile,
+    digest_of,
+    json_bytes,
+    name_file,
+    replace_file,
+    sha256_of_file,
+    stored_dtype,
+    sync,
+)
+
+FORMAT_VERSION = 3
+MANIFEST_NAME = "manifest.json"
+HASHED_AT_OPENING_BYTES = 64 << 20
+"""Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
+NUMBERED = re.compile(r"[0-9a-f]{1,16}")
+"""Shards and parts: what a folder contains before it has a manifest."""
+OTHER_SETTINGS = "choose another folder, repeat the settings of before, or remove this folder"
+_HEADERS = threading.Lock()
+
+FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
+PartName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*(/[^./\\\x00][^/\\\x00]*)*$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size and hash of a file."""
+
+    bytes: Annotated[int, Field(ge=0, lt=2**63)]
+    sha256: Digest
+
+
+class RecordedSettings(dict[str, Any]):
+    """Settings that made a folder. Reading one that its manifest does not record raises ArtifactError."""
+
+    def __init__(self, settings: Mapping[str, Any], *, file: Path, prefix: str = "") -> None:
+        inner = {
+            name: RecordedSettings(value, file=file, prefix=f"{prefix}{name}.") if isinstance(value, Mapping) else value
+            for name, value in settings.items()
+        }
+        super().__init__(inner)
+        self.file, self._prefix = file, prefix
+
+    def typed(self, name: str, hint: Any) -> Any:
+        """The setting `name`, which may be dotted, as the type `hint`. Raises ArtifactError for any other value."""
+        value: Any = self
+        for key in name.split("."):
+            value = value[key] if isinstance(value, dict) else None
+        return read_as(hint, value, file=self.file, key=self._prefix + name)
+
+    def __missing__(self, name: str) -> Any:
+        raise ArtifactError(
+            f"{self.file} was written by another version of this program, without {self._prefix}{name}; build it again"
+        )
+
+
+def read_as(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
+    """The JSON `value` of `key` in `file` as the type `hint`. Raises ArtifactError for any other value."""
+    try:
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, (key, *first["loc"]))).strip(".")
+        raise damaged(file, f"{place}: {first['msg']}, got {first['input']!r:.80}") from None
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of a folder; `digest` is the SHA-256 of everything else in it."""
+
+    kind: str
+    settings: RecordedSettings
+    files: dict[str, FileRecord]
+    parts: dict[str, str]
+    digest: str
+
+    def file(self, name: str) -> FileRecord:
+        """The record of the file `name`; raises ArtifactError if there is none."""
+        if (record := self.files.get(name)) is None:
+            raise damaged(self.settings.file, f"it does not name the file {name}")
+        return record
+
+
+def manifest_bytes(kind: str, settings: Mapping[str, Any], files: Mapping[str, Any], parts: Mapping[str, str]) -> bytes:
+    """The content of a manifest, its digest included."""
+    content = {
+        "kind": kind,
+        "format_version": FORMAT_VERSION,
+        "settings": dict(settings),
+        "files": dict(files),
+        "parts": dict(parts),
+    }
+    return json_bytes({**content, "digest": digest_of(content)})
+
+
+def read_manifest(folder: Path, *, kind: str | None = None) -> Manifest:
+    """The manifest of a folder, its own digest checked.
+
+    Raises ArtifactError if the folder or its manifest is missing, the manifest is damaged, of another kind than `kind`,
+    or written by another version.
+    """
+    file = folder / MANIFEST_NAME
+    refuse_link(file)
+    if not folder.is_dir():
+        raise ArtifactError(f"no folder {folder}: check the path, or build it first")
+    if not file.is_file():
+        raise ArtifactError(f"{folder} has no {MANIFEST_NAME}: its build did not finish; run the same command again")
+    manifest = parsed_manifest(file.read_bytes(), file)
+    if kind not in (None, manifest.kind):
+        raise ArtifactError(f"{folder} must be a folder of kind {kind!r}, got {manifest.kind!r}")
+    return manifest
+
+
+def parsed_manifest(data: bytes, file: Path) -> Manifest:
+    """The manifest that is the content of `file`; raises ArtifactError as `read_manifest` does."""
+    try:
+        content = json.loads(data)
+        version, digest = content["format_version"], content.pop("digest")
+        is_damaged = digest_of(content) != digest
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(
+            f"{file} is damaged, or not a manifest of this program: {error!r}; check the path"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{file.parent} was written by another version of this program: expected format {FORMAT_VERSION}, "
+            f"got {version}; build it again, or install the version that wrote it"
+        )
+    if is_damaged:
+        raise damaged(file, f"its content does not have the digest {digest}")
+    try:
+        hints = {"kind": str, "files": dict[FileName, FileRecord], "parts": dict[PartName, Digest]}
+        read = {name: read_as(hint, content.get(name), file=file, key=name) for name, hint in hints.items()}
+        settings = RecordedSettings(
+            read_as(dict[str, Any], content.get("settings"), file=file, key="settings"), file=file
+        )
+    except RecursionError as error:
+        raise damaged(file, "a value is nested too deeply") from error
+    return Manifest(settings=settings, digest=digest, **read)
+
+
+def refuse_link(path: Path) -> None:
+    """Raise ArtifactError for a link inside an artifact: it may lead anywhere."""
+    if path.is_symlink():
+        raise ArtifactError(f"{path} is a link to {path.readlink()}: put what it leads to in its place")
+
+
+def part_folder(folder: Path, name: str) -> Path:
+    """The part `name`, such as segments/00000/corpus, of a folder; raises ArtifactError if a link is on the way."""
+    for part in accumulate(name.split("/"), "{}/{}".format):
+        refuse_link(folder / part)
+    return folder / name
+
+
+class FolderWriter:
+    """Writes the files of one artifact; made by `write_folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: list[NewFile] = []
+        self._streams: list[ArrayStream] = []
+
+    def open_binary(self, name: str) -> NewFile:
+        """A new file of exactly this name, to `write` bytes to."""
+        file = NewFile(self.folder / name)
+        self._files.append(file)
+        return file
+
+    def stream_array(
+        self, name: str, dtype: np.dtype | type | str, trailing_shape: tuple[int, ...] = ()
+    ) -> ArrayStream:
+        """A stream of rows into `name`.npy."""
+        stream = ArrayStream(self.open_binary(f"{name}.npy"), stored_dtype(dtype), tuple(trailing_shape))
+        self._streams.append(stream)
+        return stream
+
+    def write_array(self, name: str, array: np.ndarray) -> None:
+        """Write `array` as `name`.npy."""
+        with NewFile(self.folder / f"{name}.npy") as file:
+            np.lib.format.write_array(file, array.astype(stored_dtype(array.dtype), order="C", copy=False), (1, 0))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON value as `name`.json, keys sorted."""
+        self.open_binary(f"{name}.json").write(json_bytes(value))
+
+    def finish(self) -> dict[str, FileRecord]:
+        """Close every file; returns the records of all files in the folder."""
+        for stream in self._streams:
+            stream.close()
+        for file in self._files:
+            file.close()
+        paths = sorted(self.folder.iterdir())
+        for path in paths:
+            sync(path)
+        return {path.name: FileRecord(path.stat().st_size, sha256_of_file(path)) for path in paths}
+
+    def abandon(self) -> None:
+        """Close every file whatever its content."""
+        for file in self._files:
+            with suppress(OSError):
+                file.close()
+
+
+@contextmanager
+def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Iterator[FolderWriter]:
+    """Write an artifact completely or not at all: yields a `FolderWriter` on `.NAME.tmp`, renamed to `path` at the end.
+
+    An exception removes the temporary folder and leaves `path` as it was. Raises ArtifactError if `path` exists or
+    another process is writing it.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with folder_lock(path):
+        if path.exists():
+            raise ArtifactError(f"{path} exists already: choose another path, or remove it")
+        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process; a link is not followed
+        temporary.mkdir()
+        writer = FolderWriter(temporary)
+        try:
+            yield writer
+            files = {name: asdict(record) for name, record in writer.finish().items()}
+            replace_file(temporary / MANIFEST_NAME, manifest_bytes(kind, settings, files, {}))
+            temporary.rename(path)
+            sync(path.parent)
+        except BaseException as error:
+            writer.abandon()
+            shutil.rmtree(temporary, ignore_errors=True)
+            name_file(error, path)
+            raise
+
+
+def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], parts: Mapping[str, str] = {}) -> Manifest:
+    """Write the manifest of an artifact made of other artifacts, as the last step of its build; replaces an older one.
+
+    `parts` has the manifest digest of each part, by its path relative to `folder`. Jobs that write it at the same
+    moment do so one after the other.
+    """
+    with folder_lock(folder / MANIFEST_NAME, wait=True):
+        replace_file(folder / MANIFEST_NAME, manifest_bytes(kind, settings, {}, parts))
+    return read_manifest(folder, kind=kind)
+
+
+def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest:
+    """Check what can be checked fast: manifest, sizes, array headers, and the hashes of files under 64 MB.
+
+    `hash_all` hashes larger files too: for callers that go on to read them completely, as exact search does. The
+    manifests of parts must be those that were recorded; their files are checked where the parts are opened. Raises
+    ArtifactError on the first fault.
+    """
+    manifest = read_manifest(folder, kind=kind)
+    check_files(folder, manifest, hashed=lambda _, record: hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
+    for name, digest in manifest.parts.items():
+        check_part(part_folder(folder, name), digest)
+    return manifest
+
+
+def verify_folder(
+    folder: Path, kind: str, progress: Callable[[str, int], None] | None = None, *, hash_all: bool = True
+) -> Manifest:
+    """Read and check every byte of a folder and of its parts; without `hash_all` manifests, sizes and headers alone.
+
+    `progress(name, bytes)` is called after each file. Raises ArtifactError on the first fault.
+    """
+    manifest = read_manifest(folder, kind=kind)
+    for name, record in manifest.files.items():
+        _check_file(folder / name, record, hashed=hash_all)
+        if progress is not None:
+            progress(name, record.bytes)
+    for name, digest in manifest.parts.items():
+        part = check_part(part_folder(folder, name), digest)
+        verify_folder(folder / name, part.kind, progress, hash_all=hash_all)
+    return manifest
+
+
+def check_files(folder: Path, manifest: Manifest, *, hashed: Callable[[str, FileRecord], bool]) -> None:
+    """Check sizes and array headers of the files of a folder, and the hashes of those that `hashed` chooses."""
+    for name, record in manifest.files.items():
+        _check_file(folder / name, record, hashed=hashed(name, record))
+
+
+def check_part(folder: Path, digest: str) -> Manifest:
+    """The manifest of a part that another manifest names; raises ArtifactError unless it has this digest."""
+    manifest = read_manifest(folder)
+    if manifest.digest != digest:
+        raise damaged(folder / MANIFEST_NAME, f"digest {manifest.digest}, from another build, instead of {digest}")
+    return manifest
+
+
+def _check_file(path: Path, record: FileRecord, *, hashed: bool) -> None:
+    refuse_link(path)
+    if not path.is_file():
+        raise damaged(path, "it is missing")
+    if (size := path.stat().st_size) != record.bytes:
+        raise damaged(path, f"{size} bytes instead of {record.bytes}")
+    if hashed and (sha256 := sha256_of_file(path)) != record.sha256:
+        raise damaged(path, f"SHA-256 {sha256} instead of {record.sha256}")
+    if path.suffix == ".npy":
+        try:
+            array = open_array(path.parent, path.stem)
+        except (ValueError, SyntaxError, OSError) as error:
+            raise damaged(path, str(error)) from error
+        if array.offset + array.nbytes != record.bytes:
+            raise damaged(path, f"its header does not fit {record.bytes} bytes")
+
+
+@cache
+def _allow_many_files() -> None:
+    """Let this process open as many files as the system's hard limit allows: every mapped array takes one."""
+    with suppress(ValueError, OSError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def open_array(folder: Path, name: str) -> np.memmap:
+    """The array `name`.npy of a checked folder, memory-mapped and read-only."""
+    _allow_many_files()
+    # numpy parses the header as Python, which in CPython 3.11 fails now and then ("AST constructor recursion depth
+    # mismatch") where threads parse at once and a finalizer runs between. Of a Path numpy would resolve all folders.
+    with _HEADERS:
+        array: np.memmap = np.load(f"{folder}/{name}.npy", mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def finished_folder(
+    folder: Path, *, kind: str, settings: Mapping[str, Any], fix: str = OTHER_SETTINGS
+) -> Manifest | None:
+    """The manifest of a folder finished with exactly `settings`; None if there is none yet.
+
+    Raises ArtifactError if it was made with others, naming those that differ, or is damaged.
+    """
+    if not (folder / MANIFEST_NAME).is_file():
+        return None
+    refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder, fix=fix)
+    return check_folder(folder, kind=kind)
+
+
+def refuse_changed(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    *,
+    where: Path,
+    problem: str | None = None,
+    fix: str = OTHER_SETTINGS,
+    error: type[UserError] = ArtifactError,
+) -> None:
+    """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
+    ours, theirs = _flat(expected), _flat(got)
+    if names := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+        problem = problem or f"{where} was made from something else, or with other settings"
+        shown = []
+        for flat in (ours, theirs):
+            values = [flat.get(name, "not recorded").strip('"') for name in names]
+            shown.append(named([f"{name}={value:.120}" for name, value in zip(names, values, strict=True)], most=5))
+        raise error(f"{problem}: expected {shown[0]}, got {shown[1]}; {fix}")
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A record by dotted name, its values as JSON."""
+    flat: dict[str, str] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = json.dumps(value, sort_keys=True)
+    return flat
+
+
+@contextmanager
+def folder_lock(folder: Path, *, wait: bool = False, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock file `.NAME.lock` beside `folder`; the thread that holds it may take it again.
+
+    With `wait` the call waits until the lock is free, and `on_wait()` is called once before; otherwise it raises
+    ArtifactError. The system drops the lock of a process that ends in whatever way.
+    """
+    path = _lock_path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, is_singleton=True)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            raise ArtifactError(f"another process is writing {folder}: wait until it ends, or stop it") from None
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:  # removed while it is held: who has opened it meanwhile sees that, and tries again
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _lock_path(folder: Path) -> Path:
+    folder = folder.resolve()
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def clear_locks(folder: Path) -> None:
+    """Remove the lock files, which are empty, that killed processes left beside and in `folder`."""
+    for path in (_lock_path(folder), *folder.rglob(".*.lock")):
+        with suppress(OSError):  # a Timeout is one
+            if path.lstat().st_size == 0:
+                with FileLock(path, timeout=0):
+                    path.unlink()
+
+
+def remove(folder: Path, *, also: Collection[str] = ()) -> None:
+    """Remove an artifact: the files and parts that its manifest names, and temporary names of ours.
+
+    `also` are names of files or parts that are ours without a manifest to say so; of a folder without a manifest so are
+    numbered parts. What anybody else put there stays, and so do the folders around it. A link is removed itself, and
+    what it leads to stays. The manifest goes last, so that what a kill leaves can still be told apart.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+    if not folder.is_dir():
+        return
+    try:
+        manifest = read_manifest(folder)
+        names = {*also, *manifest.files, *manifest.parts}
+    except ArtifactError:
+        names = {*also, *(path.name for path in folder.iterdir() if NUMBERED.fullmatch(path.name))}
+    for path in folder.iterdir():
+        left = re.fullmatch(r"\.(.+)\.(tmp|lock)", path.name)
+        if left and (left[1] in names or left[1] == MANIFEST_NAME or NUMBERED.fullmatch(left[1])):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    for name in (*sorted(names), MANIFEST_NAME):
+        with suppress(ArtifactError, OSError):  # a link on the way, a folder that holds something of somebody else's
+            path = part_folder(folder, name)
+            if path.is_dir():
+                remove(path, also=also)
+            else:
+                path.unlink(missing_ok=True)
+            for above in path.parents[: name.count("/")]:
+                above.rmdir()
+    with suppress(OSError):
+        folder.rmdir()

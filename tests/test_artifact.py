@@ -1,0 +1,556 @@
+"""Artifacts: written completely or not at all, the same bytes for the same input, damage told, one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.core import artifact
+from npm.core.artifact import (
+    check_folder,
+    clear_locks,
+    finished_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    remove,
+    verify_folder,
+    write_folder,
+    write_manifest,
+)
+from npm.core.errors import ArtifactError
+from npm.core.files import NewFile, replace_file, sha256_of_bytes, sha256_of_file
+from tests.helpers.sample_folders import MATRIX, flip_byte, rewrite_manifest, write_sample
+
+FORK = multiprocessing.get_context("fork")
+
+
+def test_a_written_folder_reads_back(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "deep" / "folder")
+    manifest = check_folder(folder, kind="sample")
+    assert manifest.settings == {"seed": 7, "name": "Reykjavík"}
+    assert sorted(manifest.files) == ["matrix.npy", "raw.bin", "stream.npy", "words.json"]
+    np.testing.assert_array_equal(open_array(folder, "matrix"), MATRIX)
+    np.testing.assert_array_equal(open_array(folder, "stream"), [[1, 2], [3, 4], [5, 6]])
+    assert json.loads((folder / "words.json").read_text(encoding="utf-8")) == {"a": [1, 2], "b": "ö"}
+    assert manifest.files["raw.bin"].sha256 == sha256_of_bytes(b"any bytes")
+    for name, record in manifest.files.items():
+        assert (record.sha256, record.bytes) == (sha256_of_file(folder / name), (folder / name).stat().st_size)
+    assert [path.name for path in folder.parent.iterdir()] == ["folder"]
+
+
+def test_an_opened_array_is_memory_mapped_and_cannot_be_written(tmp_path: Path) -> None:
+    array = open_array(write_sample(tmp_path / "folder"), "matrix")
+    assert isinstance(array, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0, 0] = 1
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = write_sample(tmp_path / "first"), write_sample(tmp_path / "elsewhere" / "second")
+    names = sorted(path.name for path in first.iterdir())
+    assert names == sorted(path.name for path in second.iterdir())
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_a_streamed_array_has_the_bytes_of_a_written_one(tmp_path: Path) -> None:
+    with write_folder(tmp_path / "folder", kind="sample", settings={}) as writer:
+        writer.write_array("written", MATRIX)
+        stream = writer.stream_array("streamed", np.float32, (3,))
+        stream.append(MATRIX[:1])
+        stream.append(MATRIX[1:])
+    files = check_folder(tmp_path / "folder", kind="sample").files
+    assert files["streamed.npy"] == files["written.npy"]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((0, 5), dtype=np.float16),
+        np.int64(3) * np.ones((), dtype=np.int64),
+        np.array([True, False]),
+        MATRIX.T,
+        MATRIX.astype(">f4"),
+        MATRIX[::2, ::-1],
+    ],
+    ids=["empty", "scalar", "bool", "transposed", "big-endian", "strided"],
+)
+def test_arrays_of_any_layout_keep_shape_and_values(tmp_path: Path, array: np.ndarray) -> None:
+    with write_folder(tmp_path / "folder", kind="sample", settings={}) as writer:
+        writer.write_array("array", array)
+    check_folder(tmp_path / "folder", kind="sample")
+    stored = open_array(tmp_path / "folder", "array")
+    assert stored.dtype == array.dtype.newbyteorder("<")
+    assert stored.shape == array.shape
+    np.testing.assert_array_equal(stored, array)
+
+
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_in_the_middle_leaves_nothing(tmp_path: Path, stop: type[BaseException]) -> None:
+    with pytest.raises(stop), write_folder(tmp_path / "folder", kind="sample", settings={}) as writer:
+        writer.write_array("matrix", MATRIX)
+        writer.stream_array("open", np.float32, (3,)).append(MATRIX)
+        raise stop
+    with pytest.raises(TypeError, match="object"), write_folder(tmp_path / "f", kind="k", settings={}) as writer:
+        writer.write_array("objects", np.array([{}, None]))
+    with pytest.raises(ValueError, match="expected uint8"), write_folder(tmp_path / "f", kind="k", settings={}) as w:
+        w.stream_array("bytes", np.uint8).append(np.array([300], dtype=np.int64))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_reaches_the_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut may leave the name of a folder that lacks files, or a build that says done and is gone."""
+    done: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def renamed(self: Path, target: Path) -> Path:
+        done.append(f"{self.name} -> {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    folder = write_sample(tmp_path / "folder")
+    *files, manifest, before, name, after = done
+    assert sorted(files) == sorted(path.name for path in folder.iterdir() if path.name != "manifest.json")
+    assert (manifest, before) == (".manifest.json.tmp", ".folder.tmp")
+    assert (name, after) == (".folder.tmp -> folder", tmp_path.name)
+    done.clear()
+    write_manifest(tmp_path, kind="whole", settings={})
+    assert done == [".manifest.json.tmp", tmp_path.name]
+
+
+@pytest.mark.parametrize("name", [".manifest.json.tmp", ".manifest.json.lock"])
+def test_a_link_under_a_name_that_is_written_is_not_written_through(tmp_path: Path, name: str) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "folder"
+    folder.mkdir()
+    theirs.write_text("precious")
+    (folder / name).symlink_to(theirs)
+    with suppress(OSError):
+        write_manifest(folder, kind="whole", settings={})
+    assert theirs.read_text() == "precious"
+
+
+def test_an_existing_folder_is_never_overwritten(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    before = (folder / "manifest.json").read_bytes()
+    with pytest.raises(ArtifactError, match="exists already"):
+        write_sample(folder)
+    assert (folder / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("writes_before", [0, 1, 3])
+def test_a_refused_write_names_the_folder_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: int
+) -> None:
+    old = write_manifest(tmp_path / "whole", kind="whole", settings={"n": 1})
+    written: list[int] = []
+    real_write = NewFile.write
+
+    def write(self: NewFile, data: bytes) -> int:
+        if len(written) == writes_before:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(len(data))
+        return real_write(self, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NewFile, "write", write)
+        with pytest.raises(OSError, match="No space left") as caught:
+            write_sample(tmp_path / "folder")
+        assert caught.value.filename.startswith(str(tmp_path))
+        with pytest.raises(OSError, match="No space left"):
+            write_manifest(tmp_path / "whole", kind="whole", settings={"n": 2})
+    assert read_manifest(tmp_path / "whole", kind="whole") == old
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["manifest.json", "whole"]
+
+
+def test_a_really_full_disk_is_told(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    (tmp_path / ".file.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"), Path("/dev/full").open("wb") as file:
+        file.write(bytes(1 << 20))
+    replace_file(tmp_path / "file", b"x")
+    assert (tmp_path / "file").read_bytes() == b"x"
+
+
+# Damage
+
+
+@pytest.mark.parametrize("name", ["matrix.npy", "raw.bin", "stream.npy", "words.json"])
+@pytest.mark.parametrize("check", ["open", "verify"])
+def test_a_flipped_byte_is_refused_with_both_hashes(tmp_path: Path, name: str, check: str) -> None:
+    folder = write_sample(tmp_path / "folder")
+    recorded = read_manifest(folder).files[name].sha256
+    flip_byte(folder / name, -1)
+    with pytest.raises(ArtifactError, match=f"{name}.*{sha256_of_file(folder / name)} instead of {recorded}"):
+        check_folder(folder, kind="sample") if check == "open" else verify_folder(folder, "sample")
+
+
+def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    good = (folder / "manifest.json").read_bytes()
+    for position in range(len(good)):
+        if good[position : position + 1].isspace():
+            continue  # between values, another space means the same
+        flip_byte(folder / "manifest.json", position)
+        with pytest.raises(ArtifactError):
+            read_manifest(folder, kind="sample")
+        (folder / "manifest.json").write_bytes(good)
+
+
+def test_a_truncated_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    os.truncate(folder / "matrix.npy", 150)
+    with pytest.raises(ArtifactError, match=r"matrix\.npy is damaged: 150 bytes instead of 176"):
+        check_folder(folder, kind="sample")
+    (folder / "matrix.npy").unlink()
+    with pytest.raises(ArtifactError, match=r"matrix\.npy is damaged: it is missing"):
+        check_folder(folder, kind="sample")
+
+
+def test_large_files_are_hashed_by_verify_and_where_they_are_read_whole_but_their_headers_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact, "HASHED_AT_OPENING_BYTES", 100)
+    folder = write_sample(tmp_path / "folder")
+    flip_byte(folder / "matrix.npy", -1)
+    check_folder(folder, kind="sample")
+    with pytest.raises(ArtifactError, match="damaged"):
+        check_folder(folder, kind="sample", hash_all=True)
+    with pytest.raises(ArtifactError, match="damaged"):
+        verify_folder(folder, "sample")
+    data = (folder / "matrix.npy").read_bytes()
+    for header in (data.replace(b"(4, 3)", b"(3, 3)"), b"\x00" + data[1:]):
+        (folder / "matrix.npy").write_bytes(header)
+        with pytest.raises(ArtifactError, match="damaged"):
+            check_folder(folder, kind="sample")
+
+
+def test_missing_unfinished_foreign_and_other_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no folder"):
+        read_manifest(tmp_path / "nowhere")
+    (tmp_path / "unfinished").mkdir()
+    with pytest.raises(ArtifactError, match=r"no manifest\.json: its build did not finish"):
+        read_manifest(tmp_path / "unfinished")
+    folder = write_sample(tmp_path / "folder")
+    with pytest.raises(ArtifactError, match="'search', got 'sample'"):
+        read_manifest(folder, kind="search")
+    for version in (99, 1, "2"):
+        rewrite_manifest(folder, format_version=version)
+        with pytest.raises(ArtifactError, match=f"another version.*got {version}"):
+            read_manifest(folder)
+    for text in ("[1]", "{", "\udcff", "{}", '{"manifest_version": 3, "name": "A browser extension"}', "[" * 10**5):
+        (folder / "manifest.json").write_text(text, errors="surrogateescape")
+        with pytest.raises(ArtifactError, match="not a manifest of this program"):
+            read_manifest(folder)
+
+
+@pytest.mark.parametrize("name", ["../theirs/raw.bin", "/etc/passwd", ".hidden", "a/b", "a\\b", "", "x\0"])
+def test_names_that_lead_out_of_the_folder_are_refused_and_reach_nothing(tmp_path: Path, name: str) -> None:
+    theirs = write_sample(tmp_path / "theirs")
+    for change in ({"files": {name: {"bytes": 9, "sha256": "0" * 64}}}, {"parts": {f"a/../{name}": "0" * 64}}):
+        folder = write_sample(tmp_path / "folder")
+        rewrite_manifest(folder, **change)
+        with pytest.raises(ArtifactError, match="damaged"):
+            read_manifest(folder)
+        remove(folder)
+        assert len(list(theirs.iterdir())) == 5
+        shutil.rmtree(folder)
+
+
+def test_a_link_inside_a_folder_is_refused(tmp_path: Path) -> None:
+    theirs, folder = write_sample(tmp_path / "theirs"), write_sample(tmp_path / "whole" / "a" / "b")
+    write_manifest(tmp_path / "whole", kind="whole", settings={}, parts={"a/b": read_manifest(folder).digest})
+    (folder / "raw.bin").unlink()
+    (folder / "raw.bin").symlink_to(theirs / "raw.bin")
+    with pytest.raises(ArtifactError, match=r"raw\.bin is a link to"):
+        verify_folder(tmp_path / "whole", "whole")
+    shutil.rmtree(tmp_path / "whole" / "a")
+    (tmp_path / "b").symlink_to(theirs)
+    (tmp_path / "whole" / "a").symlink_to(tmp_path)
+    with pytest.raises(ArtifactError, match="a is a link to"):
+        check_folder(tmp_path / "whole", kind="whole")
+
+
+def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:
+    parts = {name: read_manifest(write_sample(tmp_path / "whole" / name)).digest for name in ("a", "b")}
+    manifest = write_manifest(tmp_path / "whole", kind="whole", settings={"n": 2}, parts=parts)
+    assert manifest == check_folder(tmp_path / "whole", kind="whole")
+    read: dict[str, int] = {}
+    verify_folder(tmp_path / "whole", "whole", lambda name, count: read.update({name: read.get(name, 0) + count}))
+    assert read == {"matrix.npy": 2 * 176, "raw.bin": 2 * 9, "stream.npy": 2 * 140, "words.json": 2 * 36}
+
+    flip_byte(tmp_path / "whole" / "b" / "raw.bin", 0)
+    with pytest.raises(ArtifactError, match=r"raw\.bin is damaged"):
+        verify_folder(tmp_path / "whole", "whole")
+    rewrite_manifest(tmp_path / "whole" / "b", settings={"seed": 8})
+    with pytest.raises(ArtifactError, match=r"damaged.*another build"):
+        check_folder(tmp_path / "whole", kind="whole")
+    shutil.rmtree(tmp_path / "whole" / "a")
+    with pytest.raises(ArtifactError, match="no folder"):
+        check_folder(tmp_path / "whole", kind="whole")
+
+
+def test_settings_are_read_by_type_and_named_in_full(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    rewrite_manifest(folder, settings={"seed": 7, "search": {"tier": "exact", "lists": {}, "share": 1}})
+    settings = read_manifest(folder).settings
+    assert settings.typed("search.tier", str | None) == "exact" and settings.typed("search.share", float) == 1.0
+    assert settings.get("name") is None and "name" not in settings
+    for asked in (lambda: settings["search"]["lists"]["count"], lambda: settings.typed("search.lists.count", int)):
+        with pytest.raises(ArtifactError, match=r"another version of this program, without search\.lists\.count;"):
+            asked()
+    for name, hint in (("search.tier", int), ("seed", str), ("search.lists", list[int]), ("search.share", bool)):
+        with pytest.raises(ArtifactError, match=rf"damaged: {name}: Input should be .*, got"):
+            settings.typed(name, hint)
+
+
+def test_a_folder_made_with_other_settings_is_refused_by_what_differs(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    assert finished_folder(tmp_path / "other", kind="sample", settings={}) is None
+    assert finished_folder(folder, kind="sample", settings={"seed": 7, "name": "Reykjavík"}) is not None
+    with pytest.raises(ArtifactError, match=r"folder was made from something else.*: expected seed=8, got seed=7;"):
+        finished_folder(folder, kind="sample", settings={"seed": 8, "name": "Reykjavík"})
+
+
+class Garbage:
+    """In a cycle, with a finaliser of Python: it runs wherever the collector finds it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        """Give other threads their turn."""
+        for _ in range(50):
+            pass
+
+
+def test_threads_open_arrays_at_the_same_time(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    errors: list[BaseException] = []
+
+    def opens(depth: int) -> None:
+        if depth:
+            opens(depth - 1)
+            return
+        for _ in range(1500):
+            Garbage()
+            try:
+                open_array(folder, "matrix")
+            except BaseException as error:
+                errors.append(error)
+
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        sys.setswitchinterval(1e-6)
+        gc.set_threshold(15)
+        threads = [threading.Thread(target=opens, args=(5 * number,)) for number in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+    assert errors == []
+
+
+# Locks
+
+
+def in_process(hold: Callable[[Path, Connection], None], path: Path) -> tuple[BaseProcess, Connection]:
+    """Run `hold` in another process; returns when it says that it holds what it is to hold."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=hold, args=(path, theirs))
+    process.start()
+    assert ours.recv() == "held"
+    return process, ours
+
+
+def hold_alone(folder: Path, pipe: Connection) -> None:
+    with folder_lock(folder):
+        pipe.send("held")
+        pipe.recv()
+
+
+def hold_half_written(folder: Path, pipe: Connection) -> None:
+    with write_folder(folder, kind="sample", settings={}) as writer:
+        writer.write_array("half", np.arange(3))
+        pipe.send("held")
+        pipe.recv()
+
+
+def test_a_lock_is_held_by_one_process_which_may_take_it_again_and_leaves_no_file(tmp_path: Path) -> None:
+    with folder_lock(tmp_path / "index"), folder_lock(tmp_path / "index"):
+        write_sample(tmp_path / "index")
+        assert (tmp_path / ".index.lock").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    process, pipe = in_process(hold_alone, tmp_path / "index")
+    with pytest.raises(ArtifactError, match=f"another process is writing {tmp_path}"), folder_lock(tmp_path / "index"):
+        pass
+    pipe.send("go")
+    process.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path: Path) -> None:
+    process, _ = in_process(hold_alone, tmp_path / "index")
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert (tmp_path / ".index.lock").exists()
+    with folder_lock(tmp_path / "index"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_waits_is_told_once_and_gets_the_lock_when_it_is_free(tmp_path: Path) -> None:
+    process, pipe = in_process(hold_alone, tmp_path / "index")
+    told: list[str] = []
+
+    def on_wait() -> None:
+        told.append("waits")
+        pipe.send("go")
+
+    with folder_lock(tmp_path / "index", wait=True, on_wait=on_wait):
+        process.join()
+    assert told == ["waits"]
+
+
+def test_a_folder_that_another_process_is_writing_is_refused_and_left_alone(tmp_path: Path) -> None:
+    process, pipe = in_process(hold_half_written, tmp_path / "folder")
+    with pytest.raises(ArtifactError, match="another process"):
+        write_sample(tmp_path / "folder")
+    pipe.send("go")
+    process.join()
+    assert list(read_manifest(tmp_path / "folder", kind="sample").files) == ["half.npy"]
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["half.npy", "manifest.json"]
+
+
+def test_what_a_killed_process_was_writing_is_not_visible_and_written_again(tmp_path: Path) -> None:
+    process, _ = in_process(hold_half_written, tmp_path / "folder")
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".folder.lock", ".folder.tmp"]
+    assert not (write_sample(tmp_path / "folder") / "half.npy").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def _write_many(folder: Path, number: int) -> None:
+    for turn in range(20):
+        write_manifest(folder, kind="whole", settings={"writer": number, "turn": turn})
+
+
+def test_jobs_that_write_one_manifest_at_once_leave_one_whole_manifest(tmp_path: Path) -> None:
+    processes = [FORK.Process(target=_write_many, args=(tmp_path, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert read_manifest(tmp_path, kind="whole").settings["turn"] == 19
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_dead_lock_is_cleared_a_held_one_stays_and_so_does_what_is_no_lock(tmp_path: Path) -> None:
+    process, pipe = in_process(hold_alone, tmp_path / "index" / "held")
+    (tmp_path / "index" / "deep").mkdir()
+    dead = [tmp_path / ".index.lock", tmp_path / "index" / "deep" / ".dead.lock"]
+    for path in dead:
+        path.touch()
+    kept = [tmp_path / "index" / ".held.lock", tmp_path / "index" / ".yarn.lock", tmp_path / "index" / ".link.lock"]
+    kept[1].write_text("precious\n", encoding="utf-8")
+    kept[2].symlink_to(tmp_path / "target")
+    clear_locks(tmp_path / "index")
+    assert not any(path.exists() for path in dead)
+    assert all(os.path.lexists(path) for path in kept)
+    pipe.send("go")
+    process.join()
+
+
+# Removal
+
+
+def write_nested(folder: Path) -> Path:
+    """A folder of parts, one of them a folder of parts itself."""
+    inner = folder / "segments" / "00000" / "corpus"
+    write_sample(inner / "00000")
+    write_manifest(inner, kind="store", settings={}, parts={"00000": read_manifest(inner / "00000").digest})
+    write_manifest(folder, kind="whole", settings={}, parts={"segments/00000/corpus": read_manifest(inner).digest})
+    return folder
+
+
+def test_a_folder_goes_with_its_parts_locks_and_temporary_files(tmp_path: Path) -> None:
+    folder = write_nested(tmp_path / "index")
+    (folder / ".manifest.json.lock").touch()
+    (folder / ".manifest.json.tmp").touch()
+    (folder / "segments" / "00000" / "corpus" / ".00001.lock").touch()
+    (folder / "segments" / "00000" / "corpus" / "00000" / ".raw.bin.tmp").touch()
+    remove(folder)
+    assert list(tmp_path.iterdir()) == []
+    remove(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", ".yarn.lock", "segments/mine/a", "segments/00000/notes.txt", "segments/00000/corpus/x/y"]
+)
+def test_files_of_somebody_else_stay(tmp_path: Path, name: str) -> None:
+    folder = write_nested(tmp_path / "index")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("mine")
+    remove(folder)
+    assert [path for path in folder.rglob("*") if path.is_file()] == [folder / name]
+
+
+def test_a_link_is_removed_itself_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    theirs = write_sample(tmp_path / "theirs")
+    (tmp_path / "link").symlink_to(theirs)
+    (tmp_path / ".folder.tmp").symlink_to(theirs)
+    remove(tmp_path / "link")
+    with pytest.raises(OSError, match="exists"):
+        write_sample(tmp_path / "folder")
+    folder = write_nested(tmp_path / "index")
+    part = folder / "segments" / "00000" / "corpus" / "00000"
+    part.rename(tmp_path / "moved")
+    part.symlink_to(tmp_path / "moved")
+    remove(folder)
+    assert not (tmp_path / "link").is_symlink()
+    assert len(list(theirs.iterdir())) == len(list((tmp_path / "moved").iterdir())) == 5
+
+
+def test_of_an_unfinished_folder_the_finished_shards_go_and_what_a_killed_build_left(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    write_sample(folder / "00000")
+    (folder / ".00001.tmp").mkdir()
+    (folder / ".00001.tmp" / "half.npy").write_bytes(b"half")
+    (folder / ".00001.lock").touch()
+    (folder / "model.safetensors").touch()
+    write_sample(folder / "copy-of-00000")
+    remove(folder, also=["model.safetensors"])
+    assert [path.name for path in folder.iterdir()] == ["copy-of-00000"]
+    assert len(list((folder / "copy-of-00000").iterdir())) == 5
+    remove(folder, also=["copy-of-00000"])
+    assert list(tmp_path.iterdir()) == []
