@@ -77,7 +77,7 @@ class Attempt:
             return "ended"
         now = time.monotonic()
         if self.work_began is None:
-            if not self._holds_lock():
+            if not (self.index.parent / f".{self.index.name}.lock").exists():
                 return "starting"
             self.work_began = self.last_change = now
         if (parts := finished_parts(self.index)) != self.parts:
@@ -96,17 +96,13 @@ class Attempt:
         """kill -9."""
         self.process.send_signal(signal.SIGKILL)
         self.process.communicate()
+        (self.index.parent / f".{self.index.name}.lock").unlink(
+            missing_ok=True
+        )  # so that the next one shows when it began
 
     def blocks(self) -> list[int]:
         """The blocks that this run encoded, in order."""
         return [int(number) for number in self.log.read_text().split()] if self.log.exists() else []
-
-    def _holds_lock(self) -> bool:
-        lock = self.index.parent / f".{self.index.name}.lock"
-        try:
-            return any(line.split()[:1] == [str(self.process.pid)] for line in lock.read_text().splitlines())
-        except FileNotFoundError:
-            return False
 
 
 def finished_parts(index: Path) -> frozenset[tuple[str, int]]:

@@ -26,11 +26,6 @@ DATA_FILES = (
     *("modules.json", "*_Pooling/config.json", "2_Dense/*.json", "2_Dense/*.safetensors"),
 )
 """Files fetched from the hub: neither code nor pickles."""
-SAVED_FILES = (
-    *(*DATA_FILES, "chat_template.jinja", "config_sentence_transformers.json", "sentence_bert_config.json"),
-    *("[12]_*/config.json", "[12]_*/model.safetensors"),
-)
-"""Files of a saved encoder."""
 SINGLE_MASK_NAMES = ("facebook/npm-single",)
 """Encoders of the hub that ask with one mask, which their files do not say; our folders record `query_masks`."""
 HUB_NAME = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@([\w./-]+))?", re.ASCII)
