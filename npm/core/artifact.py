@@ -357,16 +357,14 @@ def open_array(folder: Path, name: str) -> np.memmap:
     return array
 
 
-def finished_folder(
-    folder: Path, *, kind: str, settings: Mapping[str, Any], fix: str = OTHER_SETTINGS
-) -> Manifest | None:
+def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> Manifest | None:
     """The manifest of a folder finished with exactly `settings`; None if there is none yet.
 
     Raises ArtifactError if it was made with others, naming those that differ, or is damaged.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
-    refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder, fix=fix)
+    refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder)
     return check_folder(folder, kind=kind)
 
 
