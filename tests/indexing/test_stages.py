@@ -212,7 +212,7 @@ def test_a_kill_between_the_quantiser_and_its_checkpoints_leaves_no_trace(
         remove(folder, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr("index.quantiser.remove_own_files", killed)
+        patched.setattr("index.quantiser.remove", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(tmp_path / "index", settings, encoder)
     assert (tmp_path / "index" / "quantiser").is_dir()
