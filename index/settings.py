@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
@@ -14,42 +14,18 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from pydantic import Field, PositiveInt
+
 from index.faiss_library import check_lists, import_faiss
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError, exclusive, missing
+from npm.core.settings import Settings
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
 SHORT_DIMENSIONS = 192
 """Vectors of up to so many numbers have codes of two bits a number where longer ones have one (docs/results)."""
-COUNTS = ("list_count", "probed_lists", "rerank_factor", "train_rows", "train_iterations", "thread_count")
-"""Settings that are at least 1."""
 TRAIN_ROWS_PER_LIST = 39
 """FAISS warns of poor centroids below this many training rows a list."""
-
-
-def take_typed(settings: Any) -> None:
-    """Give each field of a settings dataclass a value of its type: what can be nothing else is converted.
-
-    That is a member of an enumeration given by its value, a whole number for a float, a path for a text that names
-    one, a tuple for a list. Raises SettingError for any other value of another type, and for NaN and the infinities.
-    """
-    for name, hint in _hints_of(type(settings)).items():  # type: ignore[arg-type] # mypy finds classes unhashable
-        object.__setattr__(settings, name, typed_value(getattr(settings, name), hint, name))
-
-
-def typed_value(value: Any, hint: Any, name: str) -> Any:
-    """`value` as one of the type `hint`, converted as by `take_typed`; raises SettingError, with `name`, as that does.
-
-    >>> typed_value("exact", SearchTier, "tier"), typed_value((1, 2), list[int], "numbers")
-    (<SearchTier.exact: 'exact'>, [1, 2])
-    """
-    typed = _typed(value, hint)
-    if typed is _MISFIT:
-        shown = repr(value)
-        got = (shown if len(shown) <= 80 else shown[:79] + "…") + f", of type {type(value).__name__}"
-        expected, fix = _in_words(hint), "give a value of that kind"
-        raise SettingError(f"{name} is of the wrong kind", expected=expected, got=got, where=name, fix=fix)
-    return typed
 
 
 _MISFIT = object()
@@ -157,8 +133,7 @@ class SearchTier(Enum):
     faiss = "faiss"
 
 
-@dataclass(kw_only=True, slots=True)
-class SearchSettings:
+class SearchSettings(Settings):
     """How the search index is built, and how it is searched unless said otherwise at opening."""
 
     tier: SearchTier = SearchTier.auto
@@ -166,53 +141,37 @@ class SearchSettings:
     dimension, two of vectors of up to 192 numbers) above; `faiss` with `factory`."""
     factory: str | None = None
     """FAISS factory string, for tier faiss."""
-    list_count: int | None = None
+    list_count: PositiveInt | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two. Not with factory."""
-    probed_lists: int | None = None
+    probed_lists: PositiveInt | None = None
     """Number of inverted lists looked into for one query; unset: 256, or all lists where there are fewer."""
-    rerank_factor: int | None = None
+    rerank_factor: PositiveInt | None = None
     """Candidates scored exactly, for each hit asked for; unset: 4 with codes of a bit or two a dimension, else 2."""
-    train_rows: int = 1 << 19
+    train_rows: PositiveInt = 1 << 19
     """Number of rows sampled to train the quantiser; they are held in memory as stored."""
-    train_iterations: int = 10
+    train_iterations: PositiveInt = 10
     """Iterations of k-means."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the training sample and of k-means."""
-    thread_count: int = 2
+    thread_count: Annotated[int, Field(ge=1, le=1024)] = 2
     """Number of threads of training and coding; the bytes of the index may depend on it."""
 
-    def __post_init__(self) -> None:
-        take_typed(self)
-        for name in COUNTS:
-            value = getattr(self, name)
-            _check(value is None or value >= 1, f"{name} is out of range", "at least 1", f"{name}={value}")
-        threads, seed = self.thread_count, self.seed
-        _check(threads <= 1024, "thread_count is out of range", "at most 1024", f"thread_count={threads}")
-        _check(0 <= seed < 2**31, "seed is out of range", "0 to 2147483647", f"seed={seed}")
-        tier, chosen = self.tier, f"tier={self.tier.value} factory={self.factory} list_count={self.list_count}"
-        exact, named = tier is SearchTier.exact, tier in (SearchTier.ivf_sq8, SearchTier.ivf_rabitq)
-        for wrong, problem, expected in (
-            (exact and self.asks_for_lists, "exact search has no FAISS index", "neither factory nor list_count"),
-            (self.factory and self.list_count, "factory and list_count contradict", "one of the two"),
-            (named and self.factory, "tier and factory contradict", "a factory with tier=faiss only"),
-            (
-                tier is SearchTier.faiss and not self.factory,
-                "tier=faiss and no factory do not fit together",
-                "factory=…, such as IVF1024,SQ8",
-            ),
-        ):
-            _check(not wrong, problem, expected, chosen)
+    def check(self) -> None:
+        """Raise SettingError for a tier, a factory and a number of lists that contradict each other."""
+        tier = self.tier.value
+        if self.factory and self.list_count:
+            raise exclusive("search.factory", "search.list_count")
+        if self.tier is SearchTier.exact and self.asks_for_lists:
+            raise exclusive("search.tier=exact", "search.factory" if self.factory else "search.list_count")
+        if self.factory and self.tier not in (SearchTier.auto, SearchTier.faiss):
+            raise exclusive(f"search.tier={tier}", "search.factory")
+        if self.tier is SearchTier.faiss and not self.factory:
+            raise missing("search.factory", "search.factory=IVF1024,SQ8, with search.tier=faiss")
 
     @property
     def asks_for_lists(self) -> bool:
         """Whether lists or a factory were chosen, instead of what suits the number of rows."""
         return self.factory is not None or self.list_count is not None
-
-
-def _check(condition: bool, problem: str, expected: str, got: str) -> None:
-    if not condition:
-        where = ", ".join(setting.partition("=")[0] for setting in got.split())
-        raise SettingError(problem, expected=expected, got=got, where=where, fix="change that setting")
 
 
 def automatic_tier(row_count: int) -> SearchTier:

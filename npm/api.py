@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from index.settings import typed_value
-from npm.core.errors import ArtifactError, CorpusError, check_range, exclusive
-from npm.core.settings import PathText, settings_given
+from pydantic import NonNegativeInt
+
+from npm.core.errors import ArtifactError, CorpusError, exclusive
+from npm.core.settings import PathText, checked, read_settings
 from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
@@ -73,9 +74,10 @@ def build(
     """
     notes: list[str] = []
     folder, loaded, name = _opened_with(index, encoder)
-    chosen = settings_given(IndexBuildSettings, {"encoder": name, **settings})
+    chosen = read_settings(IndexBuildSettings, {"encoder": name, **settings})
     with _corpus_files(documents, chosen.corpus.files) as (files, kept):
-        chosen.corpus = replace(chosen.corpus, files=files, kept_fields=chosen.corpus.kept_fields or kept)
+        corpus = replace(chosen.corpus, files=files, kept_fields=chosen.corpus.kept_fields or kept)
+        chosen = replace(chosen, corpus=corpus)
         built = build_index(folder, chosen, loaded, progress=progress, notice=notes.append)
     assert built.manifest is not None, "all stages were run"
     added = 0 if built.was_finished else built.manifest.counts.documents
@@ -97,9 +99,9 @@ def add(
     `settings` are those of `npmlm add`, such as `replace=True`; `encoder` is needed where `PhraseFiller.open` needs it.
     """
     folder = _opened_with(index, encoder)[0]
-    chosen = settings_given(AddSettings, settings)
+    chosen = read_settings(AddSettings, settings)
     with _corpus_files(documents, chosen.corpus.files) as (files, _):
-        chosen.corpus = replace(chosen.corpus, files=files)
+        chosen = replace(chosen, corpus=replace(chosen.corpus, files=files))
         made_by = _encoder_of(folder, encoder, device, precision)
         changed = add_documents(folder, chosen, made_by, progress=progress)
     return _after(folder, changed)
@@ -136,9 +138,8 @@ def verify(
     ArtifactError on the first fault.
     """
     folder = _opened_with(index, encoder)[0]
-    numbers = {"reencoded_batches": reencoded_batches, "seed": seed}
-    for name, number in numbers.items():
-        check_range(typed_value(number, int, name) >= 0, name, expected="at least 0", got=number)
+    for name, number in (("reencoded_batches", reencoded_batches), ("seed", seed)):
+        checked(number, NonNegativeInt, name)
     checked_bytes = 0
 
     def count(_: str, byte_count: int) -> None:
@@ -177,15 +178,15 @@ def _after(folder: Path, changed: ChangeResult, *notes: str) -> IndexState:
 
 def _opened_with(index: object, encoder: object) -> tuple[Path, Encoder | None, str]:
     """The folder, and the encoder, loaded or by name; raises SettingError for one of another kind."""
-    given = typed_value(encoder, Encoder | PathText | None, "encoder")
-    folder = Path(typed_value(index, PathText, "index"))
+    given = checked(encoder, Encoder | PathText | None, "encoder")
+    folder = Path(checked(index, PathText, "index"))
     return (folder, given, "") if isinstance(given, Encoder) else (folder, None, given or "")
 
 
 def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: Precision | str) -> Encoder:
     """The encoder given, or the one that belongs to the index; raises ArtifactError if it did not make it."""
     _, loaded, name = _opened_with(folder, encoder)
-    where, chosen = typed_value(device, str, "device"), typed_value(precision, Precision, "precision")
+    where, chosen = checked(device, str, "device"), checked(precision, Precision, "precision")
     if loaded is None:
         return index_encoder(folder, name, device=where, dtype=chosen)
     return check_encoder(folder, Generation.read(folder).manifest, loaded)

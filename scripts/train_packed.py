@@ -12,7 +12,7 @@ from pathlib import Path
 
 from npm.core.errors import UserError
 from npm.core.figures import can_draw, save_figure
-from npm.core.settings import settings_given
+from npm.core.settings import read_settings
 from npm.training.checkpoints import METRICS, RunFolder
 from npm.training.loggers import read_metrics
 from npm.training.plotting import CurveSettings, curves_picture
@@ -43,7 +43,7 @@ def main(packed: Path, run: Path, out: Path, minutes: float, changes: list[str])
     try:
         record = json.loads((packed / "settings.json").read_text())
         given |= {"packed": str(packed), "encoder": str(packed / "encoder")}
-        settings = settings_given(TrainingSettings, settings_of_record(record, given))
+        settings = read_settings(TrainingSettings, settings_of_record(record, given))
         run_training(run, settings, announce=say, report_step=report, most_minutes=minutes)
     except UserError as error:
         say(error)

@@ -3,15 +3,11 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hydra.core.config_store import ConfigStore
 
-from npm.cli import settings as settings_of_verbs
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -30,29 +26,6 @@ def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         yield folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compositions() -> Iterator[None]:
-    """What hydra composes is composed once in a process, and copied: it takes half the time of a small command.
-
-    It depends on the overrides and on files of the package alone, but for experiments of the user's own. The schemas of
-    all verbs composed so far are not copied for each composition: hydra copies what it loads of them.
-    """
-    compose, known = settings_of_verbs.compose, dict[tuple[str, ...], Any]()
-
-    def remembered(name: str, *, overrides: list[str]) -> Any:
-        if any("own_" in override for override in overrides):
-            return compose(name, overrides=overrides)
-        key = (name, *overrides)
-        if key not in known:
-            known[key] = compose(name, overrides=overrides)
-        return deepcopy(known[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_of_verbs, "compose", remembered)
-        patch.setattr(ConfigStore, "__deepcopy__", lambda store, _: store, raising=False)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import sys
 import typing
 from enum import Enum
@@ -17,6 +18,7 @@ from npm.cli.main import main
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS, config_folder
 from npm.core.errors import UserError
+from npm.core.settings import limits
 from npm.evaluation.tasks.task import ClosedScoring
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -46,10 +48,7 @@ def needed_by(verb: str) -> list[str]:
     return [REQUIRED[verb]] if verb in REQUIRED else []
 
 
-def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiments() -> None:
-    assert {path.stem for path in config_folder().glob("*.yaml")} == {
-        name for name, verb in VERBS.items() if verb.group
-    }
+def test_config_files_on_disk_are_those_of_groups() -> None:
     assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {
         "cluster",
         "edit",
@@ -112,35 +111,20 @@ def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(
     "factory", ["IVF64,SQ8", "OPQ16_64,IVF64(HNSW32),PQ16x4fs,RFlat", "Flat", "it's", "{a: b}", "[x"]
 )
-@pytest.mark.parametrize("mark", ["", "++"])
-def test_config_takes_a_factory_string_as_it_is_written(factory: str, mark: str) -> None:
-    assert settings_of("build", f"{mark}search.factory={factory}").search.factory == factory
+def test_config_takes_a_factory_string_as_it_is_written(factory: str) -> None:
+    assert settings_of("build", f"search.factory={factory}").search.factory == factory
 
 
-def test_config_takes_text_in_quotes_without_them_and_null_as_nothing() -> None:
-    for factory in ("'IVF64,SQ8'", '"IVF64,SQ8"'):
-        assert settings_of("build", f"search.factory={factory}").search.factory == "IVF64,SQ8"
+def test_config_takes_null_as_nothing() -> None:
     assert settings_of("build", "search.factory=null").search.factory is None
     assert settings_of("build", "corpus.text_field=body, plain").corpus.text_field == "body, plain"
 
 
-def test_config_still_checks_text_settings_against_others(npmlm: CommandLine) -> None:
-    command = ("build", "index=i", "search.factory=IVF64,SQ8")
-    npmlm(*command, "search.list_count=4").refused("factory and list_count contradict")
-    npmlm(*command, "search.tier=exact").refused("exact search has no FAISS index")
-
-
-def test_config_refuses_an_encoder_given_under_both_its_names(npmlm: CommandLine) -> None:
-    npmlm("build", "index=i", "encoder=A", "encoder.name=B").refused("encoder is given twice", "A and B")
-    assert settings_of("build", "encoder=A", "encoder.name=A").encoder == "A"
-
-
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("mark", ["", "+", "++", "~"])
-@pytest.mark.parametrize("key", ["bogus", "debug.bogus", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
-def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: str, key: str) -> None:
+@pytest.mark.parametrize("key", ["bogus", "+debug", "debug.bogus", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
+def test_config_refuses_an_unknown_setting(verb: str, key: str) -> None:
     with pytest.raises(UserError) as caught:
-        settings_of(verb, f"{mark}{key}=1")
+        settings_of(verb, f"{key}=1")
     assert f"unknown setting {key}" in str(caught.value)
 
 
@@ -160,10 +144,7 @@ def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: 
         ("fill", "scoring=null", "scoring"),
         ("fill", "scoring.allow_clauses_inside=perhaps", "scoring.allow_clauses_inside"),
         ("fill", "scoring.temperature=nan", "scoring.temperature"),
-        ("fill", "device=${nowhere}", "device"),
         ("fill", "+k=3", "k"),
-        ("fill", "~k=3", "k"),
-        ("fill", "+index=x", "index"),
         ("fill", "~index=i", "index"),
         ("fill", "index=other", "index"),
         ("train", "experiment=magic", "experiment"),
@@ -252,7 +233,7 @@ def try_compose(verb: str, override: str) -> object:
     try:
         value: typing.Any = settings_of(verb, override)
     except UserError as error:
-        assert "fit together" in str(error) or "contradict" in str(error)
+        assert re.search("exclude|require|exactly one|must be", str(error))
         return None
     for part in override.partition("=")[0].split("."):
         value = getattr(value, part)
@@ -315,8 +296,7 @@ def test_config_help_shows_what_people_change_in_two_short_lines_each(verb: str,
     lines = outcome.out.splitlines()
     for name in first:
         place = next(number for number, line in enumerate(lines) if line.startswith(f"  {name} = "))
-        bounds = declared[name].bounds
-        assert bounds is None or f"({bounds.expected})" in lines[place]
+        assert f"({limits(declared[name].hint)})" in lines[place] or not limits(declared[name].hint)
         assert declared[name].text.startswith(lines[place + 1].strip().removesuffix(" …"))
         assert lines[place + 2] == ""
     assert lines[-1] == f"npmlm {verb} --help all shows all {len(declared)} settings."

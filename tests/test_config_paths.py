@@ -11,7 +11,6 @@ from npm.cli.help import declared_settings
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS
 from npm.core.errors import SettingError
-from tests.helpers.command_line import CommandLine
 
 ODD_PATHS = [
     "a,b",
@@ -37,10 +36,8 @@ ODD_PATHS = [
 
 @pytest.mark.parametrize("path", ODD_PATHS)
 def test_config_takes_a_path_as_it_is_written(path: str) -> None:
-    for mark in ("", "++"):
-        assert compose_settings("fill", [f"{mark}index={path}", f"encoder={path}", f"texts={path}"]) == VERBS[
-            "fill"
-        ].root(index=path, encoder=path, texts=path)
+    filled = compose_settings("fill", [f"index={path}", f"encoder={path}", f"texts={path}"])
+    assert filled == VERBS["fill"].root(index=path, encoder=path, texts=path)
     assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder == path
     assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
     assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
@@ -96,43 +93,10 @@ def test_config_reads_a_tilde_at_the_beginning_of_a_path_as_the_home_folder(monk
     assert settings.corpus.files == [str(home / "a.jsonl"), "b/~"]
 
 
-@pytest.mark.parametrize(
-    ("key", "command"),
-    [
-        ("index", ("fill", "text <mask>")),
-        ("index", ("build",)),
-        ("index", ("verify",)),
-        ("run", ("train",)),
-        ("out", ("evaluate",)),
-        ("texts", ("fill", "index=i")),
-        ("corpus.files", ("build", "index=i")),
-    ],
-)
-def test_config_refuses_a_path_that_no_file_system_takes(
-    key: str, command: tuple[str, ...], npmlm: CommandLine, tmp_path: Path
-) -> None:
-    (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    for path, reason in ((tmp_path / ("x" * 300), "too long"), (tmp_path / "circle" / "inside", "links")):
-        npmlm(command[0], f"{key}={path}", *command[1:]).refused(key, reason)
-    assert [path.name for path in tmp_path.iterdir()] == ["circle"]
-
-
-@pytest.mark.parametrize(
-    ("content", "got"),
-    [
-        ("", "nothing"),
-        ("# only a remark\n", "nothing"),
-        ("a: &a [x, x]\n" + "".join(f"k{n}: &k{n} [*a, *a, *a]\n" for n in range(9)), "27 aliases, more than 16"),
-        ("# " + "x" * (1 << 18), "bytes, more than 262144"),
-        ("a: [", "while parsing"),
-    ],
-    ids=["empty", "remark", "aliases", "long", "broken"],
-)
-def test_config_refuses_an_experiment_file_that_says_nothing_or_too_much(
-    content: str, got: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "own.yaml"
-    file.write_text(content, encoding="utf-8")
-    with pytest.raises(SettingError, match="must be a YAML file") as caught:
+@pytest.mark.parametrize("content", [None, "", "# only a remark\n", "a: [", "- a list"])
+def test_config_refuses_an_experiment_file_without_settings(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    with pytest.raises(SettingError, match=r"mine\.yaml"):
         compose_settings("train", ["run=r", f"experiment={file}"])
-    assert got in str(caught.value)

@@ -5,13 +5,14 @@ everything takes longer than filling a text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
-from typing import Annotated
+
+from pydantic import NonNegativeInt, PositiveInt
 
 from npm.cluster.settings import BuildCluster, Engine, ServeCluster
-from npm.core.errors import SettingError
-from npm.core.settings import Bounds, CheckedSettings, PathText
+from npm.core.errors import SettingError, exclusive
+from npm.core.settings import PathText, Settings
 from npm.indexing.settings import (
     AddSettings,
     CompactSettings,
@@ -36,15 +37,13 @@ class Output(Enum):
     sentences = "sentences"
 
 
-@dataclass(kw_only=True)
-class Command(CheckedSettings):
+class Command(Settings):
     """What every verb has. Without slots, so that a class can extend these settings and those of a package."""
 
     debug: bool = False
     """Show the full traceback of an error."""
 
 
-@dataclass(kw_only=True)
 class IndexCommand(Command):
     """A verb about one index."""
 
@@ -52,7 +51,6 @@ class IndexCommand(Command):
     """Folder of the index. Required."""
 
 
-@dataclass(kw_only=True)
 class EncoderCommand(IndexCommand):
     """A verb about one index that encodes texts as its encoder does."""
 
@@ -64,7 +62,6 @@ class EncoderCommand(IndexCommand):
     """Number format of the encoder's forward pass."""
 
 
-@dataclass(kw_only=True)
 class BuildCommand(IndexBuildSettings, IndexCommand):
     """Build a phrase index over a corpus; a build that was stopped goes on with the same command."""
 
@@ -72,11 +69,11 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     """Only this stage, as one of several jobs; unset: all of them, one after the other."""
     shard: str = "1/1"
     """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
-    partitions: Annotated[int, Bounds(1)] = 1
+    partitions: PositiveInt = 1
     """Cut the finished index into as many parts, as npmlm partition does; not with stage."""
     cluster: BuildCluster = field(default_factory=BuildCluster)
     """What runs the jobs of a build that is divided by this command."""
-    jobs: Annotated[int | None, Bounds(1)] = None
+    jobs: PositiveInt | None = None
     """With cluster=local or ray, the jobs that each stage is divided among; unset: one, or on Ray four for each that
     runs at once."""
 
@@ -85,33 +82,13 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
         super().check()
         is_divided = self.cluster.engine is not Engine.none
         if self.jobs is not None and not is_divided:
-            raise SettingError(
-                "jobs= needs a cluster",
-                expected="cluster=local or cluster=ray beside jobs=",
-                got="cluster=none",
-                where="jobs",
-                fix="give one of them; without, one process builds all of it, or you start each job with stage= and "
-                "shard=",
-            )
+            raise SettingError("jobs requires cluster=local or cluster=ray")
         if is_divided and self.stage is not None:
-            raise SettingError(
-                "a cluster runs all stages",
-                expected="cluster= or stage=",
-                got=f"cluster={self.cluster.engine.value} and stage={self.stage.value}",
-                where="stage",
-                fix="leave one of them out",
-            )
+            raise exclusive("cluster", "stage")
         if self.stage is not None and self.partitions > 1:
-            raise SettingError(
-                "a stage makes no partitions",
-                expected="partitions= in a build of all stages, or npmlm partition after the last one",
-                got=f"stage={self.stage.value} partitions={self.partitions}",
-                where="partitions",
-                fix=f"leave partitions out, and run npmlm partition index=… partitions={self.partitions} at the end",
-            )
+            raise SettingError("partitions requires a build of all stages: run npmlm partition after the last one")
 
 
-@dataclass(kw_only=True)
 class FillCommand(FillSettings, EncoderCommand):
     """Answer texts that hold <mask>, once or several times, with phrases of the corpus."""
 
@@ -128,56 +105,48 @@ class FillCommand(FillSettings, EncoderCommand):
     """Keep what is typed at the prompt for the next time, in npmlm/history under XDG_STATE_HOME."""
 
 
-@dataclass(kw_only=True)
 class ServeCommand(ServeSettings, EncoderCommand):
     """Answer texts over HTTP and on a web page, until the process is told to stop."""
 
-    partitions: Annotated[int | None, Bounds(1)] = None
+    partitions: PositiveInt | None = None
     """Parts that the vectors are searched in, each by itself; unset: those that the index is stored in."""
     cluster: ServeCluster = field(default_factory=ServeCluster)
     """Where the partitions are: with `cluster=ray` each in a process of its own, on any machine of the cluster."""
 
 
-@dataclass(kw_only=True)
 class VerifyCommand(EncoderCommand):
     """Read and check every byte of an index, and encode a sample of it again."""
 
-    reencoded_batches: Annotated[int, Bounds(0)] = 2
+    reencoded_batches: NonNegativeInt = 2
     """Random batches of each segment, at most, that are encoded again and compared with the stored vectors; 0: none."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of the sample."""
 
 
-@dataclass(kw_only=True)
 class AddCommand(AddSettings, EncoderCommand):
     """Add documents to an index; an addition that was stopped goes on with the same command."""
 
 
-@dataclass(kw_only=True)
 class DeleteCommand(DeleteSettings, IndexCommand):
     """Delete documents of an index; they no longer answer, and compact takes their space back."""
 
 
-@dataclass(kw_only=True)
 class CompactCommand(CompactSettings, IndexCommand):
     """Rewrite an index without its deleted documents, as one segment, in the tier that suits its size now."""
 
 
-@dataclass(kw_only=True)
 class PartitionCommand(IndexCommand):
     """Cut the vectors of an index into partitions, for machines that share a search, or put them together again."""
 
-    partitions: Annotated[int, Bounds(1)] = 1
+    partitions: PositiveInt = 1
     """Parts of consecutive vector shards, each searched by itself, such as on a machine of its own; 1: one search over
     all vectors, as a build leaves it."""
 
 
-@dataclass(kw_only=True)
 class TuneCommand(TuneSettings, Command):
     """Measure search settings of an index against exact search, with questions made from its own documents."""
 
 
-@dataclass(kw_only=True)
 class InspectCommand(IndexCommand):
     """Show what is in an index, what made it, and how large each part is."""
 
@@ -185,7 +154,6 @@ class InspectCommand(IndexCommand):
     """`table` for people, `json` for programs."""
 
 
-@dataclass(kw_only=True)
 class EstimateCommand(EstimateSettings, Command):
     """Estimate memory, disk and time of a build, stage by stage, from a sample measured on this machine."""
 
@@ -193,7 +161,6 @@ class EstimateCommand(EstimateSettings, Command):
     """`table` for people, `json` for programs."""
 
 
-@dataclass(kw_only=True)
 class PublishCommand(TransferSettings, Command):
     """Copy an index, or corpus files, to an address; one that was stopped goes on with the same command."""
 
@@ -203,7 +170,6 @@ class PublishCommand(TransferSettings, Command):
     """A corpus in its place."""
 
 
-@dataclass(kw_only=True)
 class FetchCommand(TransferSettings, Command):
     """Copy what was published, checked on arrival; one that was stopped goes on with the same command."""
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from npm.cli.verbs import VERBS
-from npm.core.settings import Bounds, bounds_of
+from npm.core.settings import PATH, choices, in_words, limits, marks
 
 USAGE = """\
 npmlm fills <mask> with phrases that stand in your corpus, and says where.
@@ -43,16 +42,12 @@ class Setting:
     @property
     def kind(self) -> Any:
         """Its type without marks."""
-        return get_args(self.hint)[0] if get_origin(self.hint) is not None and self._marks else self.hint
-
-    @property
-    def _marks(self) -> tuple[Any, ...]:
-        return getattr(self.hint, "__metadata__", ())
+        return get_type_hints(self.owner)[self.field.name]
 
     @property
     def is_path(self) -> bool:
         """Whether it names a file, a folder or an encoder, or several of them."""
-        return "path" in self._marks
+        return PATH in marks(self.hint)
 
     @property
     def is_list(self) -> bool:
@@ -70,22 +65,9 @@ class Setting:
         return bool in (self.kind, *get_args(self.kind))
 
     @property
-    def choices(self) -> list[str]:
-        """The values that it may have, if there are a few; none for numbers and texts."""
-        kinds = [kind for kind in (self.kind, *get_args(self.kind)) if isinstance(kind, type)]
-        names = [member.name for kind in kinds if issubclass(kind, Enum) for member in kind]
-        return names + (["true", "false"] if self.is_flag else [])
-
-    @property
     def expected(self) -> str:
         """What it may be, in words."""
-        kinds = [kind for kind in (get_args(self.kind) or (self.kind,)) if kind is not NoneType]
-        words = {int: "a whole number", float: "a number", str: "text"}
-        said = ", ".join(self.choices) or words.get(kinds[0], "a value of the right kind")
-        if get_origin(self.kind) is list:
-            said = f"a list in brackets, each {said}"
-        said += f", {self.bounds.expected}" if self.bounds else ""
-        return said + (", or null" if NoneType in get_args(self.kind) else "")
+        return in_words(self.hint)
 
     @property
     def is_free_group(self) -> bool:
@@ -103,11 +85,6 @@ class Setting:
         return self.text.endswith("Required.")
 
     @property
-    def bounds(self) -> Bounds | None:
-        """Which numbers it may be."""
-        return bounds_of(self.owner).get(self.field.name)
-
-    @property
     def shown(self) -> str:
         """Its default and what else it may be."""
         if self.is_required:
@@ -117,12 +94,12 @@ class Setting:
         if isinstance(value, Enum):
             return f"{value.name}  ({'|'.join(member.name for member in type(value))})"
         if isinstance(value, list) and value and all(isinstance(each, Enum) for each in value):
-            return f"[{','.join(each.name for each in value)}]  ({'|'.join(self.choices)})"
+            return f"[{','.join(each.name for each in value)}]  ({'|'.join(choices(self.hint))})"
         if value is None or isinstance(value, bool):
             shown = {None: "null", True: "true", False: "false"}[value]
         else:
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-        return f"{shown}  ({self.bounds.expected})" if self.bounds else shown
+        return f"{shown}  ({limits(self.hint)})" if limits(self.hint) else shown
 
 
 def declared_settings(root: type, prefix: str = "") -> dict[str, Setting]:

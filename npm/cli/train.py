@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from npm.cli.progress import StageProgress, say
@@ -30,7 +31,7 @@ STSB_DEV = "stsb_dev_spearman"
 
 def train(settings: TrainCommand) -> int:
     """Train as the settings say, with progress on stderr; returns the exit status."""
-    let_sts_decide(settings)
+    settings = let_sts_decide(settings)
 
     with StageProgress() as progress:
 
@@ -73,11 +74,12 @@ def finetune_tasks(settings: FinetuneCommand) -> int:
     return 0
 
 
-def let_sts_decide(settings: TrainCommand) -> None:
+def let_sts_decide(settings: TrainCommand) -> TrainCommand:
     """Where the correlation with STS-B is all that is measured, it decides which encoder is the best."""
     chosen = settings.evaluation
     if settings.sts_dir and not chosen.files and chosen.best == type(chosen)().best:
-        chosen.best, chosen.higher_is_better = STSB_DEV, True
+        return replace(settings, evaluation=replace(chosen, best=STSB_DEV, higher_is_better=True))
+    return settings
 
 
 def next_command(settings: TrainCommand, encoder: Path) -> str:

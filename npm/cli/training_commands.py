@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Annotated
 
+from pydantic import Field, NonNegativeInt, PositiveInt
+
 from npm.cli.commands import Command, Output
-from npm.core.settings import Bounds, PathText
+from npm.core.settings import PathText
 from npm.corpus.artificial.generate import GenerateSettings
 from npm.corpus.tokenizers import TokenizerSettings
 from npm.evaluation.settings import EvaluationSettings
@@ -17,7 +19,6 @@ from npm.training.plotting import CurveSettings
 from npm.training.settings import TrainingSettings
 
 
-@dataclass(kw_only=True)
 class TrainCommand(TrainingSettings, Command):
     """Train an encoder; a run that was stopped goes on with the same command."""
 
@@ -28,7 +29,6 @@ class TrainCommand(TrainingSettings, Command):
     stsb_dev_spearman; for objectives over sentences."""
 
 
-@dataclass(kw_only=True)
 class FinetuneCommand(FinetuneSettings, Command):
     """Fine-tune an encoder on labelled tasks, each with several learning rates and seeds; one that was stopped goes on
     with the same command."""
@@ -49,7 +49,6 @@ class PictureKind(Enum):
     embeddings = "embeddings"
 
 
-@dataclass(kw_only=True)
 class PlotCommand(CurveSettings, Command):
     """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png; or the
     places of a word: npmlm plot senses index=DIR word=WORD out=FILE.png."""
@@ -65,7 +64,7 @@ class PlotCommand(CurveSettings, Command):
     """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
     methods: list[str] = field(default_factory=list)
     """Of reliability and confusion: methods by name, a panel each; empty: all that the folders hold."""
-    bins: Annotated[int, Bounds(1, 100)] = 10
+    bins: Annotated[int, Field(ge=1, le=100)] = 10
     """Of reliability: bins of equal numbers of answers."""
     arrows: bool = False
     """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
@@ -80,31 +79,27 @@ class PlotCommand(CurveSettings, Command):
     """Form of the numbers on stdout: `table` for people, `json` for programs."""
 
 
-@dataclass(kw_only=True)
 class EvaluateCommand(EvaluationSettings, Command):
     """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
 
-@dataclass(kw_only=True)
 class CompareCommand(Command):
     """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
 
     methods: list[str] = field(default_factory=list)
     """Two methods, of the first and of the second folder; empty: those of equal names."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of the bootstrap."""
-    resamples: Annotated[int, Bounds(1)] = 10_000
+    resamples: PositiveInt = 10_000
     """Of the paired bootstrap, for 95 % confidence intervals."""
     output: Output = Output.table
     """`table` for people, `json` for programs."""
 
 
-@dataclass(kw_only=True)
 class EditCommand(EditSettings, Command):
     """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
 
 
-@dataclass(kw_only=True)
 class GenerateCommand(GenerateSettings, Command):
     """Generate artificial text from the grammar of a treebank; one that was stopped goes on with the same command."""
 
@@ -114,7 +109,6 @@ class GenerateCommand(GenerateSettings, Command):
     """Which of the files, as i/n: this job's number, from 1, and the number of jobs; the last one to end reports."""
 
 
-@dataclass(kw_only=True)
 class TokenizerCommand(TokenizerSettings, Command):
     """Learn a tokenizer from a corpus: the same text and settings give the same bytes."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
 
-from npm.core.settings import Bounds, CheckedSettings
+from pydantic import PositiveFloat, PositiveInt
+
+from npm.core.settings import Fraction, Settings
 
 
 class Engine(Enum):
@@ -17,8 +17,7 @@ class Engine(Enum):
     ray = "ray"
 
 
-@dataclass(kw_only=True, slots=True)
-class ClusterSettings(CheckedSettings):
+class ClusterSettings(Settings):
     """An engine, and where it is."""
 
     engine: Engine = Engine.none
@@ -28,22 +27,20 @@ class ClusterSettings(CheckedSettings):
     machine and ends with the command."""
 
 
-@dataclass(kw_only=True, slots=True)
 class BuildCluster(ClusterSettings):
     """What runs the jobs of a build, and with how much of a machine each."""
 
-    cpus_per_job: Annotated[int, Bounds(1)] = 1
+    cpus_per_job: PositiveInt = 1
     """Processor cores that Ray reserves for a job, which computes with as many threads."""
-    gpus_per_job: Annotated[float, Bounds(0, 1)] = 0.0
+    gpus_per_job: Fraction = 0.0
     """Of one GPU, what Ray reserves for a job that encodes; the other stages need none. A part, such as 0.5, lets jobs
     share one."""
 
 
-@dataclass(kw_only=True, slots=True)
 class ServeCluster(ClusterSettings):
     """What holds the partitions of a served index."""
 
-    replicas: Annotated[int, Bounds(1)] = 1
+    replicas: PositiveInt = 1
     """Of each partition on Ray; with several, one may be lost and nothing is."""
-    cpus_per_replica: Annotated[float, Bounds(above=0)] = 0.5
+    cpus_per_replica: PositiveFloat = 0.5
     """Processor cores that Ray reserves for a replica; a new generation needs as many again for a while."""

@@ -1,85 +1,238 @@
-"""Settings as dataclasses: bounds beside the fields, what a manifest records of them, what must not differ, shards."""
+"""Settings: frozen dataclasses that pydantic validates when they are made, from Python, YAML or the command line.
+
+A mistake is one SettingError with the full key, what the setting may be, the value, and the closest name if it is
+misspelt. What belongs together across several settings is checked by `check` of the class that has them.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import Field as DataclassField
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from math import inf
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from index.settings import take_typed
-from npm.core.errors import ArtifactError, SettingError, check_range, near, put_under
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as validated_dataclass
+from pydantic.fields import FieldInfo
 
-Settings = TypeVar("Settings")
+from npm.core.errors import ArtifactError, SettingError, near
+
+Kind = TypeVar("Kind")
 Item = TypeVar("Item")
-PathText = Annotated[str, "path"]
-"""A setting that names a file, a folder, or an encoder: `~` is expanded, and hydra's grammar never reads it."""
-PathList = Annotated[list[str], "path"]
-"""Several of them."""
+# Path.expanduser would change it in other ways, and raise for ~nobody
+PATH = BeforeValidator(lambda path: os.path.expanduser(path) if isinstance(path, str | os.PathLike) else path)  # noqa: PTH111
+PathText = Annotated[str, PATH]
+"""A setting that names a file, a folder, or an encoder; `~` is expanded."""
+Fraction = Annotated[float, Field(ge=0, le=1)]
+LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Which numbers a setting may be: `Annotated[int | None, Bounds(1)]`. None may always; of a list each entry counts.
+class _Reporting(type):
+    if not TYPE_CHECKING:  # which knows of no errors, only of a signature that it would lose
 
-    >>> Bounds(1).expected, Bounds(above=0).expected, Bounds(0, below=1).expected, Bounds(above=0, most=1).expected
-    ('at least 1', 'above 0', 'at least 0 and below 1', 'above 0 and at most 1')
-    >>> Bounds(0, below=1).hold(1.0), Bounds(0).hold(float("nan"))
-    (False, False)
-    """
-
-    least: float = -inf
-    most: float = inf
-    above: float = -inf
-    below: float = inf
-
-    @property
-    def expected(self) -> str:
-        """The bounds in words."""
-        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
-        return " and ".join(f"{word} {value}" for word, value in words.items() if abs(value) != inf)
-
-    def hold(self, value: float) -> bool:
-        """Whether `value` is within the bounds; NaN and the infinities never are."""
-        return self.least <= value <= self.most and -inf < value < inf and self.above < value < self.below
+        def __call__(cls, **values: Any) -> Any:
+            try:
+                return super().__call__(**values)
+            except ValidationError as error:
+                raise SettingError(explain(error, cls)) from None
 
 
-class CheckedSettings:
-    """A settings dataclass whose values are checked against its annotations, types and bounds, when it is made.
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class Settings(metaclass=_Reporting):
+    """Base of all settings: a subclass is a frozen dataclass, validated on construction; raises SettingError."""
 
-    A member of an enumeration may be given by its value. A subclass that has more to check, such as settings that
-    contradict each other, does so in `check`. Refusals name the settings by their keys within the class; the command
-    line puts the group they stand in before them.
-    """
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
 
-    __slots__ = ()
+    def __init_subclass__(cls) -> None:
+        config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
+        validated_dataclass(cls, config=config, kw_only=True, frozen=True)
 
     def __post_init__(self) -> None:
-        take_typed(self)
-        for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type] # mypy finds classes unhashable
-            value = getattr(self, name)
-            for number in value if isinstance(value, (list, tuple)) else [value]:
-                check_range(number is None or bounds.hold(number), name, expected=bounds.expected, got=value)
         self.check()
 
     def check(self) -> None:
-        """Raise SettingError for settings that do not fit together. Default: any do."""
+        """Raise SettingError for incompatible settings. Default: none are."""
+
+
+def read_settings(kind: type[Kind], values: Mapping[str, Any], prefix: str = "") -> Kind:
+    """Settings of class `kind` from values by key, groups as mappings or dotted keys; raises SettingError.
+
+    >>> from npm.retrieval.settings import FillSettings
+    >>> settings = read_settings(FillSettings, {"k": "3", "scoring.temperature": 2, "scoring": {"combination": "sum"}})
+    >>> settings.k, settings.scoring.temperature, settings.scoring.combination.value
+    (3, 2.0, 'sum')
+    """
+    nested = merged({}, values)
+    for item in fields(kind):  # type: ignore[arg-type]
+        if item.name in nested and item.default_factory is not MISSING:
+            nested[item.name] = _over(item.default_factory(), nested[item.name])
+    found: Kind = checked(nested, kind, prefix)
+    return found
+
+
+def _over(default: Any, values: Any) -> Any:
+    """`values` of a group over those that the class which has the group gives it by default."""
+    if not (is_dataclass(default) and isinstance(values, Mapping)):
+        return values
+    own = {item.name: getattr(default, item.name) for item in fields(default)}
+    return own | {name: _over(own.get(name), value) for name, value in values.items()}
+
+
+def checked(value: Any, hint: Any, key: str = "") -> Any:
+    """`value` as the type `hint`; raises SettingError, which names it by `key`.
+
+    >>> checked((1, "2"), list[int], "numbers")
+    [1, 2]
+    """
+    try:
+        return _adapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise SettingError(explain(error, hint, key)) from None
 
 
 @cache
-def bounds_of(kind: type) -> dict[str, Bounds]:
-    """The bounds of the fields of a settings class."""
-    hints = get_type_hints(kind, include_extras=True)
-    marks = {name: get_args(hint)[1:] for name, hint in hints.items() if get_origin(hint) is Annotated}
-    return {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Bounds)}
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    plain = is_dataclass(hint)  # which has a configuration of its own
+    return TypeAdapter(hint, config=None if plain else ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
+
+
+def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `values`, whose keys may be dotted, in place of what it has under them.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a.b": 3, "d": 4})
+    {'a': {'b': 3, 'c': 2}, 'd': 4}
+    """
+    found = dict(base)
+    for key, value in values.items():
+        name, dot, rest = str(key).partition(".")
+        inner = {rest: value} if dot else value
+        if isinstance(inner, Mapping):
+            before = found.get(name)
+            found[name] = merged(before if isinstance(before, Mapping) else {}, inner)
+        else:
+            found[name] = inner
+    return found
+
+
+def explain(error: ValidationError, hint: Any, key: str = "") -> str:
+    """The first mistake that pydantic found in a value of the type `hint`, in one sentence with the full key."""
+    mistake = error.errors(include_url=False)[0]
+    own: Any = hint
+    for part in mistake["loc"]:
+        kind = _without_none(own)
+        inner = get_args(kind)
+        if is_dataclass(kind):
+            known = get_type_hints(kind, include_extras=True)
+            if part not in known:
+                return f"unknown setting {_joined(key, part)}: {near(str(part), known)}"
+            key, own = _joined(key, part), known[str(part)]
+        elif get_origin(kind) is dict:
+            key, own = _joined(key, part), inner[1]
+        elif get_origin(kind) in (list, tuple, frozenset):
+            key, own = f"{key}[{part}]", inner[0]
+    got = mistake["input"]
+    if mistake["type"] == "missing":
+        return f"{key} is required"
+    if mistake["type"] == "value_error":
+        return f"{key}: {mistake['ctx']['error']}, got {_shown(got)}"
+    close = get_close_matches(str(got).lower(), choices(own), n=1)
+    return f"{key} must be {in_words(own)}, got {_shown(got)}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _joined(key: str, part: object) -> str:
+    return f"{key}.{part}" if key and not key.endswith(".") else f"{key}{part}"
+
+
+def _shown(value: object) -> str:
+    shown = value or "nothing" if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= 80 else shown[:79] + "…"
+
+
+def _without_none(hint: Any) -> Any:
+    """The type without its marks, and without None where that leaves one."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        inner = [each for each in get_args(hint) if each is not NoneType]
+        return _without_none(inner[0]) if len(inner) == 1 else hint
+    return hint
+
+
+def marks(hint: Any) -> list[Any]:
+    """All that is said of a type, and of the types in it, by Annotated."""
+    own = getattr(hint, "__metadata__", ())
+    flat = [mark for each in own for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
+    return flat + [mark for inner in get_args(hint) for mark in marks(inner) if not isinstance(inner, FieldInfo)]
+
+
+def limits(hint: Any) -> str:
+    """The range of a number, or of numbers in a list, in words.
+
+    >>> limits(Annotated[int, Field(gt=0)]), limits(Annotated[float, Field(gt=0, le=1)] | None), limits(int)
+    ('at least 1', 'above 0 and at most 1', '')
+    """
+    found = {name: getattr(mark, name) for mark in marks(hint) for name in LIMITS if hasattr(mark, name)}
+    if found.get("gt") == 0 and "int" in str(hint):
+        found["ge"] = found.pop("gt") + 1
+    return " and ".join(f"{words} {found[name]}" for name, words in LIMITS.items() if name in found)
+
+
+def choices(hint: Any) -> list[str]:
+    """The values of an enumeration or a flag, alone or in a list or union; none for numbers and texts."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return [str(member.value) for member in hint]
+    inner = [value for each in get_args(hint) for value in choices(each)]
+    return ["true", "false"] if hint is bool else inner
+
+
+def in_words(hint: Any) -> str:
+    """What a value of the type `hint` may be.
+
+    >>> in_words(Annotated[int, Field(ge=1)] | None), in_words(list[str])
+    ('a whole number, at least 1, or null', 'a list, each a text')
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return ", ".join(filter(None, (in_words(inner[0]), limits(hint))))
+    if origin in (Union, UnionType):
+        return ", or ".join("null" if each is NoneType else in_words(each) for each in inner)
+    if inner:
+        is_mapping = origin is dict
+        return f"a {'mapping' if is_mapping else 'list'}, each {in_words(inner[is_mapping])}"
+    plain = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", Any: "a value"}
+    if hint in plain:
+        return plain[hint]
+    if is_dataclass(hint):
+        return f"a group of {', '.join(item.name for item in fields(hint))}"
+    return ", ".join(choices(hint)) or f"an instance of {getattr(hint, '__name__', hint)}"
+
+
+def is_optional(hint: Any) -> bool:
+    """Return True if None is a value of the type `hint`."""
+    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
 
 
 def changed_settings(settings: Any, default: Any, names: Iterable[str]) -> list[str]:
@@ -95,10 +248,8 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
         yield key
 
 
-def settings_from(kind: type[Settings], recorded: Mapping[str, Any], absent: Mapping[str, Any] = {}) -> Settings:
+def settings_from(kind: type[Kind], recorded: Mapping[str, Any]) -> Kind:
     """The settings of class `kind` that a manifest recorded; raises ArtifactError for any that are not of its kind.
-
-    `absent` has the values of settings that a manifest may lack, because they came later.
 
     >>> from dataclasses import asdict
     >>> from npm.corpus.documents import CorpusSettings
@@ -106,52 +257,12 @@ def settings_from(kind: type[Settings], recorded: Mapping[str, Any], absent: Map
     <DocumentSplit.line: 'line'>
     """
     try:
-        names = [item.name for item in fields(kind)]  # type: ignore[arg-type]
-        return kind(
-            **{name: absent[name] if name in absent.keys() - recorded.keys() else recorded[name] for name in names}
-        )
+        return kind(**{item.name: recorded[item.name] for item in fields(kind)})  # type: ignore[arg-type]
     except SettingError as error:
         file = str(getattr(recorded, "file", "a manifest"))
         raise ArtifactError(
             f"{file} records invalid settings ({error}): fetch the index again, or build it again"
         ) from error
-
-
-def settings_given(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
-    """Settings of class `kind` from values by key, as the command line has them: groups as mappings, or dotted keys.
-
-    Raises SettingError, with full keys, for an unknown key, one given twice, or a value that does not fit.
-
-    >>> from npm.retrieval.settings import FillSettings
-    >>> settings = settings_given(FillSettings, {"k": 3, "scoring.temperature": 2, "scoring": {"combination": "sum"}})
-    >>> settings.k, settings.scoring.temperature, settings.scoring.combination.value
-    (3, 2.0, 'sum')
-    """
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    groups: dict[str, dict[str, Any]] = {}
-    for key, value in given.items():
-        name, dot, rest = key.partition(".")
-        is_group = is_dataclass(hints.get(name))
-        if name not in hints or (dot and not is_group):
-            fix = near(key, hints)
-            raise SettingError(f"unknown setting {key}", expected="a declared setting", got=key, where=key, fix=fix)
-        inner = {rest: value} if dot else value
-        if not is_group or not isinstance(inner, Mapping):
-            values[name] = value
-        elif twice := groups.setdefault(name, {}).keys() & inner.keys():
-            full = f"{name}.{min(twice)}"
-            fix = "leave one of them out"
-            raise SettingError(f"{full} is given twice", expected="one value", got="two", where=full, fix=fix)
-        else:
-            groups[name] |= inner
-    for name, own in groups.items():
-        try:
-            values[name] = settings_given(hints[name], own)
-        except SettingError as error:
-            put_under(error, f"{name}.", get_type_hints(hints[name]))
-            raise
-    return kind(**values)
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:

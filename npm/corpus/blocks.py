@@ -9,15 +9,16 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from npm.core.errors import EncoderError, SettingError
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Fraction, Settings
 from npm.core.types import Block, Document, Sequences, TokenFlag
 from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import SPACE, character_kinds, code_points, is_title, token_flags, trimmed_offsets
@@ -90,32 +91,26 @@ CHARS_PER_TOKEN = 12
 """How many characters are encoded for each token wanted, when only the beginning of a text is."""
 
 
-@dataclass(kw_only=True, slots=True)
-class BlockSettings(CheckedSettings):
+class BlockSettings(Settings):
     """How documents are cut into blocks."""
 
-    max_block_tokens: Annotated[int, Bounds(4)] = 256
+    max_block_tokens: Annotated[int, Field(ge=4)] = 256
     """Tokens of a block as the encoder sees it, its special tokens included."""
 
-    max_block_words: Annotated[int | None, Bounds(1)] = None
+    max_block_words: PositiveInt | None = None
     """Words of a block at most, marks among them as for fill.max_phrase_words, titles not; unset: no such limit."""
 
-    max_document_tokens: Annotated[int | None, Bounds(1)] = None
+    max_document_tokens: PositiveInt | None = None
     """Tokens kept from the beginning of each document; null keeps all."""
 
-    min_filled_fraction: Annotated[float, Bounds(0, 1)] = 0.5
+    min_filled_fraction: Fraction = 0.5
     """A block ends with a sentence, or else before a space, only where this share of it is filled; near 1 keeps
     blocks full and cuts sentences."""
 
-    title_tokens: Annotated[int | None, Bounds(0, MOST_TITLE_TOKENS)] = None
+    title_tokens: Annotated[int, Field(ge=0, le=MOST_TITLE_TOKENS)] | None = None
     """Tokens of its document's title, and a full stop, that stand before every block as the encoder sees it: a block
     from the middle of a text does not say what it is about. They are never masked and no answer is found in them. 0:
     none; unset: as many as the encoder was trained with."""
-
-    def recorded(self) -> dict[str, Any]:
-        """As manifests record it: without titles and a limit in words where there are none, as before these came."""
-        later = ("title_tokens", "max_block_words")
-        return {name: value for name, value in asdict(self).items() if name not in later or value}
 
     def resolved(self, trained_title_tokens: int) -> BlockSettings:
         """The same with nothing left open: unset titles become those that the encoder was trained with."""

@@ -6,16 +6,17 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import numpy as np
+from pydantic import PositiveInt
 
 from npm.core.errors import ArtifactError, CorpusError
-from npm.core.settings import Bounds, CheckedSettings, PathList
+from npm.core.settings import PathText, Settings
 from npm.core.types import Document
 from npm.corpus.readers import OnBad, Row, Rows, read_records
 from npm.corpus.sources import Source, find_sources
@@ -26,11 +27,10 @@ REPEATED_ID = "has an id that came before"
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
-@dataclass(kw_only=True, slots=True)
-class CorpusSettings(CheckedSettings):
+class CorpusSettings(Settings):
     """Which documents are read, and which fields of their source mean what."""
 
-    files: PathList = field(default_factory=list)
+    files: list[PathText] = field(default_factory=list)
     """Paths, folders, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; the
     files of a folder, also of those in it, and of a glob are read in sorted order."""
 
@@ -53,7 +53,7 @@ class CorpusSettings(CheckedSettings):
     kept_fields: list[str] = field(default_factory=list)
     """Further fields kept with each document, where it has them; those of .md files are in their front matter."""
 
-    max_documents: Annotated[int | None, Bounds(1)] = None
+    max_documents: PositiveInt | None = None
     """Documents read at most, from the beginning; null reads all."""
 
     skip_bad: bool = False

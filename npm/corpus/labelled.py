@@ -13,9 +13,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from npm.core.errors import CorpusError, SettingError, check_range, named
-from npm.core.settings import Bounds, CheckedSettings, PathList
+from npm.core.errors import CorpusError, SettingError, named
+from npm.core.settings import PathText, Settings
 from npm.core.types import SURROGATE
 from npm.corpus.readers import Row, read_lines, read_records, refuse, unusable_value
 from npm.corpus.sources import Source, find_sources
@@ -34,11 +35,10 @@ class LabelLevel(Enum):
     token = "token"  # each word of a sentence
 
 
-@dataclass(kw_only=True, slots=True)
-class LabelledSettings(CheckedSettings):
+class LabelledSettings(Settings):
     """Labelled text, and how it is read for a head over the encoder."""
 
-    files: PathList = field(default_factory=list)
+    files: list[PathText] = field(default_factory=list)
     """Files of labelled rows (.jsonl, .csv, .tsv, .parquet, hub:NAME@CONFIG/SPLIT; .txt and .tsv of words, one a line
     with its tag last and an empty line behind each sentence, with level=token)."""
     text_column: str = "sentence"
@@ -50,9 +50,9 @@ class LabelledSettings(CheckedSettings):
     labels: list[str] = field(default_factory=list)
     """The labels, in the order of their numbers; a row has the label itself or its number. Empty: the column holds
     scores, and squared error is what is minimised."""
-    least_score: Annotated[float, Bounds(0)] = 0.0
+    least_score: NonNegativeFloat = 0.0
     """Lowest score there is."""
-    most_score: Annotated[float, Bounds(above=0)] = 5.0
+    most_score: PositiveFloat = 5.0
     """Highest score there is."""
     header: bool = True
     """Whether the first line of a .csv or .tsv file names its columns; without, these are called 1, 2, …"""
@@ -61,40 +61,32 @@ class LabelledSettings(CheckedSettings):
     refusing the file."""
     level: LabelLevel = LabelLevel.sequence
     """What has a label: a whole text or pair (`sequence`), or each word (`token`), on its first piece."""
-    layer: Annotated[int | None, Bounds(0)] = None
+    layer: NonNegativeInt | None = None
     """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained.
     null: fine-tuning; the head reads the last layer, and the encoder is trained too."""
-    max_tokens: Annotated[int, Bounds(8)] = 128
+    max_tokens: Annotated[int, Field(ge=8)] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
-    max_examples: Annotated[int | None, Bounds(1)] = None
+    max_examples: PositiveInt | None = None
     """Examples used at most, from the beginning; null uses all."""
-    examples_per_device_batch: Annotated[int, Bounds(1)] = 32
+    examples_per_device_batch: PositiveInt = 32
     """Examples that one device works on at once."""
 
     def check(self) -> None:
         """Raise SettingError for what does not fit together."""
-        check_range(self.least_score < self.most_score, "most_score", expected="above least_score", got=self.most_score)
-        repeated = sorted({label for label in self.labels if self.labels.count(label) > 1})
-        right = len(self.labels) != 1 and not repeated
-        check_range(right, "labels", expected="two or more, each once", got=named(repeated or self.labels))
+        if self.least_score >= self.most_score:
+            raise SettingError(f"labelled.most_score must be above labelled.least_score, got {self.most_score}")
+        if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
+            raise SettingError(f"labelled.labels must be two or more, each once, got {named(self.labels)}")
         if self.level is LabelLevel.token and (self.second_column or not self.labels) and self.files:
-            raise SettingError(
-                "words need labels",
-                expected="labels=[…] and no second_column with level=token",
-                got=f"labels={self.labels}, second_column={self.second_column!r}",
-                where="level",
-                fix="name the labels, or choose level=sequence",
-            )
+            raise SettingError("labelled.level=token requires labelled.labels=[…] and no labelled.second_column")
 
     def check_contrast(self) -> None:
         """Raise SettingError unless texts have labels, by which they can be contrasted."""
-        check_range(
-            bool(self.labels) and self.level is LabelLevel.sequence,
-            "objective.labelled_contrast_weight",
-            expected="0 with scores and with labels of words",
-            got=f"above 0 with labels={self.labels}, level={self.level.value}",
-            fix="set it to 0, or give texts with labels (labelled.labels)",
-        )
+        if not self.labels or self.level is not LabelLevel.sequence:
+            raise SettingError(
+                "objective.labelled_contrast_weight requires texts with labels: set labelled.labels and "
+                "labelled.level=sequence"
+            )
 
     @property
     def output_count(self) -> int:

@@ -20,9 +20,10 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from npm.core.errors import CorpusError, SettingError, named
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Fraction, Settings
 from npm.core.types import MASK_TEXT
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
@@ -34,22 +35,21 @@ EXAMPLE = f'{{"question": "Iceland is governed from {MASK_TEXT}.", "answers": ["
 ROWS_AT_ONCE = 1024
 
 
-@dataclass(kw_only=True, slots=True)
-class SupervisionSettings(CheckedSettings):
+class SupervisionSettings(Settings):
     """How `questions` are shown in training."""
 
-    questions_per_device_batch: Annotated[int, Bounds(1)] = 24
+    questions_per_device_batch: PositiveInt = 24
     """Questions that one device works on at once; their passages are each other's negatives."""
-    max_block_tokens: Annotated[int, Bounds(8)] = 128
+    max_block_tokens: Annotated[int, Field(ge=8)] = 128
     """Tokens of a passage, title not counted; of a longer one the part around its first answer is kept."""
-    max_question_tokens: Annotated[int, Bounds(8)] = 120
+    max_question_tokens: Annotated[int, Field(ge=8)] = 120
     """Tokens of a question, mask not counted; of a longer one those nearest to the mask are kept."""
-    negative_fraction: Annotated[float, Bounds(0, 1)] = 0.5
+    negative_fraction: Fraction = 0.5
     """Fraction of the questions that are also read with a passage without an answer, one of their `negatives` or the
     wrong block, where they have any; a wrong block that is read is a negative of all questions of the batch."""
     file_weights: list[float] = field(default_factory=list)
     """How often each file of `questions` is drawn from, as [0.65,0.35]; empty: each row equally often."""
-    step_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    step_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Fraction of the micro-steps that show questions where other objectives, too, have a weight."""
 
     def check(self) -> None:

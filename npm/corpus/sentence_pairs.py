@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from index.arrays import mixed_bits
 from npm.core.artifact import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
-from npm.core.errors import CorpusError, SettingError, check_range, named
+from npm.core.errors import CorpusError, SettingError, exclusive, missing, named
 from npm.core.files import sha256_of_file
-from npm.core.settings import Bounds, CheckedSettings, PathList
+from npm.core.settings import PathText, Settings
 from npm.core.types import SURROGATE, Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
@@ -37,11 +38,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(kw_only=True, slots=True)
-class SentenceDataSettings(CheckedSettings):
+class SentenceDataSettings(Settings):
     """Sentences to distinguish: from files of sentences, pairs or triplets, or split out of the corpus."""
 
-    files: PathList = field(default_factory=list)
+    files: list[PathText] = field(default_factory=list)
     """Files (.jsonl, .jsonl.zst, .csv, .tsv, .parquet, or .txt with a sentence a line); empty: the corpus's own."""
     anchor_column: str = "text"
     """Column with a sentence, a question or a premise; .txt files are this column."""
@@ -54,34 +54,26 @@ class SentenceDataSettings(CheckedSettings):
     with an entailment and a contradiction then becomes one triplet, of the first of each; the rest is left out."""
     score_column: str = ""
     """Column with a score of similarity; empty: none. Pairs below `least_score` are left out."""
-    least_score: Annotated[float, Bounds(0)] = 4.0
+    least_score: NonNegativeFloat = 4.0
     """Pairs with this score or more are positives; in the unit of `score_column`."""
-    max_sentence_tokens: Annotated[int, Bounds(4)] = 32
+    max_sentence_tokens: Annotated[int, Field(ge=4)] = 32
     """Tokens of a sentence as the encoder sees it, its special tokens included; longer ones are cut."""
-    least_sentence_words: Annotated[int, Bounds(1)] = 5
+    least_sentence_words: PositiveInt = 5
     """Sentences of the corpus with fewer words are left out; files keep all of theirs."""
-    max_sentences: Annotated[int | None, Bounds(1)] = None
+    max_sentences: PositiveInt | None = None
     """Sentences, pairs or triplets used at most, from the beginning; null uses all."""
-    pairs_per_device_batch: Annotated[int, Bounds(2)] = 64
+    pairs_per_device_batch: Annotated[int, Field(ge=2)] = 64
     """Sentences, pairs or triplets that one device works on at once; they are each other's negatives."""
 
     def check(self) -> None:
         """Raise SettingError for columns that do not fit together."""
-        check_range(bool(self.anchor_column), "anchor_column", expected="the name of a column", got="nothing")
+        if not self.anchor_column:
+            raise missing("sentences.anchor_column")
         for name in ("negative_column", "label_column", "score_column"):
             if getattr(self, name) and not self.positive_column:
-                self._refuse(name, "a column of positives beside it", "name it with positive_column=")
+                raise SettingError(f"sentences.{name} requires sentences.positive_column")
         if self.label_column and self.negative_column:
-            self._refuse("label_column", "labels or a column of hard negatives, not both", "leave one of the two empty")
-
-    def _refuse(self, name: str, expected: str, fix: str) -> None:
-        raise SettingError(
-            "the columns of sentences do not fit together",
-            expected=expected,
-            got=f"{name}={getattr(self, name)}",
-            where=name,
-            fix=fix,
-        )
+            raise exclusive("sentences.label_column", "sentences.negative_column")
 
     def check_files(self) -> None:
         """Raise SettingError if there are columns but no files: the corpus has sentences only."""

@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -378,7 +378,7 @@ def build_block_store(
         folder=Path(folder),
         settings=_store_settings(
             settings,
-            blocks=packer.settings.recorded(),
+            blocks=asdict(packer.settings),
             tokens_per_shard=tokens_per_shard,
             tokenizer_fingerprint=packer.tokenizer_fingerprint,
             special_tokens_in_blocks=False,

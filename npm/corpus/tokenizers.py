@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
+
+from pydantic import PositiveInt
 
 from npm.core.artifact import finished_folder, write_folder
 from npm.core.errors import CorpusError, SettingError
 from npm.core.files import digest_of, read_object
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Settings
 from npm.core.types import Progress, silent
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.markup import visible
@@ -43,15 +45,14 @@ class LearnedKind(Enum):
     byte_bpe = "byte_bpe"  # pieces of bytes; nothing is unknown
 
 
-@dataclass(kw_only=True)
-class TokenizerSettings(CheckedSettings):
+class TokenizerSettings(Settings):
     """Which tokenizer is learned, and from what."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text it is learned from."""
     kind: LearnedKind = LearnedKind.wordpiece
     """`wordpiece`: of characters, cut at spaces and punctuation; `byte_bpe`: of bytes, to which nothing is unknown."""
-    size: Annotated[int, Bounds(1)] = 4096
+    size: PositiveInt = 4096
     """Pieces, special tokens and single characters or bytes included; fewer if the text has no more."""
     lowercase: bool = False
     """Whether upper case is made lower case; accents always stay."""

@@ -155,8 +155,8 @@ def evaluate_demo(
         raise SettingError(f"{file} has no question with split={sample.split.value}")
     # By name: a command's settings are a sample too, with paths beside it.
     asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
-    noise = {"letter_noise": settings.letter_noise} if settings.letter_noise else {}  # as before there was the setting
-    asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file), **noise}
+    asked |= {"k": k, "baseline": settings.baseline, "letter_noise": settings.letter_noise}
+    asked["questions"] = sha256_of_file(file)
     record = {"task": TASK, "settings": as_json(asked), **filler_facts(filler)}
     check_record(record)
     # Before the questions are asked, because it may refuse the index.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +145,7 @@ def model_facts(model: StoredModel) -> dict[str, Any]:
 
 def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> dict[str, Any]:
     """What the answers of `filler` depend on, without where anything lies: JSON values only."""
-    given = (settings if settings is not None else filler.settings).recorded()
+    given = asdict(settings if settings is not None else filler.settings)
     # Without how much is shown, which the task decides, and the settings that a command adds, such as paths.
     names = sorted({item.name for item in fields(FillSettings)} & given.keys() - {"k", "occurrences"})
     return {

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from enum import Enum
 from typing import Annotated, ClassVar
 
-from npm.core.errors import SettingError
-from npm.core.settings import Bounds, CheckedSettings, PathList, PathText
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from npm.core.errors import exclusive
+from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.tasks.task import ClosedScoring, Split
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 
-OLD_SPELLINGS = {
-    "dtype": "precision",
-    "questions": "demo.questions",
-    "dimensions": "in_batch.dimensions",
-    "masked_fraction": "masked_tokens.masked_fraction",
-    "masked_unit": "masked_tokens.unit",
-    "pooler": "sts.pooler",
-    **{f"before.{key}": f"sts.before.{key}" for key in ("encoder", "pooler")},
-    **{f"geometry.{key}": f"sts.geometry.{key}" for key in ("pairs", "layer_sentences")},
-    **{
-        f"closed.{key}": f"zero_shot.closed.{key}"
-        for key in ("retrieval", "k", "temperature", "combination", "label_mean", "calibration", "verbalizer")
-    },
-    **{f"mlm.{key}": f"zero_shot.mlm.{key}" for key in ("encoder", "index")},
-}
-"""Keys before settings were grouped by task, which this version still takes; the new ones behind them."""
 
-
-@dataclass(kw_only=True, slots=True)
-class SampleSettings(CheckedSettings):
+class SampleSettings(Settings):
     """The sample, and the bootstrap over it."""
 
     split: Split = Split.test
     """`dev`: the examples or questions to choose settings on; `test`: those to report."""
-    limit: Annotated[int | None, Bounds(1)] = None
+    limit: PositiveInt | None = None
     """Examples of a task at most; null takes 3000 of a zero-shot task, all questions of demo, and as many articles as
     the task's own settings say (in_batch.articles=…)."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of samples, of masks and of the bootstrap."""
-    resamples: Annotated[int, Bounds(1)] = 10_000
+    resamples: PositiveInt = 10_000
     """Of the bootstrap, for 95 % confidence intervals."""
 
 
@@ -54,8 +38,7 @@ class SuiteName(Enum):
     all = "all"
 
 
-@dataclass(kw_only=True, slots=True)
-class ParametricSettings(CheckedSettings):
+class ParametricSettings(Settings):
     """The masked language model that is compared with the index."""
 
     encoder: PathText = ""
@@ -65,31 +48,28 @@ class ParametricSettings(CheckedSettings):
     """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
 
 
-@dataclass(kw_only=True, slots=True)
-class CausalSettings(CheckedSettings):
+class CausalSettings(Settings):
     """The decoder that is compared with the index."""
 
     model: PathText = ""
     """Folder or name of a decoder (GPT-2, OPT, Pythia, Llama, …); the methods causal, causal-pmi, causal-knn and
     causal-bm25 need it."""
-    knn_share: Annotated[float, Bounds(0, most=1)] = 0.3
+    knn_share: Fraction = 0.3
     """λ of causal-knn, the weight of the neighbours; to be chosen with split=dev."""
-    knn_temperature: Annotated[float, Bounds(above=0)] = 10.0
+    knn_temperature: PositiveFloat = 10.0
     """T of causal-knn, which divides squared distances; to be chosen with split=dev."""
-    knn_k: Annotated[int, Bounds(1)] = 1024
+    knn_k: PositiveInt = 1024
     """Neighbours of causal-knn."""
 
 
-@dataclass(kw_only=True, slots=True)
-class T5Settings(CheckedSettings):
+class T5Settings(Settings):
     """The encoder-decoder that is compared with the index."""
 
     model: PathText = ""
     """Folder or name of an encoder-decoder with sentinels (T5, mT5, UL2, …); the method t5 needs it."""
 
 
-@dataclass(kw_only=True, slots=True)
-class ZeroShotSettings(CheckedSettings):
+class ZeroShotSettings(Settings):
     """Zero-shot tasks."""
 
     closed: ClosedScoring = field(default_factory=ClosedScoring)
@@ -114,7 +94,6 @@ class Breakdown(Enum):
     trained_count = "trained_count"  # of the answer in the text that the encoder was trained on
 
 
-@dataclass(kw_only=True, slots=True)
 class ZeroShotEvaluation(SampleSettings):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
 
@@ -137,7 +116,7 @@ class ZeroShotEvaluation(SampleSettings):
     """Exact match of open tasks also by answer_tokens, answer_count, subject_count, popularity or trained_count:
     tokens of the shortest answer; how often an answer, or the subject, stands in the index's corpus; quarters of the
     column data.columns.popularity; how often an answer stands in trained_on=."""
-    trained_on: PathList = field(default_factory=list)
+    trained_on: list[PathText] = field(default_factory=list)
     """Files of the text that the encoder was trained on, for breakdown=[trained_count]."""
     corpus_shares: list[float] = field(default_factory=list)
     """Such as [0.05,0.25,1.0]: the tasks are also asked of nested parts of the index, each with that share of its
@@ -160,29 +139,27 @@ class ZeroShotEvaluation(SampleSettings):
     """Zero-shot tasks."""
 
 
-@dataclass(kw_only=True, slots=True)
-class DemoSettings(CheckedSettings):
+class DemoSettings(Settings):
     """Task `demo`: which questions are asked."""
 
     questions: PathText = ""
     """File of questions; empty: those shipped with the demo corpus."""
     baseline: bool = True
     """Whether a random span of the right passage is scored beside the index."""
-    letter_noise: Annotated[float, Bounds(0, 0.5)] = 0.0
+    letter_noise: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """About this share of the letters of each question is swapped with the next, dropped or doubled, drawn by seed=."""
 
 
-@dataclass(kw_only=True, slots=True)
-class HeldOutSettings(CheckedSettings):
+class HeldOutSettings(Settings):
     """Which articles are held out, and how they are cut; numbers are reported with the defaults."""
 
-    articles: Annotated[int, Bounds(1)] = 200
+    articles: PositiveInt = 200
     """Articles, the first of the corpus that are long enough; limit= says the same."""
-    least_tokens: Annotated[int, Bounds(1)] = 2048
+    least_tokens: PositiveInt = 2048
     """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Bounds(2)] = 16
+    blocks_per_article: Annotated[int, Field(ge=2)] = 16
     """Blocks from the beginning of each article, masked together; at least 2."""
-    max_block_tokens: Annotated[int, Bounds(4)] = 128
+    max_block_tokens: Annotated[int, Field(ge=4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
 
     @property
@@ -191,7 +168,6 @@ class HeldOutSettings(CheckedSettings):
         return False
 
 
-@dataclass(kw_only=True, slots=True)
 class InBatchSettings(HeldOutSettings):
     """Task `in_batch`: which articles are held out, and which vectors are compared."""
 
@@ -204,7 +180,7 @@ class InBatchSettings(HeldOutSettings):
 
     def check(self) -> None:
         """Refuse what are no lengths."""
-        check_leading_dimensions(self.dimensions, where="dimensions")
+        check_leading_dimensions(self.dimensions, where="in_batch.dimensions")
 
 
 class MaskedUnit(Enum):
@@ -214,15 +190,14 @@ class MaskedUnit(Enum):
     word = "word"
 
 
-@dataclass(kw_only=True, slots=True)
 class MaskedTokensSettings(HeldOutSettings):
     """Task `masked_tokens`: which articles are held out, and how they are masked."""
 
-    least_tokens: Annotated[int, Bounds(1)] = 1024
+    least_tokens: PositiveInt = 1024
     """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Bounds(2)] = 8
+    blocks_per_article: Annotated[int, Field(ge=2)] = 8
     """Blocks from the beginning of each article; at least 2."""
-    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
+    masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of each block's tokens that is masked, and predicted, whatever rate the model was trained at."""
     unit: MaskedUnit = MaskedUnit.token
     """What is masked as a whole: `token` or `word`."""
@@ -235,63 +210,47 @@ class MaskedTokensSettings(HeldOutSettings):
         """Whether all documents are asked, whole and however short, in place of the first long ones."""
         return self.every_document
 
-    def check(self) -> None:
-        """Refuse what says which articles are long where all documents are asked."""
-        names = ("articles", "least_tokens", "blocks_per_article")
-        defaults = {item.name: item.default for item in fields(self)}
-        if self.every_document and (given := [name for name in names if getattr(self, name) != defaults[name]]):
-            raise SettingError(
-                "every document is asked, however short",
-                expected=f"every_document=true without {', '.join(names)}",
-                got=", ".join(f"{name}={getattr(self, name)}" for name in given),
-                where="every_document",
-                fix="leave them out; corpus.max_documents= takes the first documents alone",
-            )
 
-
-@dataclass(kw_only=True, slots=True)
 class DenoisingTaskSettings(HeldOutSettings):
     """Task `denoising`: which articles are held out and corrupted."""
 
-    articles: Annotated[int, Bounds(1)] = 64
+    articles: PositiveInt = 64
     """Articles, the first of the corpus that are long enough; limit= says the same."""
-    least_tokens: Annotated[int, Bounds(1)] = 512
+    least_tokens: PositiveInt = 512
     """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Bounds(2)] = 4
+    blocks_per_article: Annotated[int, Field(ge=2)] = 4
     """Blocks from the beginning of each article; at least 2."""
 
 
-@dataclass(kw_only=True, slots=True)
-class ArticleQuestionSettings(CheckedSettings):
+class ArticleQuestionSettings(Settings):
     """Task `article_questions`: how questions are made of held-out articles."""
 
-    question_count: Annotated[int, Bounds(1)] = 2000
+    question_count: PositiveInt = 2000
     """Questions at most, taken in turn from all articles."""
-    filled_questions: Annotated[int, Bounds(1)] = 1000
+    filled_questions: PositiveInt = 1000
     """Questions, the first of them, that are filled too, which takes most of the time; blocks are ranked for all."""
-    questions_per_article: Annotated[int, Bounds(1)] = 2
+    questions_per_article: PositiveInt = 2
     """Questions of an article at most."""
-    passage_words: Annotated[int, Bounds(10)] = 90
+    passage_words: Annotated[int, Field(ge=10)] = 90
     """Words of a passage at most, but for a sentence that is longer."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of the choice among the sentences of an article."""
     retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.hybrid, Retrieval.dense])
     """How the questions are answered, one after the other; fill.retrieval= is not read."""
 
 
-@dataclass(kw_only=True, slots=True)
-class UnseenWordsSettings(CheckedSettings):
+class UnseenWordsSettings(Settings):
     """Task `unseen_words`: which names of the corpus are replaced by invented ones."""
 
-    sentences: Annotated[int, Bounds(1)] = 300
+    sentences: PositiveInt = 300
     """Sentences at most, each with a name of its own."""
-    others_per_document: Annotated[int, Bounds(0)] = 20
+    others_per_document: NonNegativeInt = 20
     """Passages of other documents that stand in the index beside each passage with a name, as far as there are any."""
-    most_documents: Annotated[int, Bounds(2)] = 8
+    most_documents: Annotated[int, Field(ge=2)] = 8
     """A name that stands in more documents is not asked for; at least 2."""
-    passage_words: Annotated[int, Bounds(10)] = 90
+    passage_words: Annotated[int, Field(ge=10)] = 90
     """Words of a passage at most, but for a sentence that is longer; a document is one passage in the index."""
-    trained_on: PathList = field(default_factory=list)
+    trained_on: list[PathText] = field(default_factory=list)
     """Files of the text that the encoder was trained on, read as corpus.files are: no word of it is invented."""
     retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.dense, Retrieval.bm25, Retrieval.hybrid])
     """How the sentences are answered, one after the other; fill.retrieval= is not read."""
@@ -304,14 +263,13 @@ RATED_WORDS = (
 """Words that praise in one review and blame in another."""
 
 
-@dataclass(kw_only=True, slots=True)
-class WordSenseSettings(CheckedSettings):
+class WordSenseSettings(Settings):
     """Task `word_sense`: pairs of places of a word, and places of words under low and high ratings."""
 
     pairs: PathText = ""
     """Folder of WiC or of SuperGLUE's WiC, or a .jsonl file; empty: without index= the shipped pairs of twenty English
     words."""
-    encoders: PathList = field(default_factory=list)
+    encoders: list[PathText] = field(default_factory=list)
     """Further encoders that rank the same pairs, such as the one that training started from."""
     layers: bool = False
     """Whether the pairs are ranked by the states behind every layer too."""
@@ -321,7 +279,7 @@ class WordSenseSettings(CheckedSettings):
     """Condition on the kept fields of documents with a low rating."""
     high: str = "rating>=4"
     """Condition on those with a high rating."""
-    places: Annotated[int, Bounds(5)] = 200
+    places: Annotated[int, Field(ge=5)] = 200
     """Places of a word under each rating at most, drawn by seed=."""
 
 
@@ -333,14 +291,13 @@ class GeometryPairs(Enum):
     none = "none"
 
 
-@dataclass(kw_only=True, slots=True)
-class GeometrySettings(CheckedSettings):
+class GeometrySettings(Settings):
     """How sentence vectors lie in space is measured on the sentences of STS-B."""
 
     pairs: GeometryPairs = GeometryPairs.all
     """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
     that was trained on the others; `none`: nothing is measured."""
-    layer_sentences: Annotated[int, Bounds(0)] = 1000
+    layer_sentences: NonNegativeInt = 1000
     """Sentences, drawn by seed=, whose tokens are measured layer by layer; 0: none."""
 
 
@@ -351,8 +308,7 @@ class PoolerPost(Enum):
     whiten = "whiten"  # mean 0 and covariance 1 over the distinct sentences of the set (Su et al. 2021)
 
 
-@dataclass(kw_only=True, slots=True)
-class BeforeSettings(CheckedSettings):
+class BeforeSettings(Settings):
     """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
 
     encoder: PathText = ""
@@ -363,8 +319,7 @@ class BeforeSettings(CheckedSettings):
     """`whiten`: as sts.pooler_post, for this encoder."""
 
 
-@dataclass(kw_only=True, slots=True)
-class StsSettings(CheckedSettings):
+class StsSettings(Settings):
     """Task `sts`: how sentences become vectors, and what is measured of them."""
 
     pooler: PoolerKind | None = None
@@ -377,31 +332,27 @@ class StsSettings(CheckedSettings):
     """How the vectors lie in space."""
 
 
-@dataclass(kw_only=True, slots=True)
-class ParametersSettings(CheckedSettings):
+class ParametersSettings(Settings):
     """Task `parameters`: what the weights of encoder= are compared with."""
 
     before: PathText = ""
     """Folder or name of the encoder that it was made of; empty: it stands beside a newly made one alone."""
 
 
-@dataclass(kw_only=True, slots=True)
-class EmbeddingsSettings(CheckedSettings):
+class EmbeddingsSettings(Settings):
     """Task `embeddings`: which word vectors belong together."""
 
     groups: PathText = ""
     """JSON file with the group of each token, {token: group}, such as OUT/groups.json of npmlm generate."""
 
 
-@dataclass(kw_only=True, slots=True)
-class VocabularySettings(CheckedSettings):
+class VocabularySettings(Settings):
     """Task `vocabulary`: what the vocabulary of encoder= is compared with."""
 
     other: PathText = ""
     """Folder or name of another encoder, or of a tokenizer."""
 
 
-@dataclass(kw_only=True, slots=True)
 class EvaluationSettings(ZeroShotEvaluation):
     """One evaluation."""
 
@@ -440,10 +391,4 @@ class EvaluationSettings(ZeroShotEvaluation):
         for name in ("in_batch", "masked_tokens", "denoising"):
             group = getattr(self, name)
             if self.limit is not None and group.articles not in (type(group)().articles, self.limit):
-                raise SettingError(
-                    f"limit and {name}.articles contradict each other",
-                    expected="one of them",
-                    got=f"limit={self.limit} and {name}.articles={group.articles}",
-                    where=f"limit, {name}.articles",
-                    fix="leave one of them out",
-                )
+                raise exclusive("limit", f"{name}.articles")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
-from npm.core.errors import SettingError, check_range
-from npm.core.settings import Bounds, CheckedSettings, PathText, changed_settings
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from npm.core.errors import SettingError
+from npm.core.settings import PathText, Settings
 from npm.models.settings import Precision
 from npm.training.settings import StartSettings, TrainerSettings
 
@@ -19,8 +21,7 @@ def _start() -> StartSettings:
     return StartSettings(hidden_dropout=0.1, attention_dropout=0.1)
 
 
-@dataclass(kw_only=True)
-class FinetuneSettings(CheckedSettings):
+class FinetuneSettings(Settings):
     """Which encoder, on which tasks, and how each run of the trainer goes."""
 
     encoder: PathText = ""
@@ -32,25 +33,25 @@ class FinetuneSettings(CheckedSettings):
     (cola/train-*.parquet); or hub:nyu-mll/glue. Required."""
     out: PathText = ""
     """Folder for the runs, OUT/TASK/lr-RATE/seed-N, and for metrics.json. Required."""
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    seeds: list[NonNegativeInt] = field(default_factory=lambda: [0, 1, 2])
     """A run each: of the new head, the order of the examples and dropout."""
-    learning_rates: Annotated[list[float], Bounds(above=0, most=1)] = field(default_factory=lambda: [2e-5, 5e-5])
+    learning_rates: list[Annotated[float, Field(gt=0, le=1)]] = field(default_factory=lambda: [2e-5, 5e-5])
     """Peak learning rates, a run of each seed with each; one is chosen by the development data, which is said."""
-    epochs: Annotated[int | None, Bounds(1)] = None
+    epochs: PositiveInt | None = None
     """Passes over the training data; null: 10 for cola, mrpc, rte, stsb and wnli, 3 for the others."""
-    max_tokens: Annotated[int, Bounds(8)] = 128
+    max_tokens: Annotated[int, Field(ge=8)] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
-    examples_per_device_batch: Annotated[int, Bounds(1)] = 32
+    examples_per_device_batch: PositiveInt = 32
     """Examples that one device works on at once."""
-    limit: Annotated[int | None, Bounds(1)] = None
+    limit: PositiveInt | None = None
     """Examples of each file used at most, from its beginning; null uses all."""
-    layer: Annotated[int | None, Bounds(0)] = None
+    layer: NonNegativeInt | None = None
     """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained."""
-    warmup_fraction: Annotated[float, Bounds(0, 0.999)] = 0.1
+    warmup_fraction: Annotated[float, Field(ge=0, le=0.999)] = 0.1
     """Share of a run in which the learning rate rises from zero; it then falls to zero."""
-    contrast_weight: Annotated[float, Bounds(0, below=1)] = 0.0
+    contrast_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share λ of supervised contrast in the loss, (1 − λ) · cross entropy + λ · contrast; for texts with labels."""
-    contrast_temperature: Annotated[float, Bounds(above=0)] = 0.3
+    contrast_temperature: PositiveFloat = 0.3
     """Divides the cosines of the contrast."""
     keep_encoders: bool = False
     """Keep the encoder of every finished run in its folder; false keeps what was measured."""
@@ -64,22 +65,10 @@ class FinetuneSettings(CheckedSettings):
     """How the encoder is set up for training."""
 
     def check(self) -> None:
-        """Raise SettingError for lists that are empty or repeat, and for what is said in another way."""
+        """Raise SettingError for lists that are empty or repeat, and for another start than `encoder`."""
         for name in ("seeds", "learning_rates"):
             values = getattr(self, name)
-            right = bool(values) and len(set(values)) == len(values)
-            check_range(right, name, expected="one or more, each once", got=values)
-        check_range(min(self.seeds) >= 0, "seeds", expected="at least 0 each", got=self.seeds)
-        elsewhere = {"trainer.seed": "seeds=", "start.from_run": "encoder="}
-        for name in changed_settings(self, _Defaults, elsewhere):
-            raise SettingError(
-                f"{name} is of a single run",
-                expected=f"{elsewhere[name]} in its place",
-                got=f"{name}=…",
-                where=name,
-                fix="leave it out",
-            )
-
-
-class _Defaults:
-    trainer, start = _trainer(), _start()
+            if not values or len(set(values)) < len(values):
+                raise SettingError(f"{name} must be one or more, each once, got {values}")
+        if self.start.from_run:
+            raise SettingError("start.from_run is not for fine-tuning: set encoder= to the encoder of that run")

@@ -16,16 +16,15 @@ import numpy as np
 
 from index.quantiser import Quantiser
 from index.settings import check_search
-from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, read_manifest, refuse_changed, verify_folder
-from npm.core.errors import ArtifactError, CorpusError, check_range, named
+from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, refuse_changed, verify_folder
+from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive, named
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, refuse_repeated_id
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.indexing.block_vectors import POOLER_KEY
-from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
+from npm.indexing.embed import check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
 from npm.indexing.generation import (
     ENCODER_FOLDER,
     INDEX_KIND,
@@ -60,7 +59,6 @@ from npm.indexing.stages import (
     train_segment_quantiser,
 )
 from npm.models.encoder import Encoder
-from npm.models.settings import PoolerKind
 
 MOST_SUGGESTED = 10
 FIRST = "00000"
@@ -89,13 +87,6 @@ def title_note(encoder: Encoder, blocks: BlockSettings) -> str:
         f"note: {encoder.name} was trained with {trained} in front of blocks, and this index gets {given}, so "
         "answers may be worse; without blocks.title_tokens= it is as in training"
     )
-
-
-def block_vectors_note(folder: Path, pooler: PoolerKind | None) -> str:
-    """What to say of a finished index that would get block vectors if it were built now; else nothing."""
-    if pooler is None or POOLER_KEY in read_manifest(Segment(folder, FIRST).vectors, kind=VECTORS_KIND).settings:
-        return ""
-    return f"note: {folder} was built before there were block vectors; build into another folder to have them"
 
 
 def print_nothing(message: str) -> None:
@@ -143,8 +134,6 @@ def build_index(
     made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, shares, settings.corpus, is_job=stage is not None)) is not None:
         clear_locks(folder)
-        if note := block_vectors_note(folder, settings.vectors.block_pooler(encoder)):
-            notice(note)
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
     if stage in (None, Stage.encode):
@@ -192,20 +181,10 @@ def index_block_store(
 def source_shares(settings: IndexBuildSettings) -> list[Sequence[Source]]:
     """The corpus files of each segment. Raises SettingError for more segments than files, CorpusError for bad files."""
     sources, count = find_sources(settings.corpus.files), settings.segments
-    check_range(
-        count <= len(sources),
-        "segments",
-        expected=f"at most one for each corpus file, of which there are {len(sources)}",
-        got=count,
-        fix="give fewer segments, or split the corpus into more files",
-    )
-    check_range(
-        count == 1 or settings.corpus.max_documents is None,
-        "segments",
-        expected="1 with corpus.max_documents=, which counts from the beginning of the corpus",
-        got=count,
-        fix="leave one of them out",
-    )
+    if count > len(sources):
+        raise SettingError(f"segments must be at most the number of corpus files, {len(sources)}, got {count}")
+    if count > 1 and settings.corpus.max_documents is not None:
+        raise exclusive("segments", "corpus.max_documents")
     return [Shard(number, count).of(sources) for number in range(1, count + 1)]
 
 
@@ -469,7 +448,6 @@ def refuse_other_files(
 
 
 def _comparable(settings: Mapping[str, Any], segment_count: int) -> dict[str, Any]:
-    # an index that was built before there was such a setting lacks its value, and holds whole vectors
     compared = {item.name: settings.get(item.name) for item in fields(IndexBuildSettings)}
     compared["segments"] = segment_count
     return {**compared, "encoder": {name: value for name, value in settings["encoder"].items() if name != "name"}}

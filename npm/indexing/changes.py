@@ -353,7 +353,7 @@ class _Addition:
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
         """Documents → blocks → vectors → codes → lists, then the commit."""
         before, settings = self.generation, self.generation.manifest.settings
-        blocks = settings_from(BlockSettings, settings["blocks"], absent={"title_tokens": 0, "max_block_words": None})
+        blocks = settings_from(BlockSettings, settings["blocks"])
         packer = BlockPacker(encoder.tokenizer, blocks)
         skipped = SkippedRecords.beside(before.folder)
         store = build_block_store(
@@ -367,7 +367,7 @@ class _Addition:
         first = read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings
         made_with = SegmentSettings(
             encoder,
-            settings_from(VectorSettings, settings["vectors"], absent={"blocks": True}),
+            settings_from(VectorSettings, settings["vectors"]),
             settings_from(LexiconSettings, settings["lexicon"]),
             recorded_pooler(first),  # what the encoder says of its pooler is no part of its fingerprint
             first.typed("frequent_token_ids", list[int]),

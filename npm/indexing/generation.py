@@ -342,14 +342,11 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
     # a command adds settings of its own, such as where the index lies
     own = {item.name: asdict(settings)[item.name] for item in fields(root)}
     chosen = as_json(own)
-    chosen["blocks"] = settings.blocks.recorded()
     for name in ("encoder", "device", "precision", "segments"):  # the manifest names each segment
         del chosen[name]
-    if settings.vectors.blocks or encoder.block_pooler is None:  # as was recorded before there was such a setting
-        del chosen["vectors"]["blocks"]
-    if settings.rotation is Rotation.none:
-        del chosen["rotation"]
-    else:  # axes, which are not known yet, leave vectors to the scale of whole ones
+    if (
+        settings.rotation is not Rotation.none
+    ):  # axes, which are not known yet, leave vectors to the scale of whole ones
         encoder = encoder.cut_to(None)
     return {
         **chosen,
@@ -368,8 +365,6 @@ def recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
     """How the files were read, as the manifest of a segment says it."""
     recorded = as_json(asdict(corpus))
     del recorded["files"]
-    if not corpus.skip_bad:  # the record of what was read before there was such a setting
-        del recorded["skip_bad"]
     return recorded
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
 from index.settings import SearchSettings
 from npm.core.errors import SettingError
-from npm.core.settings import Bounds, CheckedSettings, PathList, PathText
+from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import Stemming
@@ -41,20 +43,19 @@ class VectorDtype(Enum):
     float32 = "float32"
 
 
-@dataclass(kw_only=True, slots=True)
-class VectorSettings(CheckedSettings):
+class VectorSettings(Settings):
     """Which token vectors are stored, and how."""
 
     pruning: PruningRule = PruningRule.without_stopwords
     """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
     (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
-    max_token_share: Annotated[float | None, Bounds(above=0, most=1)] = None
+    max_token_share: Annotated[float, Field(gt=0, le=1)] | None = None
     """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
     dtype: VectorDtype = VectorDtype.float16
     """2 or 4 bytes a number."""
-    tokens_per_batch: Annotated[int, Bounds(1)] = 4096
+    tokens_per_batch: PositiveInt = 4096
     """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
-    tokens_per_shard: Annotated[int, Bounds(1)] = 262_144
+    tokens_per_shard: PositiveInt = 262_144
     """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
     blocks: bool = True
     """Whether a vector of each block is stored too, in 2 bytes a number, by which blocks are ranked: only where the
@@ -65,24 +66,22 @@ class VectorSettings(CheckedSettings):
         return encoder.block_pooler if self.blocks else None
 
 
-@dataclass(kw_only=True, slots=True)
-class LexiconSettings(CheckedSettings):
+class LexiconSettings(Settings):
     """How BM25 weighs words: Robertson and Zaragoza 2009, in Lucene's variant."""
 
-    k1: Annotated[float, Bounds(0, 100)] = 0.9
+    k1: Annotated[float, Field(ge=0, le=100)] = 0.9
     """How slowly further occurrences of a word in a block stop to count."""
-    b: Annotated[float, Bounds(0, 1)] = 0.4
+    b: Fraction = 0.4
     """How much longer blocks are held against, from 0 to 1."""
     stemming: Stemming = Stemming.plural
     """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
     keep_stopwords: bool = False
     """Whether English function words count; without them a question's own words decide."""
-    title_repeats: Annotated[int, Bounds(0, 100)] = 2
+    title_repeats: Annotated[int, Field(ge=0, le=100)] = 2
     """How many times the document's title counts in each of its blocks; 0 leaves it out."""
 
 
-@dataclass(kw_only=True, slots=True)
-class IndexBuildSettings(CheckedSettings):
+class IndexBuildSettings(Settings):
     """A phrase index: from which documents, with which encoder, and how."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -103,7 +102,7 @@ class IndexBuildSettings(CheckedSettings):
     """The lexical stage."""
     search: SearchSettings = field(default_factory=SearchSettings)
     """How vectors are searched."""
-    dimensions: Annotated[int | None, Bounds(1)] = None
+    dimensions: PositiveInt | None = None
     """Store and search this many leading numbers of every vector, such as 128: a smaller index, at little cost with
     an encoder that was trained for it (experiment=matryoshka) or with a rotation; unset: whole vectors."""
     rotation: Rotation = Rotation.none
@@ -111,20 +110,14 @@ class IndexBuildSettings(CheckedSettings):
     and stored in the index, so that those of any encoder can be shortened; `none` takes the numbers as they come."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
-    segments: Annotated[int, Bounds(1)] = 1
+    segments: PositiveInt = 1
     """Parts that the index is made of, each of a consecutive share of the corpus files and packed by a job of its own:
     for corpora that one process would pack too slowly."""
 
     def check(self) -> None:
         """Raise SettingError for a rotation of vectors that stay whole."""
         if self.rotation is not Rotation.none and self.dimensions is None:
-            raise SettingError(
-                "settings that do not fit together",
-                expected="dimensions= beside a rotation, such as dimensions=128",
-                got=f"rotation={self.rotation.value} of whole vectors",
-                where="rotation",
-                fix="give dimensions=, or leave rotation out",
-            )
+            raise SettingError(f"rotation={self.rotation.value} requires dimensions, such as dimensions=128")
 
 
 class Stage(Enum):
@@ -137,34 +130,32 @@ class Stage(Enum):
     merge = "merge"
 
 
-@dataclass(kw_only=True, slots=True)
 class EstimateSettings(IndexBuildSettings):
     """What a build would take, with the settings of the build."""
 
-    sample_documents: Annotated[int, Bounds(1)] = 200
+    sample_documents: PositiveInt = 200
     """Documents that are read, cut and encoded, from up to 16 files spread over the corpus."""
-    sample_seconds: Annotated[float, Bounds(above=0)] = 5.0
+    sample_seconds: PositiveFloat = 5.0
     """Seconds of encoding, of which the speed is measured."""
-    tokens: Annotated[int | None, Bounds(1)] = None
+    tokens: PositiveInt | None = None
     """Estimate for a corpus like the one given, of so many tokens; unset: for the one given."""
-    jobs: Annotated[int, Bounds(1)] = 1
+    jobs: PositiveInt = 1
     """Jobs of each stage, but the quantiser's one; with more than one, what the same build takes on `machines`."""
-    machines: Annotated[int, Bounds(1)] = 1
+    machines: PositiveInt = 1
     """Machines like this one, each with one job at a time."""
-    partitions: Annotated[int, Bounds(1)] = 1
+    partitions: PositiveInt = 1
     """Partitions that the index is to be searched in; with more than one, what each of their processes reads."""
-    mtbf_hours: Annotated[float, Bounds(above=0)] = 1000.0
+    mtbf_hours: PositiveFloat = 1000.0
     """Hours between two failures of a machine, on average."""
-    restart_seconds: Annotated[float, Bounds(0)] = 120.0
+    restart_seconds: NonNegativeFloat = 120.0
     """From a failure until a machine works again, or another one in its place."""
-    network_gbit_per_second: Annotated[float, Bounds(above=0)] = 10.0
+    network_gbit_per_second: PositiveFloat = 10.0
     """Gigabits a second between a machine and the disk or object store that all share."""
-    disk_mb_per_second: Annotated[float, Bounds(above=0)] = 1000.0
+    disk_mb_per_second: PositiveFloat = 1000.0
     """Megabytes a second of the disk or object store that all share, of all machines together."""
 
 
-@dataclass(kw_only=True, slots=True)
-class AddSettings(CheckedSettings):
+class AddSettings(Settings):
     """Documents that come to an index."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -173,8 +164,7 @@ class AddSettings(CheckedSettings):
     """Whether a document takes the place of one with the same id; otherwise an id that exists is refused."""
 
 
-@dataclass(kw_only=True, slots=True)
-class DeleteSettings(CheckedSettings):
+class DeleteSettings(Settings):
     """Documents that leave an index."""
 
     ids: list[str] = field(default_factory=list)
@@ -183,27 +173,24 @@ class DeleteSettings(CheckedSettings):
     """File with one id a line, besides `ids`."""
 
 
-@dataclass(kw_only=True, slots=True)
-class CompactSettings(CheckedSettings):
+class CompactSettings(Settings):
     """How an index is rewritten."""
 
     retrain: bool = False
     """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
 
 
-@dataclass(kw_only=True, slots=True)
-class TransferSettings(CheckedSettings):
+class TransferSettings(Settings):
     """Where something is copied to or from, and how."""
 
     address: PathText = ""
     """Address of it: s3://bucket/name (package s3fs), gs://bucket/name (gcsfs) or file:///folder. Required."""
-    parallel: Annotated[int, Bounds(1, 256)] = 8
+    parallel: Annotated[int, Field(ge=1, le=256)] = 8
     """Files copied at once."""
 
 
-@dataclass(kw_only=True, slots=True)
-class PublishedFiles(CheckedSettings):
+class PublishedFiles(Settings):
     """Files of a corpus."""
 
-    files: PathList = field(default_factory=list)
+    files: list[PathText] = field(default_factory=list)
     """Paths, addresses and globs of corpus files to publish, in place of an index."""

@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from npm.core.artifact import check_folder, open_array, write_folder
 from npm.core.errors import ArtifactError
-from npm.core.settings import Bounds, CheckedSettings, PathText
+from npm.core.settings import PathText, Settings
 from npm.core.types import Sequences, Spans
 from npm.masking.units import MaskableSpans, phrase_numbers, tokens_until_break, word_beginnings, words_of
 
 KIND = "collocations"
 
 
-@dataclass(kw_only=True, slots=True)
-class CollocationSettings(CheckedSettings):
+class CollocationSettings(Settings):
     """Which n-grams of two to five words are collocations, by pointwise mutual information."""
 
     vocabulary: PathText = ""
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
-    min_count: Annotated[int, Bounds(1)] = 11
+    min_count: PositiveInt = 11
     """How often an n-gram must stand in the text; at least 1."""
-    count_power: Annotated[int, Bounds(1)] = 1
+    count_power: PositiveInt = 1
     """Power of an n-gram's own probability in its score: 1 as in the paper, 2 favours frequent ones; at least 1."""
-    coverage: Annotated[float, Bounds(above=0, most=1)] = 0.5
+    coverage: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The vocabulary grows until its entries hold this share of the text's tokens, or all n-grams are in; above 0, at
     most 1."""
-    entries: Annotated[int, Bounds(0)] = 0
+    entries: NonNegativeInt = 0
     """Size of the vocabulary at most, instead of by coverage; 0: by coverage."""
-    max_mined_tokens: Annotated[int, Bounds(1)] = 100_000_000
+    max_mined_tokens: PositiveInt = 100_000_000
     """Longer texts are mined by every second, third, … block, so that about this many tokens are read; at least 1."""
 
 

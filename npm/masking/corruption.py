@@ -13,15 +13,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
-from npm.core.errors import SettingError, check_range
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.errors import SettingError, exclusive
+from npm.core.settings import Fraction, Settings
 from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
@@ -275,9 +276,8 @@ SAMPLERS_WITH_COPIES = (CorruptionSampler.uniform, CorruptionSampler.geometric)
 """Those that can leave out what other copies of a sequence have masked."""
 
 
-@dataclass(kw_only=True, slots=True)
-class CorruptionSettings(CheckedSettings):
-    """How text is masked for masked language modelling. Settings that the unit or sampler does not read are refused."""
+class CorruptionSettings(Settings):
+    """How text is masked for masked language modelling."""
 
     unit: CorruptionUnit = CorruptionUnit.token
     """What is masked as a whole: `token`, `word`, `collocation`, or what stands in another sequence of the group too
@@ -285,29 +285,29 @@ class CorruptionSettings(CheckedSettings):
     sampler: CorruptionSampler = CorruptionSampler.uniform
     """How units are drawn: `uniform`, `geometric` (spans of words or cooccurring phrases), or for tokens `partition`
     (runs as in T5) and `suffix`."""
-    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
+    masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Corruption rate: tokens masked in one copy, as a share of the sequence's tokens that are not special; above 0,
     below 1."""
-    predicted_fraction: Annotated[float | None, Bounds(above=0, below=1)] = None
+    predicted_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Prediction rate: tokens predicted, as a share of the same; null: all that are masked. Below masked_fraction, a
     random part of the masked tokens is predicted; above it, `copies` is needed."""
     copies: bool = False
     """Show each sequence in as many copies, with disjoint masks, as predicted_fraction needs."""
-    random_fraction: Annotated[float, Bounds(0, 1)] = 0.0
+    random_fraction: Fraction = 0.0
     """Share of the masked tokens that become a random token instead of a mask (0.1 in BERT); from 0 to 1."""
-    unchanged_fraction: Annotated[float, Bounds(0, 1)] = 0.0
+    unchanged_fraction: Fraction = 0.0
     """Share of the masked tokens that stay as they are (0.1 in BERT); from 0 to 1."""
     decide_per_unit: bool = False
     """Replace all tokens of a masked unit or span in the same way, instead of drawing for each token."""
     overflow: Overflow | None = None
     """What becomes of a unit longer than what is left of a sequence's budget: `skip`, `truncate` or `overshoot`;
     null: `truncate` for spans of words, `skip` else. Not for single tokens."""
-    span_success_probability: Annotated[float, Bounds(above=0, most=1)] = 0.2
+    span_success_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
-    max_span_units: Annotated[int, Bounds(1)] = 10
+    max_span_units: PositiveInt = 10
     """Longest span of the geometric sampler, in words, or in tokens with unit=cooccurring; at least 1."""
-    mean_span_tokens: Annotated[float, Bounds(1)] = 3.0
+    mean_span_tokens: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of the runs of the partition sampler, in tokens; at least 1."""
     collocations: CollocationSettings = field(default_factory=CollocationSettings)
     """The vocabulary of unit=collocation."""
@@ -315,25 +315,18 @@ class CorruptionSettings(CheckedSettings):
     """Mask single bytes where the tokens are bytes, which is refused else: the bytes around one all but name it."""
 
     def check(self) -> None:
-        """Raise SettingError for settings that do not fit together, or that nothing reads."""
+        """Raise SettingError for incompatible settings."""
         replaced = self.random_fraction + self.unchanged_fraction
-        check_range(
-            replaced <= 1 + 1e-9,
-            "random_fraction, unchanged_fraction",
-            expected="at most 1 together",
-            got=f"{replaced:g}",
-            fix="make one of the two smaller",
-        )
-        fitting = SAMPLERS[self.unit]
-        if self.sampler not in fitting:
+        if replaced > 1 + 1e-9:
             raise SettingError(
-                f"the sampler {self.sampler.name} and the unit {self.unit.name} do not fit together",
-                expected=f"sampler {' or '.join(sampler.name for sampler in fitting)} with unit={self.unit.name}",
-                got=f"sampler={self.sampler.name}",
-                where="sampler, unit",
-                fix="change one of the two",
+                "corruption.random_fraction and corruption.unchanged_fraction must be at most 1 together, "
+                f"got {replaced:g}"
             )
-        self._check_unread()
+        if self.sampler not in SAMPLERS[self.unit]:
+            fitting = " or ".join(sampler.name for sampler in SAMPLERS[self.unit])
+            raise SettingError(
+                f"corruption.sampler must be {fitting} with corruption.unit={self.unit.name}, got {self.sampler.name}"
+            )
         self._check_copies()
 
     def check_tokens(self, *, of_bytes: bool) -> None:
@@ -359,58 +352,21 @@ class CorruptionSettings(CheckedSettings):
         """How often a masked token becomes the mask token."""
         return 1 - self.random_fraction - self.unchanged_fraction
 
-    def _check_unread(self) -> None:
-        """A setting that nothing reads is a slip: a length of spans is given for the sake of spans."""
-        geometric, partition = (
-            self.sampler is each for each in (CorruptionSampler.geometric, CorruptionSampler.partition)
-        )
-        of_single_tokens = self.unit in (CorruptionUnit.token, CorruptionUnit.cooccurring) and not geometric
-        replaces = self.random_fraction + self.unchanged_fraction > 0
-        needs = {
-            "span_success_probability": (geometric, "sampler=geometric"),
-            "max_span_units": (geometric, "sampler=geometric"),
-            "mean_span_tokens": (partition, "sampler=partition"),
-            "overflow": (not of_single_tokens, "unit=word or unit=collocation"),
-            "decide_per_unit": (replaces, "random_fraction or unchanged_fraction above 0"),
-            "collocations": (self.unit is CorruptionUnit.collocation, "unit=collocation"),
-        }
-        default = {item.name: item.default for item in fields(self)} | {"collocations": CollocationSettings()}
-        for name, (is_read, needed) in needs.items():
-            if not is_read and getattr(self, name) != default[name]:
-                raise SettingError(
-                    f"this way to mask has no use for {name}",
-                    expected=f"{needed} beside it",
-                    got=f"unit={self.unit.name}, sampler={self.sampler.name}, {name}={getattr(self, name)}",
-                    where=name,
-                    fix=f"set {needed}, or leave this setting out",
-                )
-
     def _check_copies(self) -> None:
         if self.copy_count == 1:
             return
         if not self.copies:
             raise SettingError(
-                "more is to be predicted than is masked",
-                expected=f"predicted_fraction of at most {self.masked_fraction}, or copies=true",
-                got=f"predicted_fraction={self.predicted_fraction}, copies=false",
-                where="predicted_fraction",
-                fix=f"set copies=true to show each sequence {self.copy_count} times with disjoint masks",
+                f"corruption.predicted_fraction must be at most corruption.masked_fraction={self.masked_fraction}, "
+                f"got {self.predicted_fraction}; corruption.copies=true shows each sequence {self.copy_count} times"
             )
         if self.sampler not in SAMPLERS_WITH_COPIES:
+            raise exclusive("corruption.copies", f"corruption.sampler={self.sampler.name}")
+        if self.copy_count * self.masked_fraction > 1 + 1e-9:
             raise SettingError(
-                f"the sampler {self.sampler.name} cannot draw disjoint masks for several copies",
-                expected="sampler=uniform or geometric with copies",
-                got=f"sampler={self.sampler.name}, {self.copy_count} copies",
-                where="sampler, predicted_fraction",
-                fix="choose sampler=uniform, or a predicted_fraction of at most masked_fraction",
+                f"corruption.predicted_fraction={self.predicted_fraction} takes {self.copy_count} copies, whose "
+                f"disjoint masks of {self.masked_fraction} are more than all tokens: choose a smaller one"
             )
-        check_range(
-            self.copy_count * self.masked_fraction <= 1 + 1e-9,
-            "predicted_fraction",
-            expected="copies that mask at most all tokens in all, since their masks are disjoint",
-            got=f"{self.copy_count} copies of masked_fraction={self.masked_fraction}",
-            fix="choose a smaller predicted_fraction or masked_fraction",
-        )
 
 
 def build_selector(settings: CorruptionSettings, vocabulary: CollocationVocabulary | None = None) -> Selector:

@@ -22,9 +22,10 @@ from enum import Enum
 from typing import Annotated
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat
 
 from npm.core.errors import EncoderError, SettingError
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Settings
 from npm.core.types import DenoisingBatch, Sequences, Spans
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import merge_groups, padded_rows
@@ -119,17 +120,16 @@ class DenoiserFamily(Enum):
     X = "X"  # long spans, or half of the text
 
 
-@dataclass(kw_only=True, slots=True)
-class DenoiserSettings(CheckedSettings):
+class DenoiserSettings(Settings):
     """One way to corrupt a text."""
 
     family: DenoiserFamily = DenoiserFamily.R
     """`R` and `X` mask spans all over a block, `S` masks one at its end."""
-    rate: Annotated[float, Bounds(above=0, below=1)] = 0.15
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Tokens masked, as a share of those of a block (S: on average); above 0, below 1."""
-    mean_span_tokens: Annotated[float, Bounds(1)] = 3.0
+    mean_span_tokens: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of the spans of R and X, in tokens; at least 1."""
-    weight: Annotated[float, Bounds(0)] = 1.0
+    weight: NonNegativeFloat = 1.0
     """How often this denoiser is drawn, relative to the others of the mixture; at least 0."""
     mode_token: str = ""
     """What inputs begin with; empty: [R], [S] or [X]."""
@@ -208,8 +208,7 @@ class MixtureName(Enum):
     x = "x"
 
 
-@dataclass(kw_only=True, slots=True)
-class DenoisingSettings(CheckedSettings):
+class DenoisingSettings(Settings):
     """How texts are corrupted for an encoder-decoder."""
 
     preset: MixtureName = MixtureName.ul2
@@ -223,13 +222,7 @@ class DenoisingSettings(CheckedSettings):
     def check(self) -> None:
         """Raise SettingError if no denoiser has a weight."""
         if not sum(denoiser.weight for denoiser in self.denoisers()):
-            raise SettingError(
-                "no denoiser is ever drawn",
-                expected="a weight above 0",
-                got=", ".join(f"{denoiser.name} weight={denoiser.weight:g}" for denoiser in self.mixture),
-                where="mixture",
-                fix="give one of them a weight",
-            )
+            raise SettingError("denoising.mixture must have a denoiser with a weight above 0")
 
     def denoisers(self) -> tuple[DenoiserSettings, ...]:
         """The denoisers by their numbers."""

@@ -16,9 +16,10 @@ from enum import Enum
 from typing import Annotated
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from npm.core.errors import check_range
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.errors import SettingError
+from npm.core.settings import Fraction, Settings
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
@@ -169,33 +170,32 @@ class MaskingUnit(Enum):
         return self is not MaskingUnit.token
 
 
-@dataclass(kw_only=True, slots=True)
-class MaskingSettings(CheckedSettings):
+class MaskingSettings(Settings):
     """How training text is masked for the phrase loss. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
     """`phrase`, whose lengths are in tokens; `phrase_words`, in words, for tokenizers of bytes; or single tokens
     (`token`). What is masked stands in another sequence of the group too. `span` masks phrases wherever they stand, and
     the loss leaves out those without a second occurrence (an ablation)."""
-    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
+    masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
-    min_masked_fraction: Annotated[float, Bounds(0)] = 0.05
+    min_masked_fraction: NonNegativeFloat = 0.05
     """A group of whose tokens less than this share could be masked is dropped; from 0 to masked_fraction."""
-    max_span_tokens: Annotated[int, Bounds(1)] = 10
+    max_span_tokens: PositiveInt = 10
     """Longest span, in tokens; at least 1."""
-    max_span_words: Annotated[int, Bounds(1)] = 10
+    max_span_words: PositiveInt = 10
     """Longest span of `phrase_words`, in words; at least 1."""
-    span_success_probability: Annotated[float, Bounds(above=0, most=1)] = 0.5
+    span_success_probability: Annotated[float, Field(gt=0, le=1)] = 0.5
     """p of the geometric distribution of span lengths (mean about 1/p tokens or words); above 0, at most 1."""
-    max_spans_per_sequence: Annotated[int, Bounds(1)] = 64
+    max_spans_per_sequence: PositiveInt = 64
     """Spans masked in one sequence at most; each may lengthen it by one token; at least 1."""
-    max_repeats_per_phrase: Annotated[int, Bounds(1)] = 10
+    max_repeats_per_phrase: PositiveInt = 10
     """Occurrences of the same phrase masked in one group at most; at least 1."""
-    clause_punctuation_skip_probability: Annotated[float, Bounds(0, 1)] = 0.9
+    clause_punctuation_skip_probability: Fraction = 0.9
     """How often one of the tokens ! , . : ? is left out as a span of its own; from 0 to 1."""
-    stopword_span_skip_probability: Annotated[float, Bounds(0, 1)] = 0.0
+    stopword_span_skip_probability: Fraction = 0.0
     """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
-    context_fraction: Annotated[float, Bounds(0, 1)] = 0.0
+    context_fraction: Fraction = 0.0
     """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
     of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
     question: QuestionForm = QuestionForm.whole
@@ -203,12 +203,11 @@ class MaskingSettings(CheckedSettings):
 
     def check(self) -> None:
         """Raise SettingError for a group's least share of masked tokens above the share to mask."""
-        check_range(
-            self.min_masked_fraction <= self.masked_fraction,
-            "min_masked_fraction",
-            expected=f"a share from 0 to masked_fraction, here {self.masked_fraction}",
-            got=self.min_masked_fraction,
-        )
+        if self.min_masked_fraction > self.masked_fraction:
+            raise SettingError(
+                f"masking.min_masked_fraction must be at most masking.masked_fraction={self.masked_fraction}, "
+                f"got {self.min_masked_fraction}"
+            )
 
 
 def build_masker(settings: MaskingSettings) -> Masker:

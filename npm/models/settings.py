@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any
 
+from pydantic import Field, NonNegativeInt, PositiveInt
+
 from npm.core.errors import EncoderError, SettingError
-from npm.core.settings import Bounds, CheckedSettings, settings_given
+from npm.core.settings import Settings, read_settings
 from npm.corpus.blocks import MOST_TITLE_TOKENS
 
 MINILM = "minilm"
@@ -44,17 +46,16 @@ OWN_KEY = "npm"
 """Key of config.json with the settings below, which `transformers` keeps as it keeps any that it does not know."""
 
 
-@dataclass(kw_only=True, slots=True)
-class EncoderSettings(CheckedSettings):
+class EncoderSettings(Settings):
     """What this project records of an encoder; but for the scale, no vector and no fingerprint depends on it."""
 
-    similarity_scale: Annotated[float | None, Bounds(above=0, most=MAX_SCALE)] = None
+    similarity_scale: Annotated[float, Field(gt=0, le=MAX_SCALE)] | None = None
     """Factor between an inner product of full vectors and a logit; None: 1/√d."""
     trained_dimensions: list[int] = field(default_factory=list)
     """Shorter lengths at which its vectors were trained too."""
-    title_tokens: Annotated[int, Bounds(0, MOST_TITLE_TOKENS)] = 0
+    title_tokens: Annotated[int, Field(ge=0, le=MOST_TITLE_TOKENS)] = 0
     """Tokens of the document's title before every block in training."""
-    query_masks: Annotated[int, Bounds(1, 2)] = 2
+    query_masks: Annotated[int, Field(ge=1, le=2)] = 2
     """Masks in the place of one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
     reads_jointly: bool = False
     """Its queries were trained to find phrases among the tokens of the block read with them."""
@@ -65,31 +66,30 @@ class EncoderSettings(CheckedSettings):
     def read(cls, entries: Any, *, where: str) -> EncoderSettings:
         """Settings from the value of `npm` in config.json; raises EncoderError for values that cannot be used."""
         try:
-            return settings_given(cls, entries or {})
+            return read_settings(cls, entries or {})
         except (SettingError, AttributeError) as error:
             raise EncoderError(f"{where}: {OWN_KEY} in config.json is invalid: {error}") from error
 
 
-@dataclass(kw_only=True, slots=True)
-class FreshSettings(CheckedSettings):
+class FreshSettings(Settings):
     """A start from random weights; only the tokenizer comes from `encoder=`."""
 
-    layers: Annotated[int, Bounds(0)] = 0
+    layers: NonNegativeInt = 0
     """Layers of a new encoder with random weights; 0 starts from the weights of `encoder=`."""
-    dimensions: Annotated[int, Bounds(1)] = 128
+    dimensions: PositiveInt = 128
     """Length of its token vectors."""
-    attention_heads: Annotated[int, Bounds(1)] = 2
+    attention_heads: PositiveInt = 2
     """Attention heads of a layer; dimensions must be a multiple of them."""
-    max_input_tokens: Annotated[int, Bounds(4)] = 512
+    max_input_tokens: Annotated[int, Field(ge=4)] = 512
     """Longest input in tokens, special tokens included."""
-    window_tokens: Annotated[int, Bounds(0)] = 0
+    window_tokens: NonNegativeInt = 0
     """Neighbours that a token reads in each layer, half of them on either side; 0 reads the whole input.
 
     A small encoder learns from its neighbours within 100 steps; to find them among all tokens takes it thousands.
     """
-    vocabulary_size: Annotated[int, Bounds(0)] = 0
+    vocabulary_size: NonNegativeInt = 0
     """Cut a WordPiece vocabulary to this many of its pieces, those most frequent in the text; 0 keeps all of it."""
-    vocabulary_documents: Annotated[int, Bounds(1)] = 10_000
+    vocabulary_documents: PositiveInt = 10_000
     """Documents, from the beginning of the corpus, whose pieces are counted for that."""
 
     def check(self) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from index.settings import typed_value
-from npm.core.settings import PathText
+from npm.core.settings import checked
 from npm.core.types import Document
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
@@ -41,9 +40,10 @@ class PhraseFiller(Filler):
         and `dtype` are where and how it computes. Raises ArtifactError if the index is missing, unfinished, damaged
         or was made by another encoder, SettingError for an argument of another kind.
         """
-        encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
-        phrase_index = PhraseIndex.open(Path(typed_value(folder, PathText, "folder")))
-        encoder = phrase_index.load_encoder(encoder, device=device, dtype=dtype, for_reading=True)
+        phrase_index = PhraseIndex.open(Path(folder))
+        precision = checked(dtype, Precision, "dtype")
+        encoder = str(encoder) if isinstance(encoder, Path) else encoder
+        encoder = phrase_index.load_encoder(encoder, device=device, dtype=precision, for_reading=True)
         return cls(phrase_index, encoder, settings)
 
     @classmethod
@@ -62,9 +62,9 @@ class PhraseFiller(Filler):
         once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError
         as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
         """
-        encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
         if not isinstance(encoder, Encoder):
-            encoder = Encoder.load(encoder or "", device=device, dtype=dtype, for_reading=True)
+            precision = checked(dtype, Precision, "dtype")
+            encoder = Encoder.load(str(encoder or ""), device=device, dtype=precision, for_reading=True)
         return PassageFiller(passages, encoder, settings)
 
     @staticmethod
@@ -95,15 +95,3 @@ class PhraseFiller(Filler):
         if settings.retrieval is Retrieval.hybrid and (settings.reading_share or joint_share(settings, self.encoder)):
             return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
         return vectors.per_mask(restrictions)
-
-
-def _checked_arguments(
-    encoder: object, settings: object, device: object, dtype: object
-) -> tuple[Encoder | str | None, str, Precision]:
-    """What a filler is opened with, each of its type; raises SettingError."""
-    typed_value(settings, FillSettings | None, "settings")
-    return (
-        typed_value(encoder, Encoder | PathText | None, "encoder"),
-        typed_value(device, str, "device"),
-        typed_value(dtype, Precision, "dtype"),
-    )

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overlo
 
 import numpy as np
 
-from index.settings import typed_value
 from npm.core.errors import SettingError
+from npm.core.settings import checked
 from npm.core.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
@@ -90,17 +90,6 @@ class Filler(ABC):
     def close(self) -> None:
         """Answer nothing from now on; what was opened goes with this filler, when no other thread fills with it."""
         self._opened = None
-
-    @property
-    def settings(self) -> FillSettings:
-        """How texts are filled. A value that was assigned to one of them is checked here: raises SettingError."""
-        self._settings.__post_init__()
-        self._settings.scoring.__post_init__()
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: FillSettings) -> None:
-        self._settings: FillSettings = typed_value(settings, FillSettings, "settings")
 
     @property
     def index(self) -> PhraseIndex:
@@ -458,7 +447,7 @@ class Filler(ABC):
         """Block numbers ascending without repeats, i64."""
         if isinstance(blocks, np.ndarray | range):
             blocks = np.asarray(blocks).tolist()
-        numbers = np.unique(np.array(typed_value(_listed(blocks), list[int], "blocks"), dtype=np.int64))
+        numbers = np.unique(np.array(checked(_listed(blocks), list[int], "blocks"), dtype=np.int64))
         block_count = self.index.store.block_count
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < block_count):
             raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")

@@ -12,14 +12,16 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, Self, Unpack, overload
+from typing import Annotated, Any, Self, Unpack, overload
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from index.settings import read_record, typed_value
-from npm.core.errors import ArtifactError, QueryError, ServerError, SettingError, UserError, check_range
-from npm.core.settings import as_json
+from pydantic import Field
+
+from index.settings import read_record
+from npm.core.errors import ArtifactError, QueryError, ServerError, SettingError, UserError
+from npm.core.settings import as_json, checked
 from npm.core.types import Answer, JointAnswer
 from npm.retrieval.filler import RemoteOptions, closed_error, given_options
 from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts, place_of, shown_start
@@ -27,7 +29,8 @@ from npm.retrieval.settings import FillSettings, Retrieval
 
 USUAL_TIMEOUT_SECONDS = 30.0
 MOST_TRIES = 5
-FIRST_PAUSE_SECONDS, LONGEST_TIMEOUT_SECONDS = 0.5, 3_600.0
+FIRST_PAUSE_SECONDS = 0.5
+Timeout = Annotated[float, Field(gt=0, le=3_600)]
 """A pause doubles from try to try, where the server does not say how long to wait."""
 MOST_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
@@ -54,15 +57,9 @@ class RemoteFiller:
         Raises SettingError for an argument that cannot be, or a key that the server does not know, and ServerError
         where no server of `npmlm serve` answers.
         """
-        self.url = _checked_url(typed_value(url, str, "url"))
-        self._key = _checked_key(typed_value(key, str | None, "key"))
-        self._timeout_seconds = typed_value(timeout_seconds, float, "timeout_seconds")
-        check_range(
-            0 < self._timeout_seconds <= LONGEST_TIMEOUT_SECONDS,
-            "timeout_seconds",
-            expected=f"above 0 and at most {LONGEST_TIMEOUT_SECONDS:.0f}",
-            got=timeout_seconds,
-        )
+        self.url = _checked_url(checked(url, str, "url"))
+        self._key = _checked_key(checked(key, str | None, "key"))
+        self._timeout_seconds: float = checked(timeout_seconds, Timeout, "timeout_seconds")
         self._is_open = True
         self._index = self._facts()
 
@@ -117,8 +114,8 @@ class RemoteFiller:
         for number, text in enumerate(several, start=1):
             check_query(text, where=place_of(number, len(several)), most_masks=MOST_MASKS)
         options = given_options(k, occurrences, retrieval, documents, where)
-        checked = FillSettings(**options)
-        body = as_json({name: getattr(checked, name) for name in options})
+        settings = FillSettings(**options)
+        body = as_json({name: getattr(settings, name) for name in options})
         body["timeout_ms"] = math.ceil(1000 * self._timeout_seconds)
         room_bytes = limits["body_bytes"] - len(json.dumps({"text": [], **body}))
         answers: list[Answer] = []

@@ -6,13 +6,13 @@ Shapes: m candidate spans of one query, n stored vectors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Settings
 
 LEAST_TEMPERATURE = 1e-3
 """Below it the best occurrence alone would count, and similarities soon be more than floats hold."""
@@ -47,8 +47,7 @@ class StopwordsInside(Enum):
     all = "all"
 
 
-@dataclass(kw_only=True, slots=True)
-class ScoringSettings(CheckedSettings):
+class ScoringSettings(Settings):
     """How candidate spans are allowed, weighed and put together; the defaults are ours, `reference()` the paper's."""
 
     combination: Combination = Combination.product
@@ -58,9 +57,9 @@ class ScoringSettings(CheckedSettings):
     e^t are softmaxes over all start and all end positions, and the sum over occurrences is left as it is."""
     aggregation: Aggregation = Aggregation.normalised_text
     """`normalised_text`: case-folded, spaces collapsed; `token_ids`: equal token sequences only."""
-    length_exponent: Annotated[float, Bounds(-10, 10)] = -1.0
+    length_exponent: Annotated[float, Field(ge=-10, le=10)] = -1.0
     """α: an occurrence of n tokens weighs n^α times as much."""
-    temperature: Annotated[float, Bounds(LEAST_TEMPERATURE)] = 1.0
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] = 1.0
     """Divides the scaled similarities s and t; at least 0.001."""
     stopwords_inside: StopwordsInside = StopwordsInside.linking
     """Stop-words that a phrase may hold: `all`, `linking` (of, the, and, 's: those of names), or `none`, which bars

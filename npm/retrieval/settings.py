@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
-from npm.core.settings import Bounds, CheckedSettings
+from pydantic import Field
+
+from npm.core.settings import Fraction, Settings
 from npm.retrieval.scoring import ScoringSettings
 
 
@@ -32,13 +34,12 @@ MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
 """Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
 
 
-@dataclass(kw_only=True, slots=True)
-class FillSettings(CheckedSettings):
+class FillSettings(Settings):
     """How texts are filled."""
 
-    k: Annotated[int, Bounds(1, MAX_PHRASES)] = 5
+    k: Annotated[int, Field(ge=1, le=MAX_PHRASES)] = 5
     """Phrases an answer has at most."""
-    occurrences: Annotated[int, Bounds(0, 10_000)] = 3
+    occurrences: Annotated[int, Field(ge=0, le=10_000)] = 3
     """Occurrences shown for a phrase at most, best first."""
     overlaps: Overlaps = Overlaps.merge
     """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
@@ -47,31 +48,31 @@ class FillSettings(CheckedSettings):
     """`dense`: by vectors over the whole corpus; `bm25`: by vectors within the blocks that share the rarest words
     with the text; `blocks`: within those whose block vectors are nearest to that of the text; `hybrid`: within the best
     by both, where the index has block vectors, else by words, and a better block's evidence weighs more."""
-    bm25_blocks: Annotated[int, Bounds(1, 10_000)] = 3
+    bm25_blocks: Annotated[int, Field(ge=1, le=10_000)] = 3
     """Blocks that `bm25`, `blocks` and `hybrid` look in."""
-    vector_share: Annotated[float | None, Bounds(0, 1)] = None
+    vector_share: Fraction | None = None
     """In `hybrid`, how much of a block's score comes from its vector, the rest from BM25, each divided by the best; 0
     is BM25 alone; unset: 0.5 where the index has block vectors."""
-    lexical_weight: Annotated[float, Bounds(0, 1_000)] = 8.0
+    lexical_weight: Annotated[float, Field(ge=0, le=1_000)] = 8.0
     """Added, in `hybrid`, to the similarities in a block, times its score over that of the best block."""
-    reading_share: Annotated[float, Bounds(0, 1)] = 0.75
+    reading_share: Fraction = 0.75
     """In `hybrid`, how much of a query vector comes from the text read together with the block that is looked in, the
     rest from the text alone. With 0, and joint_share=0, nothing is read, which is faster."""
-    joint_share: Annotated[float | None, Bounds(0, 1)] = None
+    joint_share: Fraction | None = None
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
     rest from the stored vectors; unset: three quarters for an encoder that was trained for it
     (objective.reading_weight), else nothing."""
-    literal_weight: Annotated[float, Bounds(0, 100)] = 12.0
+    literal_weight: Annotated[float, Field(ge=0, le=100)] = 12.0
     """In `hybrid`, how much it counts for a phrase that the words around the mask occur around it word for word, the
     more of them the more; 0: nothing, which saves the look-up."""
-    rerank_weight: Annotated[float, Bounds(0, 1_000)] = 4.0
+    rerank_weight: Annotated[float, Field(ge=0, le=1_000)] = 4.0
     """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
     the first ten phrases that the text with it is near to the sentence in which it stands, and the phrase to itself in
     both; 0 leaves them as they are, which is faster."""
-    name_weight: Annotated[float, Bounds(0, 1_000)] = 1.0
+    name_weight: Annotated[float, Field(ge=0, le=1_000)] = 1.0
     """Where phrases are reranked, how much it counts that a phrase is written as names are, or numbers in digits,
     without longer words in lower case: at 1 it counts 2.7 times as much as others, at 2 7.4 times; 0: nothing."""
-    candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
+    candidates_per_side: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not. An occurrence with neither end
     among them adds nothing to its phrase and is neither counted nor shown."""
@@ -81,23 +82,23 @@ class FillSettings(CheckedSettings):
     where: list[str] = field(default_factory=list)
     """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
-    max_phrase_tokens: Annotated[int, Bounds(1, 256)] = 10
+    max_phrase_tokens: Annotated[int, Field(ge=1, le=256)] = 10
     """Longest phrase in tokens; where max_phrase_words counts, the default stands for 128."""
-    max_phrase_words: Annotated[int | None, Bounds(1, 64)] = None
+    max_phrase_words: Annotated[int, Field(ge=1, le=64)] | None = None
     """Longest phrase in words, whatever a token is; unset: 10 for an encoder of bytes, no such limit for others."""
-    merged_groups: Annotated[int, Bounds(1, 1_000_000)] = 128
+    merged_groups: Annotated[int, Field(ge=1, le=1_000_000)] = 128
     """Best token sequences whose text is read, to merge spellings of one phrase; at least k. A spelling that ranks
     below them is not counted with its phrase."""
-    beam_width: Annotated[int, Bounds(1, 256)] = 16
+    beam_width: Annotated[int, Field(ge=1, le=256)] = 16
     """For a text with several masks, how many phrases of each mask are put together, at least k, and how many fillings
     are kept from one mask to the next."""
-    cooccurrence_smoothing: Annotated[float, Bounds(1e-6, 1e6)] = 0.1
+    cooccurrence_smoothing: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.1
     """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that stand in the
     same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""
     refine_fillings: bool = False
     """For a text with several masks, whether each mask is asked for once more with the best filling's phrases in place
     of the other masks, and the fillings are put together from these answers; a further question for each mask."""
-    tokens_per_batch: Annotated[int, Bounds(1, 10_000_000)] = 8192
+    tokens_per_batch: Annotated[int, Field(ge=1, le=10_000_000)] = 8192
     """Tokens of texts encoded at once, padding included."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     """How candidate spans are weighed and put together."""
@@ -107,10 +108,6 @@ class FillSettings(CheckedSettings):
         words = MOST_PHRASE_WORDS if of_bytes and self.max_phrase_words is None else self.max_phrase_words
         given = self.max_phrase_tokens != type(self)().max_phrase_tokens
         return self.max_phrase_tokens if words is None or given else MOST_PHRASE_TOKENS, words
-
-    def recorded(self) -> dict[str, Any]:
-        """As results record it: without a limit in words where none is given, as before there was such a setting."""
-        return {name: value for name, value in asdict(self).items() if name != "max_phrase_words" or value is not None}
 
     @classmethod
     def reference(cls) -> FillSettings:

@@ -31,9 +31,9 @@ class Request(BaseModel):
 class Options(Request):
     """What may be said of how texts are filled; null takes the server's choice."""
 
-    k: Annotated[int | None, Field(ge=1, le=MOST_PHRASES)] = None
+    k: Annotated[int, Field(ge=1, le=MOST_PHRASES)] | None = None
     """Phrases an answer has at most."""
-    occurrences: Annotated[int | None, Field(ge=0, le=MOST_OCCURRENCES)] = None
+    occurrences: Annotated[int, Field(ge=0, le=MOST_OCCURRENCES)] | None = None
     """Places shown for a phrase at most, best first."""
     retrieval: RetrievalName | None = None
     """Where phrases are looked for."""
@@ -43,7 +43,7 @@ class Options(Request):
     """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
-    timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
+    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
     """Time for the answer; at most the server's limit counts."""
     allow_partial: bool = False
     """Whether the rest of the index may answer while a partition of it does not, instead of a refusal with 503."""
@@ -71,9 +71,9 @@ class OverRequest(Request):
     """A text with one `<mask>`."""
     words: Annotated[list[ShortText] | None, Field(max_length=MOST_WORDS)] = None
     """Words whose probability at the mask is asked for; null: the best phrases are."""
-    k: Annotated[int | None, Field(ge=1, le=MOST_PHRASES)] = None
-    occurrences: Annotated[int | None, Field(ge=0, le=MOST_OCCURRENCES)] = None
-    timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
+    k: Annotated[int, Field(ge=1, le=MOST_PHRASES)] | None = None
+    occurrences: Annotated[int, Field(ge=0, le=MOST_OCCURRENCES)] | None = None
+    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
 
 
 class LabelsRequest(Request):
@@ -86,7 +86,7 @@ class LabelsRequest(Request):
         Field(min_length=2, max_length=MOST_LABELS),
     ]
     """The words of each label, by its name."""
-    timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
+    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

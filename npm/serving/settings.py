@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
+from pydantic import Field
+
 from npm.core.errors import SettingError
-from npm.core.settings import Bounds, CheckedSettings, PathText
+from npm.core.settings import PathText, Settings
 from npm.retrieval.settings import FillSettings
 
 TOKENS_PER_BATCH = 2048
 """Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""
 
 
-@dataclass(kw_only=True)
-class ServeSettings(CheckedSettings):
+class ServeSettings(Settings):
     """Where the server listens, whom it answers, and how much it takes on. Without slots, as a command extends it."""
 
     host: str = "127.0.0.1"
     """Address to listen at; the default answers this machine alone, 0.0.0.0 all that reach it."""
-    port: Annotated[int, Bounds(0, 65_535)] = 8080
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port to listen at; 0 takes a free one, which is printed."""
     key_file: PathText = ""
     """File with the keys that clients may send, one a line, at least 8 characters each; unset: no key is asked for."""
@@ -27,21 +28,21 @@ class ServeSettings(CheckedSettings):
     """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
     examples: PathText = ""
     """File with texts that the page offers, one a line; unset: texts made from documents of the index."""
-    max_body_bytes: Annotated[int, Bounds(1_000, 1_000_000_000)] = 1_000_000
+    max_body_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 1_000_000
     """Longest request body; longer ones are refused with 413."""
-    texts_per_request: Annotated[int, Bounds(1, 10_000)] = 64
+    texts_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Texts of a request at most."""
-    queue_texts: Annotated[int, Bounds(1, 1_000_000)] = 256
+    queue_texts: Annotated[int, Field(ge=1, le=1_000_000)] = 256
     """Texts that wait at most; a request that would exceed it is refused with 429."""
-    batch_texts: Annotated[int, Bounds(1, 10_000)] = 16
+    batch_texts: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Waiting texts that are encoded together. As in a list of texts, in bfloat16 scores depend on the texts beside it,
     by about 0.02, and now and then the order of phrases; with 1 an answer never depends on what others ask, at about a
     fifth less throughput."""
-    timeout_seconds: Annotated[float, Bounds(above=0, most=3_600)] = 10.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 10.0
     """Longest time for an answer, from the arrival of the request; 504 after it. A client may ask for less."""
-    grace_seconds: Annotated[float, Bounds(0, 3_600)] = 10.0
+    grace_seconds: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """Time that accepted requests have to end when the server is told to stop."""
-    reload_seconds: Annotated[float | None, Bounds(above=0, most=86_400)] = 5.0
+    reload_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = 5.0
     """How often the index is looked at for a new generation; null: never."""
     log: PathText = ""
     """File for a line of JSON a request, or - for standard error; unset: none."""
@@ -56,17 +57,7 @@ class ServeSettings(CheckedSettings):
         """Raise SettingError for a queue that could not hold one request, or keys that every web page may use."""
         if self.queue_texts < self.texts_per_request:
             raise SettingError(
-                "the queue cannot hold one request",
-                expected=f"queue_texts of at least texts_per_request={self.texts_per_request}",
-                got=f"queue_texts={self.queue_texts}",
-                where="queue_texts",
-                fix="raise queue_texts, or lower texts_per_request",
+                f"queue_texts must be at least texts_per_request={self.texts_per_request}, got {self.queue_texts}"
             )
         if "*" in self.cors and self.key_file:
-            raise SettingError(
-                "keys are asked for, and every web page may use them",
-                expected="named origins",
-                got="cors=[*] with key_file",
-                where="cors",
-                fix="name the origins, such as cors=[https://example.org]",
-            )
+            raise SettingError("cors=[*] would let every web page use the keys: name the origins")

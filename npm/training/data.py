@@ -398,7 +398,7 @@ def _block_source(
 def _packed_blocks(folder: Path, packer: BlockPacker) -> BlockStore:
     """The blocks that another run has cut as `packer` would. Raises ArtifactError if it has not."""
     store = BlockStore.open(folder)
-    ours = {"blocks": packer.settings.recorded(), "tokenizer_fingerprint": packer.tokenizer_fingerprint}
+    ours = {"blocks": asdict(packer.settings), "tokenizer_fingerprint": packer.tokenizer_fingerprint}
     refuse_changed(
         {name: store.settings[name] for name in ours},
         ours,

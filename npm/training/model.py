@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from npm.core.errors import SettingError, check_range
+from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, keep_freed_memory
 from npm.core.types import Term, TrainingBatch
 from npm.corpus.documents import read_corpus
@@ -134,13 +134,10 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
             f"sentences.max_sentence_tokens must be at most {encoder.max_input_tokens}, which the encoder takes,"
             f" got {sentence_tokens}"
         )
-    if LABELLED in views:
-        check_range(
-            settings.labelled.max_tokens <= encoder.max_input_tokens,
-            "labelled.max_tokens",
-            expected=f"at most {encoder.max_input_tokens}, which the encoder takes",
-            got=settings.labelled.max_tokens,
-            fix="make it smaller",
+    if LABELLED in views and settings.labelled.max_tokens > encoder.max_input_tokens:
+        raise SettingError(
+            f"labelled.max_tokens must be at most {encoder.max_input_tokens}, which the encoder takes,"
+            f" got {settings.labelled.max_tokens}"
         )
     if not reads_blocks(views):
         return

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from npm.core.errors import SettingError, check_range
+from npm.core.errors import SettingError
 from npm.training.settings import FrozenSettings, OptimizerKind, TrainerSettings
 
 
@@ -30,12 +30,10 @@ def freeze(model: Any, settings: FrozenSettings) -> list[str]:
         frozen.append(model.get_input_embeddings())
     if settings.layers:
         for stack in layer_stacks(model):
-            check_range(
-                settings.layers <= len(stack),
-                "start.frozen.layers",
-                expected=f"at most {len(stack)}, the layers of this encoder",
-                got=settings.layers,
-            )
+            if settings.layers > len(stack):
+                raise SettingError(
+                    f"start.frozen.layers must be at most {len(stack)}, its layers, got {settings.layers}"
+                )
             frozen.extend(stack[: settings.layers])
     for module in frozen:
         module.requires_grad_(False)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import PositiveInt
 
 from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.figures import (
@@ -24,7 +25,7 @@ from npm.core.figures import (
     plain_axes,
     shown_name,
 )
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Settings
 from npm.training.loggers import read_metrics
 
 if TYPE_CHECKING:
@@ -48,15 +49,14 @@ class PlotAxis(Enum):
     steps = "steps"
 
 
-@dataclass(kw_only=True, slots=True)
-class CurveSettings(CheckedSettings):
+class CurveSettings(Settings):
     """Which curves of training runs are drawn, and over what."""
 
     terms: list[str] = field(default_factory=list)
     """Terms and metrics by their names in metrics.jsonl, a panel each; empty: all that the runs have in common."""
     x: PlotAxis = PlotAxis.tokens
     """What the curves run over: tokens of training text seen, or optimiser steps."""
-    smoothed_points: Annotated[int, Bounds(1)] = 25
+    smoothed_points: PositiveInt = 25
     """A point of a training curve is the mean of this many lines of metrics up to it; held-out curves are drawn as
     measured."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from npm.core.artifact import MANIFEST_NAME, folder_lock, read_manifest
-from npm.core.errors import SettingError, UserError, check_range, missing, named
+from npm.core.errors import SettingError, UserError, missing, named
 from npm.core.types import Progress, silent
 from npm.corpus.labelled import labelled_sources
 from npm.corpus.sentence_pairs import sentence_sources
@@ -32,7 +32,7 @@ from npm.training.checkpoints import HELD_OUT, RunFolder
 from npm.training.data import Texts, TrainingBatches, make_sources
 from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
 from npm.training.record import as_record, recorded_sources
-from npm.training.settings import TrainingEvaluationSettings, TrainingSettings, refuse_unused, refuse_unused_of_start
+from npm.training.settings import TrainingEvaluationSettings, TrainingSettings
 from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
 
@@ -56,13 +56,11 @@ def run_training(
     `announce`, `progress` and `report_step`. Raises SettingError if the folder was begun with other settings,
     CorpusError or EncoderError for bad input, ArtifactError if another process trains in it or it is no run folder.
     """
-    refuse_unused_of_start(settings)
     RunFolder(folder).check()
     refuse_no_text(settings)  # before an encoder is looked for that may not be installed
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained)
-    refuse_unused(settings, objective.views)
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
     if settings.objective.block_teacher.encoder:  # else it is the start
@@ -188,13 +186,8 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
     They are in the place of `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else
     of `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
     """
-    check_range(
-        LABELLED not in views or views == {LABELLED},
-        "evaluation.files",
-        expected="no held-out files where labelled rows and other text are trained on together",
-        got=named(settings.evaluation.files),
-        fix="leave them out",
-    )
+    if LABELLED in views and views != {LABELLED}:
+        raise SettingError("evaluation.files cannot be measured where a run trains on labelled rows and other text")
     chosen = settings.evaluation
     pairs = bool(settings.sentences.files) and not reads_blocks(views)
     sentences, labelled, questions = settings.sentences, views == {LABELLED}, views == {QUESTIONS}

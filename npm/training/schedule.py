@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+from pydantic import Field, PositiveFloat, PositiveInt
+
 from npm.core.errors import SettingError
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Fraction, Settings
 
 
-@dataclass(kw_only=True, slots=True)
-class ScheduleSettings(CheckedSettings):
+class ScheduleSettings(Settings):
     """How long a run lasts and how its learning rate moves. Set one of `max_steps`, `max_epochs` and `max_minutes`."""
 
-    max_steps: Annotated[int | None, Bounds(1)] = None
+    max_steps: PositiveInt | None = None
     """Optimiser steps in the whole run; such a run can be repeated exactly."""
-    max_epochs: Annotated[int | None, Bounds(1)] = None
+    max_epochs: PositiveInt | None = None
     """Passes over labelled rows (`labelled.files`), each rounded up to whole steps; it is evaluated after each."""
-    max_minutes: Annotated[float | None, Bounds(above=0)] = None
+    max_minutes: PositiveFloat | None = None
     """Minutes of training in the whole run, resumed time included; the learning rate follows the clock."""
-    learning_rate: Annotated[float, Bounds(above=0, most=1)] = 5e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 5e-4
     """Peak learning rate."""
-    warmup_fraction: Annotated[float, Bounds(0, 0.999)] = 0.06
+    warmup_fraction: Annotated[float, Field(ge=0, le=0.999)] = 0.06
     """Share of the run in which the learning rate rises linearly from zero; it then falls linearly."""
-    constant_fraction: Annotated[float, Bounds(0, 0.999)] = 0.0
+    constant_fraction: Annotated[float, Field(ge=0, le=0.999)] = 0.0
     """Fraction of the run, warm-up included, after which it begins to fall."""
-    final_fraction: Annotated[float, Bounds(0, 1)] = 0.0
+    final_fraction: Fraction = 0.0
     """Learning rate at the end of the run, as a share of the peak."""
 
     def check(self) -> None:
         """Refuse a length that is given in several ways, or in none."""
-        given = {name: getattr(self, name) for name in ("max_steps", "max_epochs", "max_minutes")}
-        if sum(value is not None for value in given.values()) != 1:
-            fix = "set max_steps=N, max_epochs=N or max_minutes=N"
-            if self.max_steps is not None:
-                fix = "add max_minutes=null to train by steps, or max_steps=null to train by the clock"
-            said = {name: value for name, value in given.items() if name != "max_epochs" or value is not None}
+        given = [name for name in ("max_steps", "max_epochs", "max_minutes") if getattr(self, name) is not None]
+        if len(given) != 1:
             raise SettingError(
-                "how long to train is not said once",
-                expected="either max_steps or max_minutes, or max_epochs for labelled rows",
-                got=", ".join(f"{name}={value}" for name, value in said.items()),
-                where=", ".join(said),
-                fix=fix,
+                "exactly one of schedule.max_steps, schedule.max_minutes and schedule.max_epochs must be set, "
+                f"got {' and '.join(given) or 'none'}; set the others to null"
             )
 
     def progress(self, *, steps_done: int, minutes_done: float) -> float:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
-from npm.core.errors import check_range
-from npm.core.settings import Bounds, CheckedSettings, PathText
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from npm.core.errors import SettingError
+from npm.core.settings import Fraction, PathText, Settings
 from npm.models.settings import Precision
 
 
-@dataclass(kw_only=True, slots=True)
-class TuneSettings(CheckedSettings):
+class TuneSettings(Settings):
     """Measure search settings of an index against exact search, with questions made from its own documents."""
 
     index: PathText = ""
@@ -22,19 +23,19 @@ class TuneSettings(CheckedSettings):
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
-    queries: Annotated[int, Bounds(1, 5000)] = 500
+    queries: Annotated[int, Field(ge=1, le=5000)] = 500
     """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of the questions."""
-    probed_lists: Annotated[list[int], Bounds(1)] = field(default_factory=list)
+    probed_lists: list[PositiveInt] = field(default_factory=list)
     """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
-    reranked_rows: Annotated[list[int], Bounds(1)] = field(default_factory=list)
+    reranked_rows: list[PositiveInt] = field(default_factory=list)
     """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
-    candidates_per_side: Annotated[list[int], Bounds(1)] = field(default_factory=list)
+    candidates_per_side: list[PositiveInt] = field(default_factory=list)
     """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
-    recall_goal: Annotated[float, Bounds(0, 1)] = 0.97
+    recall_goal: Fraction = 0.97
     """Least share of the 100 best rows that the chosen setting must find."""
-    agreement_goal: Annotated[float, Bounds(0, 1)] = 0.95
+    agreement_goal: Fraction = 0.95
     """Least share of questions whose best phrase must be that of exact search."""
     write: bool = False
     """Whether the chosen setting is written into the index, as its next generation."""
@@ -47,4 +48,5 @@ class TuneSettings(CheckedSettings):
         """Raises SettingError for a number that stands in a list twice."""
         for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
             values = list(getattr(self, name))
-            check_range(len(set(values)) == len(values), name, expected="different numbers", got=values)
+            if len(set(values)) < len(values):
+                raise SettingError(f"{name} must be different numbers, got {values}")

@@ -70,7 +70,7 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
         (
             "closed",
             ["zero_shot.closed.temperature=1e-300"],
-            ["zero_shot.closed.temperature is out of range", "at least 0.001"],
+            ["zero_shot.closed.temperature must be", "at least 0.001"],
         ),
         (
             "closed",

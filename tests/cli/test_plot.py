@@ -109,7 +109,7 @@ def test_folders_without_anything_to_draw_are_refused(npmlm: CommandLine, tmp_pa
         ("confusion", "bins=5", ("picture=confusion has no use for bins",)),
         ("confusion", "tasks=[agm]", ("no folder holds answers of agm", "agn")),
         ("geometry", "arrows=true", ("arrows",)),
-        ("reliability", "bins=0", ("bins is out of range",)),
+        ("reliability", "bins=0", ("bins must be",)),
         ("reliability", "picture=pie", ("picture", "confusion")),
         ("reliability", "out=x.pdf", ("PNG or SVG",)),
     ],

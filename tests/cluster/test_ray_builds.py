@@ -33,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("ray") / "corpus")
 
 
-def settings_given(command: list[str]) -> Any:
+def read_settings(command: list[str]) -> Any:
     return compose("build", command[1:])
 
 
@@ -41,7 +41,7 @@ def settings_given(command: list[str]) -> Any:
 def plain(corpus: Path, tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What one process makes, with inverted lists."""
     index = tmp_path_factory.mktemp("plain") / "index"
-    build_index(index, settings_given(arguments(corpus, tiny_encoder_folder, index)))
+    build_index(index, read_settings(arguments(corpus, tiny_encoder_folder, index)))
     return all_bytes(index)
 
 
@@ -63,7 +63,7 @@ def test_a_worker_killed_in_each_stage_changes_nothing(
     command = arguments(corpus, tiny_encoder_folder, tmp_path / "index")
     build_by_jobs(
         tmp_path / "index",
-        settings_given(command),
+        read_settings(command),
         2,
         run=lambda jobs: run_on_ray(ON_RAY, [remade(DeadlyJob, job) for job in jobs]),
     )
@@ -81,7 +81,7 @@ def test_a_mistake_of_the_user_in_a_job_arrives_as_its_one_message(
     assert npmlm(*there, "cluster=ray", "jobs=2").refused() == message
     assert not (tmp_path / "index").exists()
     with pytest.raises(CorpusError):
-        build_on_ray(tmp_path / "index", settings_given(there), ON_RAY, 2)
+        build_on_ray(tmp_path / "index", read_settings(there), ON_RAY, 2)
 
 
 def test_what_no_machine_has_is_refused_before_ray_waits_for_it(
@@ -106,7 +106,7 @@ def test_a_lost_machine_changes_nothing(
             yield notices
 
     try:
-        settings = settings_given(arguments(corpus, tiny_encoder_folder, tmp_path / "index"))
+        settings = read_settings(arguments(corpus, tiny_encoder_folder, tmp_path / "index"))
         build_by_jobs(tmp_path / "index", settings, 4, run=run)
         assert begun.exists()
         assert node not in machines.worker_nodes

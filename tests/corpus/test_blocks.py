@@ -350,11 +350,6 @@ def test_a_document_without_a_title_has_blocks_as_without_the_setting() -> None:
     assert [block.token_ids.tolist() for block in packed[0]] == [block.token_ids.tolist() for block in packed[1]]
 
 
-def test_settings_without_titles_are_recorded_as_they_were_before_there_were_titles() -> None:
-    assert "title_tokens" not in BlockSettings().recorded() | BlockSettings(title_tokens=0).recorded()
-    assert BlockSettings(title_tokens=16).recorded()["title_tokens"] == 16
-
-
 @given(pieces=st.lists(st.sampled_from(["the dog", " ", "\n", ".", "Oslo", "Ü", HIDDEN, HIDDEN * 3])))
 def test_hidden_characters_are_not_encoded_and_offsets_are_those_of_the_text(
     wordpiece: PreTrainedTokenizerFast, byte_bpe: PreTrainedTokenizerFast, pieces: list[str]

@@ -111,6 +111,5 @@ def test_files_are_drawn_from_by_their_weights_and_rows_of_a_file_alike(tmp_path
     table = question_table(files, wordpiece_tokenizer(), settings, title_tokens=0)
     assert table.probabilities is not None
     np.testing.assert_allclose(table.probabilities, [0.25, 0.25, 0.25, 0.25])
-    settings.file_weights = [1.0]
     with pytest.raises(SettingError):
-        question_table(files, wordpiece_tokenizer(), settings, title_tokens=0)
+        question_table(files, wordpiece_tokenizer(), SupervisionSettings(file_weights=[1.0]), title_tokens=0)

@@ -287,7 +287,7 @@ def test_a_split_without_questions_and_settings_out_of_range_are_refused(
     only_dev.write_text(json.dumps({"questions": [entry for entry in entries if entry["split"] == "dev"]}))
     with pytest.raises(SettingError, match="split=test"):
         evaluated(filler, only_dev)
-    with pytest.raises(SettingError, match="limit is out of range"):
+    with pytest.raises(SettingError, match="limit must be"):
         SampleSettings(limit=0)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
-from omegaconf.errors import ValidationError
 
 from index import search
 from index.arrays import ShardedArray
@@ -297,10 +295,3 @@ def test_settings_out_of_range_or_in_contradiction_are_refused(wrong: dict[str, 
         SearchSettings(**wrong)
     for name in wrong:
         assert name in str(caught.value)
-
-
-def test_the_tier_is_a_setting_in_lower_case() -> None:
-    schema = OmegaConf.structured(SearchSettings)
-    assert OmegaConf.to_object(OmegaConf.merge(schema, {"tier": "exact"})) == SearchSettings(tier=SearchTier.exact)
-    with pytest.raises(ValidationError, match="exact"):
-        OmegaConf.merge(schema, {"tier": "exakt"})

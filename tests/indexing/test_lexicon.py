@@ -219,7 +219,7 @@ def test_blocks_with_all_words_of_a_phrase_are_found_by_their_titles_too_and_whi
 
 def test_weights_out_of_range_are_refused() -> None:
     for wrong in ({"k1": -1.0}, {"b": 1.5}, {"title_repeats": -1}):
-        with pytest.raises(SettingError, match="out of range"):
+        with pytest.raises(SettingError, match="must be"):
             LexiconSettings(**wrong)
 
 

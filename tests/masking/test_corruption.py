@@ -64,26 +64,6 @@ def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "needed"),
-    [
-        ({"span_success_probability": 0.5}, "sampler=geometric"),
-        ({"unit": CorruptionUnit.word, "max_span_units": 3}, "sampler=geometric"),
-        ({"mean_span_tokens": 5.0}, "sampler=partition"),
-        ({"overflow": Overflow.truncate}, "unit=word"),
-        ({"sampler": CorruptionSampler.partition, "overflow": Overflow.skip}, "unit=word"),
-        ({"unit": CorruptionUnit.cooccurring, "overflow": Overflow.skip}, "unit=word"),
-        ({"unit": CorruptionUnit.word, "decide_per_unit": True}, "random_fraction"),
-        ({"collocations": CollocationSettings(min_count=3)}, "unit=collocation"),
-    ],
-)
-def test_config_that_the_unit_or_the_sampler_does_not_read_is_refused(settings: dict[str, Any], needed: str) -> None:
-    *_, name = settings
-    with pytest.raises(SettingError, match=name) as refusal:
-        CorruptionSettings(**settings)
-    assert needed in str(refusal.value)
-
-
-@pytest.mark.parametrize(
     "settings",
     [
         {"unit": CorruptionUnit.word, "overflow": Overflow.overshoot},
@@ -122,19 +102,19 @@ def test_config_more_replaced_than_masked_is_refused() -> None:
 
 
 def test_config_a_prediction_rate_above_the_corruption_rate_needs_copies() -> None:
-    with pytest.raises(SettingError, match=r"predicted_fraction=0\.4") as refusal:
+    with pytest.raises(SettingError, match=r"predicted_fraction must be at most .*got 0\.4") as refusal:
         CorruptionSettings(masked_fraction=0.1, predicted_fraction=0.4)
     assert "copies=true" in str(refusal.value)
 
 
 def test_config_copies_that_would_mask_more_than_there_is_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"masked_fraction=0\.4"):
+    with pytest.raises(SettingError, match=r"predicted_fraction=0\.9"):
         CorruptionSettings(masked_fraction=0.4, predicted_fraction=0.9, copies=True)
 
 
 @pytest.mark.parametrize("sampler", [CorruptionSampler.partition, CorruptionSampler.suffix])
 def test_config_copies_need_a_sampler_that_can_leave_tokens_out(sampler: CorruptionSampler) -> None:
-    with pytest.raises(SettingError, match=f"sampler {sampler.name}"):
+    with pytest.raises(SettingError, match=f"sampler={sampler.name}"):
         CorruptionSettings(sampler=sampler, masked_fraction=0.1, predicted_fraction=0.4, copies=True)
     CorruptionSettings(sampler=sampler, masked_fraction=0.4, predicted_fraction=0.1, copies=True)
 

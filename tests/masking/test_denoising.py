@@ -83,7 +83,7 @@ def test_denoisers_out_of_range_are_refused(wrong: dict[str, Any], where: str) -
 
 
 def test_weights_that_are_all_zero_are_refused() -> None:
-    with pytest.raises(SettingError, match="weight=0"):
+    with pytest.raises(SettingError, match="weight above 0"):
         DenoisingSettings(mixture=[DenoiserSettings(weight=0.0)])
 
 

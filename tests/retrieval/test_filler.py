@@ -92,23 +92,6 @@ def test_names_and_paths_are_taken_as_well(built_index: Path) -> None:
     assert PhraseFiller.over(["Oslo is in Norway."], built_index / "encoder", dtype="float32").fill(QUESTION).phrases
 
 
-def test_settings_that_are_assigned_are_checked_as_well(built_index: Path) -> None:
-    with PhraseFiller.open(built_index, settings=FillSettings(k=1)) as filler:
-        filler.settings.retrieval = "dense"  # type: ignore[assignment]
-        assert filler.fill(QUESTION) == filler.fill(QUESTION, retrieval="dense")
-        for name, value in {"k": 0, "retrieval": "zz"}.items():
-            kept = getattr(filler.settings, name)
-            setattr(filler.settings, name, value)
-            with pytest.raises(SettingError, match=name):
-                filler.fill(QUESTION)
-            setattr(filler._settings, name, kept)
-        filler.settings.scoring.combination = "zz"  # type: ignore[assignment]
-        with pytest.raises(SettingError, match="combination"):
-            filler.fill(QUESTION)
-        with pytest.raises(SettingError, match="settings"):
-            filler.settings = {"k": 3}  # type: ignore[assignment]
-
-
 def test_a_closed_filler_refuses_and_says_so(built_index: Path) -> None:
     with PhraseFiller.open(built_index, settings=FillSettings(k=1)) as filler:
         assert len(filler.fill(QUESTION).phrases) == 1

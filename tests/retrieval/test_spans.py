@@ -167,5 +167,3 @@ def test_words_limit_phrases_where_they_are_asked_for_or_tokens_are_bytes() -> N
     assert usual.phrase_limits(of_bytes=True) == (128, 10)
     assert FillSettings(max_phrase_words=3).phrase_limits(of_bytes=False) == (128, 3)
     assert FillSettings(max_phrase_words=3, max_phrase_tokens=20).phrase_limits(of_bytes=True) == (20, 3)
-    assert "max_phrase_words" not in usual.recorded()
-    assert FillSettings(max_phrase_words=3).recorded()["max_phrase_words"] == 3

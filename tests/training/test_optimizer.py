@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_an_encoder_without_anything_to_train_is_refused() -> None:
 def test_each_layer_below_has_a_lower_rate_and_heads_have_the_full_one(tmp_path: Path) -> None:
     trainer = toy_trainer(tmp_path / "run", max_steps=1, layer_decay=0.5, learning_rate=1e-2)
     trainer.train()  # its one step ends at rate 0
-    trainer.schedule.final_fraction = 1.0
+    trainer.schedule = replace(trainer.schedule, final_fraction=1.0)
     trainer._set_learning_rate()
     rates = {id(p): group["lr"] for group in trainer.optimizer.param_groups for p in group["params"]}
     shares = {"embeddings": 0.25, "encoder.layer.0": 0.5, "encoder.layer.1": 1.0}

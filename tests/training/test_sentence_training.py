@@ -110,8 +110,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, start: Path
         if report.step == 3:
             raise Stopped
 
-    settings = settings_of(start, steps=5)
-    settings.trainer = replace(TRAINER, checkpoint_every_minutes=0.0)
+    settings = replace(settings_of(start, steps=5), trainer=replace(TRAINER, checkpoint_every_minutes=0.0))
     whole = run_training(tmp_path / "whole", settings)
     with pytest.raises(Stopped):
         run_training(tmp_path / "stopped", settings, report_step=stop)

@@ -22,14 +22,15 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from math import exp, sqrt
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
 
 from npm.core.artifact import MANIFEST_NAME, check_folder, folder_lock, manifest_bytes, read_manifest, refuse_changed
-from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
+from npm.core.errors import ArtifactError, CorpusError, exclusive, missing, named
 from npm.core.files import json_bytes, read_object, replace_file, sha256_of_file
-from npm.core.settings import WHOLE, Bounds, CheckedSettings, PathList, PathText, Shard, as_json
+from npm.core.settings import WHOLE, PathText, Settings, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
 from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
@@ -50,19 +51,18 @@ DOCUMENTS_AT_ONCE = 1000
 AGAIN = "remove the folder and generate it again"
 
 
-@dataclass(kw_only=True)
-class GenerateSettings(CheckedSettings):
+class GenerateSettings(Settings):
     """Which artificial text is generated."""
 
-    treebank: PathList = field(default_factory=list)
+    treebank: list[PathText] = field(default_factory=list)
     """CoNLL-U files whose dependency trees the grammar is counted in. Required, or grammar.file."""
-    sentences: Annotated[int, Bounds(1)] = 1_000_000
+    sentences: PositiveInt = 1_000_000
     """Sentences, all of them."""
-    sentences_per_document: Annotated[int, Bounds(1)] = 1
+    sentences_per_document: PositiveInt = 1
     """Sentences of a document."""
-    sentences_per_file: Annotated[int, Bounds(1)] = 50_000
+    sentences_per_file: PositiveInt = 50_000
     """Sentences of a file, which a kill costs at most and which one job writes; rounded down to whole documents."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of all that is drawn; sentence i depends on it and on i alone."""
     target: PathText = ""
     """Folder of the tokenizer of a target language: words that are pieces of it are refused."""
@@ -73,24 +73,12 @@ class GenerateSettings(CheckedSettings):
 
     def check(self) -> None:
         """Refuse both a treebank and a grammar, and settings of counting beside a grammar."""
-        if bool(self.treebank) and bool(self.grammar.file):
-            raise SettingError(
-                "a treebank and a grammar are given",
-                expected="treebank= or grammar.file=",
-                got="both",
-                where="treebank, grammar.file",
-                fix="leave one of them out",
-            )
+        if self.treebank and self.grammar.file:
+            raise exclusive("treebank", "grammar.file")
         usual = GrammarSettings()
-        counting = [key for key in COUNTING if getattr(self.grammar, key) != getattr(usual, key)]
-        if self.grammar.file and counting:
-            raise SettingError(
-                "a grammar that was counted before is not counted in another way",
-                expected="grammar.file= with grammar.form and grammar.max_tokens alone",
-                got=", ".join(f"grammar.{key}" for key in counting),
-                where="grammar.file",
-                fix="leave these out, or give the treebank in place of the file",
-            )
+        for key in COUNTING:
+            if self.grammar.file and getattr(self.grammar, key) != getattr(usual, key):
+                raise exclusive("grammar.file", f"grammar.{key}")
 
     @property
     def documents_per_file(self) -> int:

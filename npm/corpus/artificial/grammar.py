@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
 import numpy as np
+from pydantic import PositiveInt
 
 from index.settings import read_record
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.files import read_object
-from npm.core.settings import Bounds, CheckedSettings, PathText
+from npm.core.settings import PathText, Settings
 from npm.corpus.artificial.treebank import ROOT, Tree
 
 ROOT_RELATION, PUNCTUATION = "root", "punct"
@@ -51,21 +52,20 @@ class GrammarForm(Enum):
     markov = "markov"  # dependent by dependent, from the head outwards, each given the one before it on its side
 
 
-@dataclass(kw_only=True, slots=True)
-class GrammarSettings(CheckedSettings):
+class GrammarSettings(Settings):
     """How a grammar is made of a treebank, and how sentences are drawn from it."""
 
     subtypes: bool = True
     """Relations with their subtypes, such as obl:mod; otherwise obl alone."""
     punctuation: bool = False
     """Whether punctuation is a relation like the others; otherwise it is removed."""
-    relations: Annotated[int, Bounds(1)] = 20
+    relations: PositiveInt = 20
     """Relations kept, the most frequent ones."""
     removed: Removed = Removed.subtree
     """What goes with a node of another relation: `subtree`, all that depends on it, or `splice`, itself alone."""
     form: GrammarForm = GrammarForm.rules
     """`rules`: nodes are expanded as some node of the treebank; `markov`: dependent by dependent, also anew."""
-    max_tokens: Annotated[int, Bounds(1)] = 126
+    max_tokens: PositiveInt = 126
     """Longest sentence; longer ones are rejected and drawn again."""
     file: PathText = ""
     """A grammar.json, as npmlm generate writes it, in place of a treebank."""

@@ -13,14 +13,14 @@ Shapes: R relations, V types, d dimensions of a topic, W words of a sentence, S 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice, product
 from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from npm.core.settings import Bounds, CheckedSettings
+from npm.core.settings import Settings
 from npm.corpus.artificial.grammar import Grammar
 
 OPENED_SHARE = 0.4
@@ -56,19 +56,18 @@ class TopicScope(Enum):
     document = "document"
 
 
-@dataclass(kw_only=True, slots=True)
-class LexiconSettings(CheckedSettings):
+class LexiconSettings(Settings):
     """Which words there are, and how they are drawn."""
 
     kind: LexiconKind = LexiconKind.zipf
     """`zipf`, `uniform`, `loglinear` (co-occurrence by topics), `nesting` or `flat` (brackets)."""
-    types: Annotated[int, Bounds(1, len(SYLLABLES) ** SYLLABLE_COUNT // 2)] = 5000
+    types: Annotated[int, Field(ge=1, le=len(SYLLABLES) ** SYLLABLE_COUNT // 2)] = 5000
     """Types of all relations together, shared out by their distinct lemmas; of brackets two words each."""
-    exponent: Annotated[float, Bounds(0)] = 1.0
+    exponent: NonNegativeFloat = 1.0
     """Of zipf and the brackets: rank k of a relation is drawn in proportion to 1 / k to this power."""
-    dimensions: Annotated[int, Bounds(1)] = 10
+    dimensions: PositiveInt = 10
     """Of loglinear: length of topics and of the vectors of types."""
-    temperature: Annotated[float | None, Bounds(above=0)] = 1.0
+    temperature: PositiveFloat | None = 1.0
     """Of loglinear: the higher, the less a topic says; null: where a word is as unpredictable as one of zipf."""
     topic: TopicScope = TopicScope.sentence
     """Of loglinear: whether each `sentence` or each `document` has a topic."""

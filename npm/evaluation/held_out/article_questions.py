@@ -383,7 +383,7 @@ def _record(
     return {
         "task": TASK,
         "settings": as_json(asdict(settings)) | {"seed": sample.seed, "resamples": sample.resamples},
-        "filling": as_json(fill.recorded()),
+        "filling": as_json(asdict(fill)),
         "encoder": model_facts(encoder) | {"dtype": encoder.dtype_name},
         "questions": asked,
     }

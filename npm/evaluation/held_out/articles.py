@@ -154,7 +154,7 @@ def build_held_out_store(
     return write_block_store(
         folder,
         _long_documents(documents, packer, settings),
-        settings={"blocks": blocks.recorded(), "articles": None if every else settings.articles},
+        settings={"blocks": asdict(blocks), "articles": None if every else settings.articles},
         tokenizer_fingerprint=model.tokenizer_fingerprint,
         vocabulary_size=packer.vocabulary_size,
     )

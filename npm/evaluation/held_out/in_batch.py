@@ -195,12 +195,9 @@ def evaluate_in_batch(
 
 
 def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings, sample: SampleSettings) -> dict[str, Any]:
-    chosen = asdict(settings)
-    if not settings.whole_words:  # as was recorded before there was such a setting
-        del chosen["whole_words"]
     return held_out_record(
         TASK,
-        chosen | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
+        asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
         store,
         encoder,
         similarity_scale=encoder.similarity_scale,

@@ -128,7 +128,7 @@ def evaluate_masked_tokens(
     recorded = asdict(settings) | {"masked_unit": settings.unit.value, "mask_seed": sample.seed}
     del recorded["unit"]
     for name in ("articles", "least_tokens", "blocks_per_article") if settings.every_document else ("every_document",):
-        del recorded[name]  # what is not read; and as before there was a choice
+        del recorded[name]  # what is not read
     record = held_out_record(TASK, recorded, store, encoder, tokenizer_fingerprint=encoder.tokenizer_fingerprint)
     check_record(record)
     sums = measured_articles(sums_of, encoder, store, settings, heads=[head], progress=progress)

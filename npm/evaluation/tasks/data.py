@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import PositiveInt
 
-from npm.core.errors import CorpusError, check_range, near
+from npm.core.errors import CorpusError, near
+from npm.core.settings import checked
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.readers import SEPARATORS, Row
 from npm.corpus.text import words_of
@@ -258,7 +260,7 @@ def read_task(
     the task's dates that is asked about, and `conditions` on documents hold beside the task's own. Raises
     CorpusError for data that does not fit the task.
     """
-    check_range(limit is None or limit >= 1, "limit", expected="at least 1, or null for all", got=limit)
+    checked(limit, PositiveInt | None, "limit")
     path = find_data(task, data_dir, split=split)
     rows, place, notes = placed_rows(task, path, date=date, not_found=not_found(task, data_dir, split))
     reader = RowReader(

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Annotated, Any, Protocol
 
-from npm.core.settings import Bounds, CheckedSettings
+from pydantic import Field, PositiveInt
+
+from npm.core.settings import Settings
 from npm.core.types import Answer, Occurrence, Progress
 from npm.evaluation.metrics import Interval
 from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
@@ -122,15 +124,14 @@ class ClosedRetrieval(Enum):
     top_k = "top_k"  # those among the best k rows of a query, as in the reference
 
 
-@dataclass(kw_only=True, slots=True)
-class ClosedScoring(CheckedSettings):
+class ClosedScoring(Settings):
     """How labels are scored by retrieval; null takes the task's own choice, or else the default named here."""
 
     retrieval: ClosedRetrieval | None = None
     """`exact`: over all occurrences of the label's words (the default); `top_k`: over those among the best k rows."""
-    k: Annotated[int | None, Bounds(1)] = None
+    k: PositiveInt | None = None
     """Rows that each query finds with `top_k`; 4096."""
-    temperature: Annotated[float | None, Bounds(LEAST_TEMPERATURE)] = None
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] | None = None
     """Divides scaled similarities; 2, and at least 0.001."""
     combination: Combination | None = None
     """`product`: an occurrence weighs e^(s + t) (the default); `sum`: e^s + e^t."""
@@ -148,7 +149,7 @@ class ClosedScoring(CheckedSettings):
     """Whether a word is the one token that stands for it behind a space, wherever that token stands, as in the
     reference; other words count for nothing, and lists in .txt files are cut to the shortest of them. Else words are
     found as whole words, of several tokens too."""
-    last_tokens: Annotated[int | None, Bounds(8)] = None
+    last_tokens: Annotated[int, Field(ge=8)] | None = None
     """Longest prompt in tokens, special ones included: of a longer one its last tokens are encoded, as in the reference
     (256), whatever they are; unset: the task cuts the example, and the template stays whole."""
 
@@ -165,11 +166,6 @@ class ClosedScoring(CheckedSettings):
             single_tokens=True,
             last_tokens=256,
         )
-
-    def recorded(self) -> dict[str, Any]:
-        """As results record it: without what is not set of the settings that came later than the first results."""
-        later = ("temperature_twice", "single_tokens", "last_tokens")
-        return {name: value for name, value in asdict(self).items() if name not in later or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import yaml
 
 from npm.core.errors import SettingError, UserError, near
 from npm.core.files import sha256_of_bytes
-from npm.core.settings import settings_given
+from npm.core.settings import read_settings
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.evaluation.tasks.data import OLD_ANSWERS, columns_of
 from npm.evaluation.tasks.document_conditions import check_conditions, is_templated
@@ -65,7 +65,7 @@ def check_task(task: Task, where: str) -> None:
     if problem:
         raise TaskFileError(f"{where}: {problem}")
     try:
-        settings_given(FillSettings, task.fill)
+        read_settings(FillSettings, task.fill)
     except SettingError as error:
         raise SettingError(f"{where}: fill: {error}") from error
     for key, conditions in {"where": task.where, "fill.where": task.fill.get("where", [])}.items():

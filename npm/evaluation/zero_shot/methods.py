@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import EncoderError, SettingError, unknown
-from npm.core.settings import changed_settings, settings_given
+from npm.core.settings import changed_settings, read_settings
 from npm.core.types import MASK_TEXT
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.settings import ZeroShotEvaluation
@@ -193,7 +193,7 @@ class Methods:
 
     def fill_settings(self, task: Task) -> FillSettings:
         """How a task is filled: as it asks, but for what the command gave; without conditions that examples fill."""
-        given, own, default = self._settings.fill, settings_given(FillSettings, task.fill), FillSettings()
+        given, own, default = self._settings.fill, read_settings(FillSettings, task.fill), FillSettings()
         said = {key for key in self._settings.given if key.startswith("fill.")}
         keys = changed_settings(own, default, [item.name for item in fields(FillSettings)])
         unset = [key for key in keys if f"fill.{key}" not in said and _value(given, key) == _value(default, key)]

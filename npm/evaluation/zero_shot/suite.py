@@ -258,12 +258,12 @@ def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) ->
 
 def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies: JSON values only."""
-    closed = settings.zero_shot.closed.recorded()
+    closed = asdict(settings.zero_shot.closed)
     if closed["verbalizer"] is not None:
         closed["verbalizer"] = Path(closed["verbalizer"]).name
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
-    given |= {"closed": closed, "fill": settings.fill.recorded()}
+    given |= {"closed": closed, "fill": asdict(settings.fill)}
     # only where they were asked for: older results know nothing of them
     given |= {"breakdown": settings.breakdown} if settings.breakdown else {}
     given |= {"trained_on": [Path(file).name for file in settings.trained_on]} if settings.trained_on else {}

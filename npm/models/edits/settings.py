@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from enum import Enum
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any
 
-from npm.core.errors import SettingError, check_range, exclusive, missing, put_under
-from npm.core.settings import Bounds, CheckedSettings, PathText, as_json, settings_given
+from pydantic import Field, NonNegativeInt
+
+from npm.core.errors import SettingError, missing
+from npm.core.settings import PathText, Settings, as_json, read_settings
 
 
 class EditName(Enum):
@@ -56,17 +58,6 @@ class LayerChoice(Enum):
     every_second = "every_second"  # the first one, the third one, …
 
 
-READS: dict[EditName, tuple[str, ...]] = {
-    EditName.reverse_layers: ("force",),
-    EditName.keep_layers: ("layers", "keep", "force"),
-    EditName.reinitialise: ("scope", "layers", "scheme", "keep_mean", "matrices_only"),
-    EditName.permute_rows: ("filter", "others"),
-    EditName.swap_embeddings: ("donor",),
-    EditName.new_vocabulary: ("tokenizer",),
-    EditName.average: ("donor", "fraction"),
-    EditName.untie: (),
-}
-"""What each edit has a use for."""
 NEEDED = {
     EditName.reinitialise: "scope",
     EditName.swap_embeddings: "donor",
@@ -74,17 +65,14 @@ NEEDED = {
     EditName.new_vocabulary: "tokenizer",
 }
 """The setting without which an edit says nothing."""
-IN_LAYERS = (Scope.layers, Scope.attention, Scope.feed_forward, Scope.norms)
-"""Scopes of which `layers` takes a part."""
 
 
-@dataclass(kw_only=True, slots=True)
-class EditStep(CheckedSettings):
+class EditStep(Settings):
     """One edit."""
 
-    name: EditName | None = None
+    name: EditName
     """Which edit."""
-    layers: Annotated[list[int], Bounds(0)] = field(default_factory=list)
+    layers: list[NonNegativeInt] = field(default_factory=list)
     """Layers by number, from 0: those that are kept, in this order; or those that `reinitialise` draws, empty: all."""
     keep: LayerChoice = LayerChoice.listed
     """Which layers `keep_layers` keeps."""
@@ -104,50 +92,22 @@ class EditStep(CheckedSettings):
     """Whether the rows of all other tokens change places among each other too; special tokens never do."""
     donor: PathText = ""
     """Encoder whose tokenizer and word vectors are taken, or whose tensors are averaged with."""
-    fraction: Annotated[float, Bounds(above=0, most=1)] = 0.5
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Weight of the donor's tensors in an average; the encoder's own have the rest."""
     tokenizer: PathText = ""
     """Folder or name of the tokenizer that is taken."""
 
     def check(self) -> None:
-        """Raise SettingError for an edit that is not named, lacks what it needs, or has no use for what is set."""
-        names = ", ".join(EditName.__members__)
-        check_range(self.name is not None, "name", expected=f"one of {names}", got="nothing", fix="name the edit")
-        assert self.name is not None, "checked"
-        usual = {item.name: item.default for item in fields(EditStep)} | {"layers": []}
-        changed = [key for key, value in usual.items() if key != "name" and getattr(self, key) != value]
-        unused = [key for key in changed if key not in READS[self.name]]
-        is_drawn = self.name is EditName.reinitialise
-        if is_drawn and self.layers and self.scope not in IN_LAYERS:
-            unused.append("layers")
-        if is_drawn and self.keep_mean and self.scheme is not Scheme.match_std:
-            unused.append("keep_mean")
-        if is_drawn and self.matrices_only and self.scheme is not Scheme.permute_elements:
-            unused.append("matrices_only")
+        """Raise SettingError for an edit without what it needs."""
         if self.name is EditName.keep_layers and bool(self.layers) is not (self.keep is LayerChoice.listed):
-            raise SettingError(
-                "keep_layers needs one choice of layers",
-                expected="layers=[0,1,…], or keep=first_half or every_second",
-                got=f"layers={self.layers} and keep={self.keep.value}",
-                where="layers, keep",
-                fix="give one of the two",
-            )
+            raise SettingError("keep_layers requires either layers=[0,1,…], or keep=first_half or every_second")
         needed = NEEDED.get(self.name)
-        if needed is not None and needed not in changed:
-            choices = ", ".join(Scope.__members__) if needed == "scope" else "a folder or name"
-            check_range(False, needed, expected=f"{choices}, for {self.name.value}", got="nothing", fix="give it")
-        if unused:
-            raise SettingError(
-                f"the edit {self.name.value} has no use for {', '.join(unused)}",
-                expected=", ".join(READS[self.name]) or "nothing besides its name",
-                got=", ".join(f"{key}={self.record()[key]}" for key in unused),
-                where=", ".join(unused),
-                fix="leave it out",
-            )
+        if needed is not None and not getattr(self, needed):
+            raise missing(f"{needed} of the edit {self.name.value}")
         try:
             re.compile(self.filter)
         except re.error as error:
-            check_range(False, "filter", expected="a regular expression", got=f"{self.filter}: {error}")
+            raise SettingError(f"filter must be a regular expression, got {self.filter}: {error}") from error
 
     def record(self) -> dict[str, Any]:
         """What of it is not the default, as JSON."""
@@ -155,12 +115,9 @@ class EditStep(CheckedSettings):
         return {key: value for key, value in as_json(asdict(self)).items() if getattr(self, key) != usual[key]}
 
 
-@dataclass(kw_only=True, slots=True)
-class EditSettings(CheckedSettings):
+class EditSettings(Settings):
     """Edits of an encoder."""
 
-    given: ClassVar[frozenset[str]] = frozenset()
-    """Keys that the command line gave."""
     encoder: PathText = ""
     """The encoder that is edited, of the family of BERT, RoBERTa, XLM-R or ModernBERT; empty: the shipped one."""
     out: PathText = ""
@@ -172,15 +129,13 @@ class EditSettings(CheckedSettings):
     """Donor of an edit swap_embeddings or average that names none."""
     tokenizer: PathText = ""
     """Folder or name of the tokenizer that an edit new_vocabulary takes that names none."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of all that is drawn."""
 
     def steps(self) -> list[EditStep]:
-        """The edits, checked. Raises SettingError for what cannot be read, both edit= and edits=, or neither."""
+        """The edits, checked. Raises SettingError for what cannot be read, and for none."""
         if not self.edits:
             raise missing("edit or edits", "edit=NAME; npmlm edit --help lists them")
-        if {"edit", "edits"} <= self.given:
-            raise exclusive("edit", "edits")
         steps = []
         unused = {name for name in ("donor", "tokenizer") if getattr(self, name)}
         for number, given in enumerate(self.edits):
@@ -188,11 +143,7 @@ class EditSettings(CheckedSettings):
             if needed in unused and needed not in given:
                 given = given | {needed: getattr(self, needed)}
                 unused -= {needed}
-            try:
-                steps.append(settings_given(EditStep, given))
-            except SettingError as error:
-                put_under(error, f"edits[{number}].", get_type_hints(EditStep))
-                raise
+            steps.append(read_settings(EditStep, given, f"edits[{number}]."))
         for name in sorted(unused):
             raise SettingError(
                 f"no edit takes {name}={getattr(self, name)}: "

@@ -251,7 +251,7 @@ def test_articles_without_a_repeated_phrase_are_refused(encoder: Encoder, tmp_pa
 def test_a_store_of_another_tokenizer_and_settings_out_of_range_are_refused(store: BlockStore) -> None:
     with pytest.raises(ArtifactError, match="another tokenizer"):
         evaluate_in_batch(tiny_encoder("roberta"), store, SETTINGS)
-    with pytest.raises(SettingError, match="blocks_per_article is out of range"):
+    with pytest.raises(SettingError, match="blocks_per_article must be"):
         InBatchSettings(blocks_per_article=1)
 
 

@@ -175,9 +175,9 @@ def test_another_seed_masks_other_tokens(model: Model, tmp_path: Path) -> None:
 def test_what_cannot_be_asked_is_refused(model: Model, tmp_path: Path) -> None:
     encoder, head, _ = model
     store = held_out(encoder, tmp_path)
-    with pytest.raises(SettingError, match="masked_fraction is out of range"):
+    with pytest.raises(SettingError, match="masked_fraction must be"):
         MaskedTokensSettings(masked_fraction=1.0)
-    with pytest.raises(SettingError, match="blocks_per_article is out of range"):
+    with pytest.raises(SettingError, match="blocks_per_article must be"):
         MaskedTokensSettings(blocks_per_article=1)
     with pytest.raises(SettingError, match="max_block_tokens must be"):
         evaluate_masked_tokens(encoder, head, store, MaskedTokensSettings(max_block_tokens=4096))

@@ -141,7 +141,7 @@ def test_groups_by_answer_length_need_an_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(tmp_path: Path, limit: int) -> None:
     written(tmp_path, REVIEWS)
-    with pytest.raises(SettingError, match="limit is out of range"):
+    with pytest.raises(SettingError, match="limit must be"):
         read_examples(closed(), tmp_path, limit=limit)
 
 

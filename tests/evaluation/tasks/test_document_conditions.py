@@ -212,7 +212,7 @@ def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tm
     ("change", "part"),
     [
         ({"fill": {"max_phrase_token": 3}}, "unknown setting"),
-        ({"fill": {"max_phrase_tokens": 0}}, "out of range"),
+        ({"fill": {"max_phrase_tokens": 0}}, "max_phrase_tokens must be"),
         ({"fill": {"scoring": {"temperature": "hot"}}}, "temperature"),
     ],
 )

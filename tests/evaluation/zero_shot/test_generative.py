@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from npm.core.errors import EncoderError
+from npm.core.settings import read_settings
 from npm.core.types import silent
 from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
 from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
@@ -382,10 +383,8 @@ def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_dec
 
 def refused_model(name: Path | str, setting: str) -> str:
     """What is said of the model `name`, given by `setting`."""
-    settings = ZeroShotEvaluation(device="cpu")
-    chosen = {"mlm": settings.zero_shot.mlm, "t5": settings.zero_shot.t5, "causal": settings.zero_shot.causal}
-    _, method, key = setting.split(".")
-    setattr(chosen[method], key, str(name))
+    settings = read_settings(ZeroShotEvaluation, {"device": "cpu", setting: str(name)})
+    method = setting.split(".")[1]
     methods = Methods(settings)
     with pytest.raises(EncoderError) as raised:
         methods.language_model() if method == "mlm" else methods.writer(method)

@@ -225,7 +225,7 @@ def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: P
         labels.predict(TASK, EXAMPLES, silent)
 
 
-def test_settings_given_win_over_those_of_the_task_and_these_over_the_defaults(
+def test_read_settings_win_over_those_of_the_task_and_these_over_the_defaults(
     index: PhraseIndex, encoder: Encoder
 ) -> None:
     task = replace(TASK, scoring=ClosedScoring(temperature=7.0, label_mean=LabelMean.words))
