@@ -16,8 +16,8 @@ from npm.models.fingerprint import own_settings
 from npm.models.names import shipped_encoder_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
-SHIPPED_FINGERPRINT = "03807a693baa9c99211125f294644e115a09d360d71a4b554d062b96fba73d92"
-"""As the manifests of indexes have it since the second edition of encoder-mini."""
+SHIPPED_FINGERPRINT = "a1335b6b76883fdf818039653f25f0f4d96b1c309e1199f34ace97ebb412223b"
+"""As the manifests of indexes have it since the third edition of encoder-mini."""
 TEXTS = ("Paris is the capital of France.", "Oslo", "The river Rhine rises in Switzerland and flows to the North Sea.")
 
 
