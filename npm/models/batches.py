@@ -13,20 +13,18 @@ import numpy as np
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:
-    import torch
-
     from npm.models.encoder import Encoder
 
 
 class EncodedBatch(NamedTuple):
-    """What is kept of one pass."""
+    """Vectors of one pass."""
 
     vectors: np.ndarray  # f32 [n, d], at the slots of all sequences
     pooled: np.ndarray | None  # f32 [B, d], of length 1; None where no pooler was given
 
 
 class EncodedSequences(NamedTuple):
-    """What is kept of some sequences."""
+    """Vectors of some sequences."""
 
     vectors: list[np.ndarray]  # f32 [n, d] of each sequence, at its slots
     pooled: np.ndarray | None  # f32 [S, d], of length 1; None where no pooler was given
@@ -73,47 +71,27 @@ def encode_batch(
     slots: Sequence[np.ndarray],
     pooler: PoolerKind | None = None,
 ) -> EncodedBatch:
-    """Encode sequences of token ids in one pass: the vectors at the `slots` i64 of all, in a row, and those pooled.
+    """Encode sequences of token ids in one pass: the concatenated vectors at the `slots` i64 of each, and those pooled.
 
     Raises ValueError for a pooler that reads more than the last layer.
     """
     import torch
 
-    states = encode_padded(encoder, sequences)  # f32 [B, L, d]
-    rows = [number * states.shape[1] + own for number, own in enumerate(slots)]
-    # Chosen and pooled on the device: padding and unwanted vectors are not copied to the host.
-    chosen = states.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(rows)).to(states.device))
-    pooled = None
-    if pooler is not None:
-        lengths = np.array([len(sequence) for sequence in sequences])  # i64 [B]
-        pooled = _pooled(states, lengths, pooler).cpu().numpy()  # f32 [B, d]
-    return EncodedBatch(chosen.cpu().numpy(), pooled)
-
-
-def _pooled(states: torch.Tensor, lengths: np.ndarray, pooler: PoolerKind) -> torch.Tensor:
-    """The pooled vectors f32 [B, d], of length 1, of token vectors [B, L, d] of sequences with `lengths` i64 [B]."""
-    import torch
-
-    from npm.models.sentences import pool_last
-
-    if pooler not in LAST_LAYER_POOLERS:
+    if pooler is not None and pooler not in LAST_LAYER_POOLERS:
         raise ValueError(f"the pooler {pooler.name} reads more than the last layer")
+    arrays = padded(sequences, pad_id=encoder.pad_id)  # i64 [B, L] each
+    input_ids, attention_mask = (torch.from_numpy(each).to(encoder.device) for each in arrays)
     with torch.inference_mode():
-        places = torch.arange(states.shape[1], device=states.device)  # i64 [L]
-        shown = places < torch.from_numpy(lengths).to(states.device)[:, None]  # bool [B, L]
-        pooled = pool_last(pooler, states, shown)  # f32 [B, d]
-        return torch.nn.functional.normalize(pooled, dim=1)
+        states = encoder.token_vectors(input_ids, attention_mask)  # f32 [B, L, d]
+        rows = [number * states.shape[1] + own for number, own in enumerate(slots)]
+        # chosen and pooled on the device: padding and unwanted vectors are not copied to the host
+        chosen = states.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(rows)).to(states.device))
+        if pooler is None:
+            return EncodedBatch(chosen.cpu().numpy(), None)
+        from npm.models.sentences import pool_last
 
-
-def encode_padded(encoder: Encoder, sequences: Sequence[np.ndarray]) -> torch.Tensor:
-    """Token vectors f32 [B, L, d] of sequences of token ids, on the encoder's device, without gradient."""
-    import torch
-
-    input_ids, attention_mask = padded(sequences, pad_id=encoder.pad_id)  # i64 [B, L] each
-    with torch.inference_mode():
-        return encoder.token_vectors(
-            torch.from_numpy(input_ids).to(encoder.device), torch.from_numpy(attention_mask).to(encoder.device)
-        )  # f32 [B, L, d]
+        pooled = torch.nn.functional.normalize(pool_last(pooler, states, attention_mask), dim=1)  # f32 [B, d]
+    return EncodedBatch(chosen.cpu().numpy(), pooled.cpu().numpy())
 
 
 def length_sorted_batches(lengths: np.ndarray, *, tokens_per_batch: int) -> list[np.ndarray]:

@@ -389,8 +389,11 @@ class Encoder(StoredModel):
     @property
     def max_input_tokens(self) -> int:
         """Longest input in tokens, special tokens included."""
-        positions = int(self.model.config.max_position_embeddings)
+        return int(self.model.config.max_position_embeddings) - self.first_position
+
+    @property
+    def first_position(self) -> int:
+        """Position id of a sequence's first token: 0, or in RoBERTa the id of padding + 1."""
         table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
-        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            positions -= table.padding_idx + 1  # RoBERTa counts positions from pad id + 1
-        return positions
+        padding = table.padding_idx if isinstance(table, nn.Embedding) else None
+        return 0 if padding is None else int(padding) + 1

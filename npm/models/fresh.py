@@ -90,13 +90,9 @@ def kept_ids(definition: dict[str, Any], counts: np.ndarray, *, size: int) -> np
             f"start.fresh.vocabulary_size must be {len(needed)} (special tokens and characters of the text) to "
             f"{len(vocabulary)}, or 0 for all, got {size}"
         )
-    order = np.argsort(-counts, kind="stable")  # i64 [V], most frequent first, equal ones by id
-    known = np.zeros(len(counts), dtype=bool)  # [V]
-    known[list(vocabulary.values())] = True
-    must = np.zeros(len(counts), dtype=bool)  # [V]
-    must[list(needed)] = True
-    frequent = order[known[order] & ~must[order]][: size - len(needed)]  # i64 [size - needed]
-    return np.sort(np.concatenate([np.flatnonzero(must), frequent]))
+    usable = set(vocabulary.values()) - needed
+    ranked = [token_id for token_id in np.argsort(-counts, kind="stable").tolist() if token_id in usable]
+    return np.sort(np.array([*needed, *ranked[: size - len(needed)]]))
 
 
 def _characters(piece: str, prefix: str) -> Iterator[str]:

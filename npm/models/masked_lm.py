@@ -77,7 +77,14 @@ def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, un
         assert not trained, "a fresh encoder has no trained head"
         language_model = new_language_model(encoder.model.config)
     else:
-        language_model = _loaded_language_model(encoder, place, trained=trained)
+        language_model, missing = load_language_model(place, encoder.model.config)
+        own = f"{language_model.base_model_prefix}."
+        lacking = sorted(name for name in missing if not name.startswith(own))
+        if trained and lacking:
+            raise EncoderError(
+                f"{place}: {len(lacking)} weights of the head for masked tokens are missing, such as {lacking[0]}; "
+                "train one with npmlm train experiment=mlm_uniform, or choose a masked language model"
+            )
     setattr(language_model, language_model.base_model_prefix, encoder.model)
     language_model.config = encoder.model.config
     language_model.tie_weights()
@@ -94,19 +101,6 @@ def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, un
         matrix, bias = output.weight, output.bias
     encoder.language_model = language_model
     return MaskedHead(transform, bias, embedding, matrix).to(encoder.device).eval()
-
-
-def _loaded_language_model(encoder: Encoder, place: str, *, trained: bool) -> PreTrainedModel:
-    """The masked language model at `place`. Raises EncoderError where weights of a head must be there and are not."""
-    language_model, missing = load_language_model(place, encoder.model.config)
-    own = f"{language_model.base_model_prefix}."
-    lacking = sorted(name for name in missing if not name.startswith(own))
-    if trained and lacking:
-        raise EncoderError(
-            f"{place}: {len(lacking)} weights of the head for masked tokens are missing, such as {lacking[0]}; "
-            "train one with npmlm train experiment=mlm_uniform, or choose a masked language model"
-        )
-    return language_model
 
 
 def _parts(language_model: PreTrainedModel, place: str) -> tuple[nn.Module, nn.Parameter]:
@@ -137,7 +131,12 @@ class VisibleOnly(nn.Module):
         """Weights are drawn from torch's default generator. Raises EncoderError where the class takes no positions."""
         super().__init__()
         self.mask_id = encoder.mask_id
-        self.first_position = _first_position(encoder)
+        if "position_ids" not in inspect.signature(encoder.model.forward).parameters:
+            raise EncoderError(
+                f"{encoder.name}: {type(encoder.model).__name__} takes no positions; "
+                "set objective.masked.visible_only=false, or choose another encoder"
+            )
+        self.first_position = encoder.first_position
         self.decoder = _decoder(encoder, decoder_layers)
         self.mask_vector = nn.Parameter(torch.randn(encoder.dimensions, device=encoder.device))  # f32 [d]
 
@@ -179,19 +178,6 @@ def visible_columns(
     width = int(counts.max()) if len(counts) else 0
     columns = torch.argsort(~is_visible, dim=1, stable=True)[:, :width]  # i64 [B, v]
     return columns, torch.arange(width, device=columns.device) < counts[:, None]
-
-
-def _first_position(encoder: Encoder) -> int:
-    """The position id of a sequence's first token."""
-    model: Any = encoder.model
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise EncoderError(
-            f"{encoder.name}: {type(model).__name__} takes no positions; "
-            "set objective.masked.visible_only=false, or choose another encoder"
-        )
-    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    padding = table.padding_idx if isinstance(table, nn.Embedding) else None
-    return 0 if padding is None else int(padding) + 1  # RoBERTa counts positions from pad id + 1
 
 
 def _decoder(encoder: Encoder, layers: int) -> PreTrainedModel:
