@@ -202,10 +202,15 @@ def _half_with_head(kind: str) -> type[PreTrainedModel]:
 
 def load_config(place: str) -> PreTrainedConfig:
     """Config of a folder, after `_config_entries` found nothing in it that would run code."""
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     with encoder_errors(place):
-        _config_entries(place)
+        kind = _config_entries(place).get("model_type")
+        if kind not in CONFIG_MAPPING:
+            raise EncoderError(
+                f"{Path(place) / CONFIG}: unknown model_type {kind!r:.80}; choose one that is part of transformers, "
+                "since other code is never run"
+            )
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
     return config
 

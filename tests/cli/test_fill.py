@@ -19,6 +19,7 @@ from npm.core.types import INVISIBLE, Answer, Phrase
 from npm.corpus.markup import HIDDEN
 from npm.indexing.generation import Segment
 from npm.models import names
+from npm.models.settings import PoolerKind
 from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
 from tests.helpers.sample_folders import rewrite_manifest
@@ -384,7 +385,7 @@ def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_not
     npmlm: CommandLine, built_index: Path, tmp_path: Path
 ) -> None:
     encoder = tiny_encoder("bert")
-    encoder.model.config.sentence_pooler = "avg"  # no part of the fingerprint: the index is still its own
+    encoder.sentence_pooler = PoolerKind.avg  # no part of the fingerprint: the index is still its own
     encoder.save(tmp_path / "encoder")
     asked = ("fill", f"index={built_index}", f"encoder={tmp_path / 'encoder'}", "output=json", QUESTION, QUESTION)
     for setting, on_stderr, in_answers in (("k=2", 1, 0), ("vector_share=0", 0, 0), ("vector_share=0.5", 0, 2)):

@@ -41,7 +41,7 @@ RECORDS = [record(number) for number in range(8)]
 
 def with_pooler(kind: PoolerKind | None) -> Encoder:
     encoder = tiny_encoder("bert")
-    encoder.pooler_of_modules = kind
+    encoder.sentence_pooler = kind
     return encoder
 
 

@@ -14,6 +14,7 @@ from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import select
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
 from tests.helpers.live_indexes import FACTORIES, QUESTIONS, built, record
@@ -25,7 +26,7 @@ LANGUAGES = ("en", "de", "fr")
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     encoder = tiny_encoder("bert")
-    encoder.model.config.sentence_pooler = "avg"  # so that blocks have vectors
+    encoder.sentence_pooler = PoolerKind.avg  # so that blocks have vectors
     return encoder
 
 

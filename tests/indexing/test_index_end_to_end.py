@@ -20,6 +20,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, PruningRule, Stage, VectorDtype, VectorSettings
 from npm.indexing.sizes.inspection import verify_index
 from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
@@ -48,7 +49,7 @@ def settings_for(corpus: Path, **vectors: object) -> IndexBuildSettings:
 @pytest.fixture(scope="module", params=FAMILIES)
 def encoder(request: pytest.FixtureRequest) -> Encoder:
     encoder = tiny_encoder(request.param)
-    encoder.model.config.sentence_pooler = "avg"  # so that blocks have vectors
+    encoder.sentence_pooler = PoolerKind.avg  # so that blocks have vectors
     return encoder
 
 

@@ -24,6 +24,7 @@ from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildS
 from npm.indexing.sizes.estimate import estimate_build
 from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
 from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
 from tests.helpers.live_indexes import added, all_bytes, write_records
@@ -104,7 +105,7 @@ def test_vectors_are_those_of_blocks_read_behind_their_titles_and_every_check_ho
 @pytest.mark.parametrize("reads_jointly", [False, True])
 def test_no_answer_and_no_text_of_a_block_holds_a_title(reads_jointly: bool, tmp_path: Path) -> None:
     encoder = encoder_of_titles(4)
-    encoder.model.config.sentence_pooler = "avg"  # blocks are ranked by their vectors too
+    encoder.sentence_pooler = PoolerKind.avg  # blocks are ranked by their vectors too
     encoder.reads_jointly = reads_jointly
     folder, _ = built(tmp_path / "index", encoder)
     filler = PhraseFiller.open(folder, encoder)
