@@ -88,13 +88,14 @@ class SentenceDataSettings(Settings):
 
 ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL = 0, 1, 2, -1
 LABELS = {"entailment": ENTAILMENT, "neutral": NEUTRAL, "contradiction": CONTRADICTION, "-": NO_LABEL}
-"""Codes of labels; `-` stands where the annotators did not agree."""
+LABELS |= {str(code): code for code in LABELS.values()}
+"""Codes of labels; `-` where the annotators did not agree."""
 COLUMN_KEYS = "sentences.anchor_column, .positive_column, …"
 
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """The texts of one row in the order of the columns, where they stand, and the label of the pair if it has one."""
+    """Texts of one row in the order of the columns, their place, and the label of the pair if it has one."""
 
     texts: tuple[str, ...]
     where: str
@@ -102,10 +103,9 @@ class TextRow:
 
 
 def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
-    """The files that `settings` name, checked, globs expanded; empty if sentences come from the corpus.
+    """Return the files that `settings` name; none if sentences come from the corpus.
 
-    Raises CorpusError for a file that is missing, empty, given twice or of an unknown kind, SettingError if there are
-    columns to read but no files.
+    Raises CorpusError for a file that cannot be read, SettingError if there are columns to read but no files.
     """
     settings.check_files()
     return find_sources(settings.files) if settings.files else []
@@ -114,10 +114,10 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
 def read_text_rows(
     settings: SentenceDataSettings, corpus: CorpusSettings, skipped: SkippedRecords | None = None
 ) -> Iterator[TextRow]:
-    """The rows that `settings` describe, out of their files, else the sentences of `corpus`.
+    """Yield the rows that `settings` describe, from their files, else the sentences of `corpus`.
 
-    With labels, each row is an anchor and what it is compared with. Pairs under the least score, neutral pairs and
-    pairs without a label are left out. Raises CorpusError, with file and row, for what is not usable.
+    With labels, a row is an anchor and what it is compared with. Pairs below the least score, neutral pairs and pairs
+    without a label are left out. Raises CorpusError, with file and row, for a value that cannot be used.
     """
     sources = sentence_sources(settings)
     if not sources:
@@ -130,9 +130,8 @@ def read_text_rows(
     columns = [name for name in (*settings.text_columns, settings.label_column, settings.score_column) if name]
     for source in sources:
         number = 0
-        for number, record in read_records(
-            source, required=columns, keys=COLUMN_KEYS, quoted_tsv=False, same_length=False
-        ):
+        rows = read_records(source, required=columns, keys=COLUMN_KEYS, quoted_tsv=False, same_length=False)
+        for number, record in rows:
             if (row := _text_row(record, settings, f"{source.path}:{number}")) is not None:
                 yield row
         if not number:
@@ -140,38 +139,28 @@ def read_text_rows(
 
 
 def _text_row(record: Row, settings: SentenceDataSettings, where: str) -> TextRow | None:
-    """One record as texts; None if its score or label leaves it out."""
+    """Return one record as texts; None if its score or label leaves it out."""
+    label = None
+    if name := settings.score_column:
+        try:
+            score = float(record[name])
+        except (TypeError, ValueError):
+            score = math.nan
+        if math.isnan(score):
+            raise unusable_value(where, name, "a number", record[name])
+        if score < settings.least_score:
+            return None
+    if name := settings.label_column:
+        label = LABELS.get(str(record[name]).strip().lower())
+        if label is None:
+            raise unusable_value(where, name, f"one of {', '.join(LABELS)}", record[name])
+        if label in (NEUTRAL, NO_LABEL):
+            return None
     texts = tuple(record[name] for name in settings.text_columns)
-    if settings.score_column and _score(record[settings.score_column], settings, where) < settings.least_score:
-        return None
-    label = _label(record[settings.label_column], settings, where) if settings.label_column else None
-    if label in (NEUTRAL, NO_LABEL):
-        return None
     for name, text in zip(settings.text_columns, texts, strict=True):
-        if not isinstance(text, str) or not text or text.isspace() or SURROGATE.search(text):
+        if not isinstance(text, str) or not text.strip() or SURROGATE.search(text):
             raise unusable_value(where, name, "a string with text", text)
     return TextRow(texts, where, label)
-
-
-def _score(value: object, settings: SentenceDataSettings, where: str) -> float:
-    try:
-        score = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        score = math.nan
-    if math.isnan(score):
-        raise unusable_value(where, settings.score_column, "a number", value)
-    return score
-
-
-def _label(value: object, settings: SentenceDataSettings, where: str) -> int:
-    text = str(value).strip().lower()
-    if text in LABELS:
-        return LABELS[text]
-    if text.removeprefix("-").isdigit() and int(text) in LABELS.values():
-        return int(text)
-    raise unusable_value(
-        where, settings.label_column, "entailment, neutral, contradiction or -, or 0, 1, 2 or -1", value
-    )
 
 
 PAIR_TABLE_KIND = "npmlm-sentences"
@@ -181,40 +170,34 @@ _BATCHING = ("files", "pairs_per_device_batch")
 
 
 class PairTable:
-    """Sentences, pairs or triplets on disk; nothing but what is asked for comes into memory."""
+    """Sentences, pairs or triplets on disk, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ArtifactError if `folder` is not a whole table."""
+        """Raises ArtifactError if `folder` is not a complete table."""
         manifest = check_folder(folder, kind=PAIR_TABLE_KIND)
         self.fingerprint = manifest.digest
         """Equal for equal tables: SHA-256 over settings and content."""
         self._token_ids, self._flags, self._offsets, self._keys, self._rows = (
             open_array(folder, name) for name in ("token_ids", "flags", "offsets", "keys", "rows")
         )
+        self.column_count = int(self._rows.shape[1])
+        """1 for sentences, 2 for pairs, 3 with hard negatives."""
+        self.token_count = len(self._token_ids)
+        """Tokens of all texts, without special tokens."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def column_count(self) -> int:
-        """1 for sentences, 2 for pairs, 3 with hard negatives."""
-        return int(self._rows.shape[1])
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of all texts, without special tokens."""
-        return len(self._token_ids)
-
     def text_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """The texts of some rows i64 [r]: i64 [r, c]."""
+        """Return the texts of some rows i64 [r]: i64 [r, c]."""
         return np.asarray(self._rows[rows])
 
     def keys(self, texts: np.ndarray) -> np.ndarray:
-        """Keys that differ between texts of any shape, u64 of the same shape."""
+        """Return keys that differ between texts of any shape, u64 of the same shape."""
         return np.asarray(self._keys[texts])
 
     def texts(self, numbers: np.ndarray) -> Sequences:
-        """Some texts i64 [x], in that order."""
+        """Return some texts i64 [x], in that order."""
         starts, stops = self._offsets[numbers], self._offsets[numbers + 1]  # i64 [x]
         positions = concatenated_ranges(starts, stops)  # i64 [their tokens]
         return Sequences(
@@ -232,10 +215,10 @@ def build_pair_table(
     corpus: CorpusSettings,
     skipped: SkippedRecords | None = None,
 ) -> PairTable:
-    """The table that `settings` describe, built in `folder` unless it is there.
+    """Return the table that `settings` describe, built in `folder` unless it exists; `tokenizer` is a fast one.
 
-    Raises CorpusError for files that are not usable or hold nothing to train on, ArtifactError if `folder` was made
-    otherwise. `tokenizer` is a fast one.
+    Raises CorpusError for files that cannot be used or have nothing to train on, ArtifactError if `folder` was made
+    from something else.
     """
     recorded = _recorded(settings, corpus) | {"tokenizer": tokenizer_fingerprint(tokenizer)}
     if (folder / MANIFEST_NAME).is_file():
@@ -248,77 +231,53 @@ def build_pair_table(
         )
         return PairTable(folder)
     rows = read_text_rows(settings, corpus, skipped)
-    if not settings.label_column:
-        rows = islice(rows, settings.max_sentences)
     max_tokens = settings.max_sentence_tokens - tokenizer.num_special_tokens_to_add()
     with write_folder(folder, kind=PAIR_TABLE_KIND, settings=recorded) as writer:
-        table = _TableWriter(writer, SentenceTokenizer(tokenizer, max_tokens=max_tokens), settings)
-        while batch := list(islice(rows, ROWS_PER_BATCH)):
-            table.append(batch)
-        table.finish()
+        _write_table(writer, rows, SentenceTokenizer(tokenizer, max_tokens=max_tokens), settings)
     return PairTable(folder)
 
 
-class _TableWriter:
-    """Writes the files of a table, batch by batch."""
-
-    def __init__(self, folder: FolderWriter, tokenizer: SentenceTokenizer, settings: SentenceDataSettings) -> None:
-        self._tokenizer, self._settings = tokenizer, settings
-        self._token_ids = folder.stream_array("token_ids", np.int32)
-        self._flags = folder.stream_array("flags", np.uint8)
-        self._offsets = folder.stream_array("offsets", np.int64)
-        self._offsets.append(np.zeros(1, dtype=np.int64))
-        self._keys = folder.stream_array("keys", np.uint64)
-        columns = 3 if settings.label_column else len(settings.text_columns)
-        self._rows = folder.stream_array("rows", np.int64, (columns,))
-        self._premises: list[np.ndarray] = []  # u64 [rows] of each batch, 9 bytes a row with their labels
-        self._labels: list[np.ndarray] = []  # i8 [rows] of each batch
-        self.row_count = 0
-
-    def append(self, rows: list[TextRow]) -> None:
-        """Add some rows; sentences of the corpus without a token are left out, those of files are refused."""
-        columns = len(rows[0].texts)
-        texts = self._tokenizer.encode([text for row in rows for text in row.texts])
+def _write_table(
+    folder: FolderWriter, rows: Iterator[TextRow], tokenizer: SentenceTokenizer, settings: SentenceDataSettings
+) -> None:
+    """Write the files of a table. Raises CorpusError if there is no row."""
+    token_ids, flags = folder.stream_array("token_ids", np.int32), folder.stream_array("flags", np.uint8)
+    offsets, keys = folder.stream_array("offsets", np.int64), folder.stream_array("keys", np.uint64)
+    offsets.append(np.zeros(1, dtype=np.int64))
+    columns = len(settings.text_columns)
+    premises: list[np.ndarray] = []  # u64 [pairs] of each batch
+    labels: list[int | None] = []  # 8 bytes per pair, as the labels are shared
+    kept = rows if settings.label_column else islice(rows, settings.max_sentences)
+    while batch := list(islice(kept, ROWS_PER_BATCH)):
+        texts = tokenizer.encode([text for row in batch for text in row.texts])
         empty = np.flatnonzero(np.diff(texts.offsets) == 0)  # [texts without a token]
-        if len(empty) and self._settings.files:
-            row = rows[empty[0] // columns]
+        if len(empty) and settings.files:  # sentences of the corpus are left out
+            row = batch[empty[0] // columns]
             text = row.texts[empty[0] % columns]
             raise CorpusError(f"{row.where}: no tokens in {text!r:.80}; correct or remove this row")
-        first = self._keys.row_count
-        offsets = np.delete(texts.offsets, empty + 1)  # i64 [texts + 1], of those with a token
-        keys = text_keys(texts.token_ids, offsets)  # u64 [texts]
-        self._offsets.append(self._token_ids.row_count + offsets[1:])
-        self._token_ids.append(texts.token_ids)
-        self._flags.append(texts.flags)
-        self._keys.append(keys)
-        self.row_count += len(keys) // columns
-        if self._settings.label_column:
-            self._labels.append(np.array([row.label for row in rows], dtype=np.int8))
-            self._premises.append(keys[::columns])
-        else:
-            self._rows.append(np.arange(first, first + len(keys)).reshape(-1, columns))
-
-    def finish(self) -> None:
-        """Write what is known at the end only. Raises CorpusError if there is no row."""
-        if self._labels:
-            triplets = labelled_triplets(np.concatenate(self._premises), np.concatenate(self._labels))
-            self._rows.append(triplets[: self._settings.max_sentences])
-        if self._rows.row_count:
-            return
-        settings = self._settings
-        if settings.label_column:
-            expected = f"{settings.anchor_column!r} with an entailment and a contradiction, at least once"
-        elif settings.score_column:
-            expected = f"a pair with {settings.score_column!r} of at least {settings.least_score}"
-        else:
-            expected = f"a sentence of {settings.least_sentence_words} words or more"
+        own_offsets = np.delete(texts.offsets, empty + 1)  # i64 [texts + 1], of those with a token
+        own_keys = text_keys(texts.token_ids, own_offsets)  # u64 [texts]
+        offsets.append(token_ids.row_count + own_offsets[1:])
+        token_ids.append(texts.token_ids)
+        flags.append(texts.flags)
+        keys.append(own_keys)
+        premises.append(own_keys[::columns])
+        labels += [row.label for row in batch]
+    table = np.arange(keys.row_count).reshape(-1, columns)  # i64 [R, c]
+    if settings.label_column and labels:
+        table = labelled_triplets(np.concatenate(premises), np.array(labels))[: settings.max_sentences]
+    if not len(table):
+        wanted = f"with {settings.label_column} entailment and contradiction, " if settings.label_column else ""
+        wanted += f"with {settings.score_column} of at least {settings.least_score}, " if settings.score_column else ""
+        wanted += "" if settings.files else f"of {settings.least_sentence_words} words or more, "
         raise CorpusError(
-            f"{named(settings.files) or 'corpus.files'}: nothing to train sentences on; expected {expected}"
+            f"{named(settings.files) or 'corpus.files'}: nothing to train on: no sentence {wanted}was found"
         )
+    folder.write_array("rows", table)
 
 
 def labelled_triplets(premises: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The triplets of labelled pairs: premise, first entailment and first contradiction of it, i64 [triplets, 3].
+    """Return triplets of labelled pairs: premise, its first entailment and contradiction, i64 [triplets, 3].
 
     `premises` u64 [P] are the keys of the premises, `labels` i8 [P] their labels; the texts of pair p are 2p and
     2p + 1. In the order of the entailments.
@@ -337,18 +296,18 @@ def labelled_triplets(premises: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def text_keys(token_ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """A number for each of x texts, u64 [x], that is equal for equal tokens and, as good as always, for no others.
+    """Return a hash of each of x texts, u64 [x]; collisions of different tokens are negligible.
 
     `token_ids` i32 [T] are those of all texts, none of them empty, `offsets` i64 [x + 1].
     """
     lengths = np.diff(offsets)  # i64 [x]
-    places = np.arange(len(token_ids)) - np.repeat(offsets[:-1], lengths)  # i64 [T], place of a token in its text
+    places = np.arange(len(token_ids)) - np.repeat(offsets[:-1], lengths)  # i64 [T], position of a token in its text
     mixed = mixed_bits(mixed_bits(places.astype(np.uint64)) + token_ids.astype(np.uint64))  # u64 [T]
     return mixed_bits(np.add.reduceat(mixed, offsets[:-1]) + lengths.astype(np.uint64))  # u64 [x]
 
 
 def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[str, Any]:
-    """What decides the bytes of a table, besides the tokenizer: settings, and the files by name and content."""
+    """Return what decides the bytes of a table next to the tokenizer: settings, and the files by name and content."""
     sources = sentence_sources(settings) or find_sources(corpus.files)
     digests = {
         f"source.{number}": source.name + ("" if source.format == "hub" else f" {sha256_of_file(source.file)}")
