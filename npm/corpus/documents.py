@@ -156,7 +156,9 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
                 yield document
             else:
                 first = f"{sources[earlier >> RECORD_BITS].path}:{earlier % (1 << RECORD_BITS)}"
-                on_bad(where, REPEATED_ID, f"{document.id!r} is also the id of {first}; leave ids out, or change it")
+                on_bad(
+                    where, REPEATED_ID, f"{document.id!r} comes twice, first in {first}; leave out ids, or change it"
+                )
         if not number:
             on_bad(source.path, "has no text", "check the file, or leave it out")
 

@@ -1,18 +1,17 @@
 """The tokens of a corpus on disk: shard folders of flat arrays, read memory-mapped as one.
 
-A build that was killed continues: finished shards are kept, and their documents are read again but not tokenised.
-Reading takes 16 bytes of private memory a block (where it begins, and its document), whatever the number of tokens.
+A build that was killed continues: finished shards are kept, and their documents are read again but not tokenized.
+Reading takes 16 bytes of private memory per block (its offset and its document), regardless of the number of tokens.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -34,92 +33,71 @@ from npm.core.types import Block, Document, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, concatenated_ranges
 from npm.corpus.shards import (
     COUNTS_NAME,
-    DOCUMENTS_FILE,
     SHARD_KIND,
     STORE_KIND,
     FieldValues,
+    ShardDocuments,
     ShardWriter,
     StoredDocuments,
-    document_line,
+    encoded_document,
 )
 
 LARGEST_U16_VOCABULARY = 1 << 16
 NO_TEXT = "the corpus has no text; check corpus.files"
 
-Item = TypeVar("Item")
 Packed = tuple[Document | None, Sequence[Block]]
+"""A document and its blocks; blocks without a document; a document whose blocks are still to be cut."""
 
 
-class Batches(Generic[Item]):
-    """Takes items in batches; what was taken too much can be put back."""
-
-    def __init__(
-        self, items: Iterable[Item], *, most_items: int, most_chars: int, chars: Callable[[Item], int]
-    ) -> None:
-        self._items = iter(items)
-        self._put_back: deque[Item] = deque()
-        self._most_items, self._most_chars, self._chars = most_items, most_chars, chars
-
-    def one(self) -> Item | None:
-        """The next item, None at the end."""
-        return self._put_back.popleft() if self._put_back else next(self._items, None)
-
-    def take(self) -> list[Item]:
-        """The next batch, at least one item; empty at the end."""
-        batch: list[Item] = []
-        char_count = 0
-        while len(batch) < self._most_items and char_count < self._most_chars:
-            item = self.one()
-            if item is None:
-                break
-            batch.append(item)
-            char_count += self._chars(item)
-        return batch
-
-    def put_back(self, items: Sequence[Item]) -> None:
-        """Make `items` the next ones."""
-        self._put_back.extendleft(reversed(items))
+def next_batch(items: Iterator[Packed], max_items: int, max_chars: int) -> list[Packed]:
+    """Take items up to a number of them, or of characters, whichever comes first; none at the end."""
+    batch: list[Packed] = []
+    chars = 0
+    while len(batch) < max_items and chars < max_chars and (item := next(items, None)) is not None:
+        batch.append(item)
+        chars += len(item[0].text) if item[0] is not None else 0
+    return batch
 
 
 @dataclass(frozen=True, slots=True)
-class StoreBuild(Generic[Item]):
+class StoreBuild:
     """Builds the shards of `folder` and then its manifest. `settings` decide every byte, together with the items.
 
-    A batch never reaches over the end of a shard: what is left of it is packed again at the beginning of the next,
-    so that a continued build hands the packer the same batches as one that was never interrupted.
+    A shard ends with a batch, so that a continued build gives the packer the same batches as one never interrupted.
     """
 
     folder: Path
     settings: dict[str, Any]
-    pack: Callable[[list[Item]], Iterable[Packed]]
-    document_of: Callable[[Item], Document | None]
+    pack: Callable[[list[Packed]], Iterable[Packed]]
+    max_items: int  # of a batch
+    max_chars: int
     progress: Progress
 
-    def run(self, batches: Batches[Item]) -> None:
-        """Build what is not there yet. Raises ArtifactError, CorpusError and StorageError."""
+    def run(self, items: Iterator[Packed]) -> None:
+        """Build what is missing. Raises ArtifactError, CorpusError and StorageError."""
         with folder_lock(self.folder):
             if (self.folder / MANIFEST_NAME).is_file():
                 self._check_settings(read_manifest(self.folder, kind=STORE_KIND), self.folder)
                 return
             try:
-                parts = self._build_shards(batches)
+                parts = self._build_shards(items)
             except BaseException:
                 with suppress(OSError):  # only an empty folder goes: finished shards are kept for the next attempt
                     self.folder.rmdir()
                 raise
             write_manifest(self.folder, kind=STORE_KIND, settings=self.settings, parts=parts)
 
-    def _build_shards(self, batches: Batches[Item]) -> dict[str, str]:
-        """Write or pass over shard after shard; returns the manifest digest of each by its name."""
+    def _build_shards(self, items: Iterator[Packed]) -> dict[str, str]:
+        """Write or skip shard after shard; returns the manifest digest of each by its name."""
         parts: dict[str, str] = {}
         token_count = 0
         while True:
             name = f"{len(parts):05d}"
             path = self.folder / name
             if path.exists():
-                manifest = self._skip(path, batches)
-            elif batch := batches.take():
-                self._write(path, batch, batches, tokens_before=token_count)
+                manifest = self._skip(path, items)
+            elif batch := next_batch(items, self.max_items, self.max_chars):
+                self._write(path, batch, items, tokens_before=token_count)
                 manifest = read_manifest(path, kind=SHARD_KIND)
             elif parts:
                 return parts
@@ -129,38 +107,35 @@ class StoreBuild(Generic[Item]):
             token_count += read_counts(path)["tokens"]
             self.progress("blocks", token_count, None)
 
-    def _write(self, path: Path, batch: list[Item], batches: Batches[Item], *, tokens_before: int) -> None:
+    def _write(self, path: Path, batch: list[Packed], items: Iterator[Packed], *, tokens_before: int) -> None:
         """Write the shard that begins with `batch`."""
-        enough_tokens = self.settings["tokens_per_shard"]
         token_dtype = np.dtype(np.uint16 if self.settings["vocabulary_size"] <= LARGEST_U16_VOCABULARY else np.int32)
         with write_folder(path, kind=SHARD_KIND, settings=self.settings) as folder:
             shard = ShardWriter(folder, token_dtype=token_dtype)
             while batch:
-                for number, (document, blocks) in enumerate(self.pack(batch)):
-                    if shard.token_count >= enough_tokens:
-                        batches.put_back(batch[number:])
-                        break
+                for document, blocks in self.pack(batch):
                     shard.append(document, blocks)
                 self.progress("blocks", tokens_before + shard.token_count, None)
-                batch = batches.take() if shard.token_count < enough_tokens else []
+                is_full = shard.token_count >= self.settings["tokens_per_shard"]
+                batch = [] if is_full else next_batch(items, self.max_items, self.max_chars)
             if tokens_before + shard.token_count == 0:
                 raise CorpusError(NO_TEXT)
             shard.finish()
 
-    def _skip(self, path: Path, batches: Batches[Item]) -> Manifest:
-        """Pass over the items of a finished shard, making sure that they are the same."""
+    def _skip(self, path: Path, items: Iterator[Packed]) -> Manifest:
+        """Skip the items of a finished shard, making sure that they are the same."""
         manifest = check_folder(path, kind=SHARD_KIND)
         self._check_settings(manifest, path)
-        counts = read_counts(path)
-        with (path / DOCUMENTS_FILE).open("rb") as lines:
-            for _ in range(counts["sources"]):
-                item = batches.one()
-                document = None if item is None else self.document_of(item)
-                if item is None or (document is not None and lines.readline() != document_line(document)):
-                    raise self._changed(path, "fewer documents" if item is None else "another text or title")
-            if lines.readline():
+        counts, stored, number = read_counts(path), ShardDocuments(path), 0
+        for _ in range(counts["sources"]):
+            item = next(items, None)
+            if item is None:
                 raise self._changed(path, "fewer documents")
-        if counts["tokens"] < self.settings["tokens_per_shard"] and (item := batches.one()) is not None:
+            if (document := item[0]) is not None:
+                if number == len(stored) or stored.encoded(number) != encoded_document(document):
+                    raise self._changed(path, "another text or title")
+                number += 1
+        if counts["tokens"] < self.settings["tokens_per_shard"] and next(items, None) is not None:
             raise self._changed(path, "more documents")
         return manifest
 
@@ -177,6 +152,12 @@ class StoreBuild(Generic[Item]):
             where=path,
             fix="choose another folder, give the settings it was built with, or remove it",
         )
+
+
+def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they come back from JSON, so that they can be compared with stored ones."""
+    stored: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False))
+    return stored
 
 
 def read_counts(shard: Path) -> dict[str, int]:
@@ -323,7 +304,7 @@ class BlockStore:
         """Shard by shard: the range of its documents, and the values of their kept fields."""
         for number, shard in enumerate(self._documents.shards):
             first, stop = self.shard_documents[number : number + 2].tolist()
-            yield slice(first, stop), shard.fields.read()
+            yield slice(first, stop), shard.fields()
 
     def blocks_of_documents(self, chosen: np.ndarray, *, without_document: bool = False) -> np.ndarray:
         """Which blocks, bool [blocks], have a document of `chosen` bool [documents], or none (`without_document`)."""
@@ -374,23 +355,21 @@ def build_block_store(
     """
     if (Path(folder) / f"{0:05d}").exists():  # an earlier attempt began, and judged, with the beginning of the text
         packer.unknown.settle()
-    build: StoreBuild[Document] = StoreBuild(
-        folder=Path(folder),
-        settings=_store_settings(
-            settings,
-            blocks=asdict(packer.settings),
-            tokens_per_shard=tokens_per_shard,
-            tokenizer_fingerprint=packer.tokenizer_fingerprint,
-            special_tokens_in_blocks=False,
-            vocabulary_size=packer.vocabulary_size,
-        ),
-        pack=lambda batch: zip(batch, packer.pack_many(batch), strict=True),
-        document_of=lambda item: item,
-        progress=progress,
-    )
-    build.run(
-        Batches(documents, most_items=DOCUMENTS_PER_BATCH, most_chars=CHARS_PER_BATCH, chars=lambda d: len(d.text))
-    )
+
+    def pack(batch: list[Packed]) -> Iterable[Packed]:
+        given = [document for document, _ in batch if document is not None]
+        return zip(given, packer.pack_many(given), strict=True)
+
+    own = {
+        "blocks": asdict(packer.settings),
+        "tokens_per_shard": tokens_per_shard,
+        "tokenizer_fingerprint": packer.tokenizer_fingerprint,
+        "special_tokens_in_blocks": False,
+        "vocabulary_size": packer.vocabulary_size,
+    }
+    max_chars = min(CHARS_PER_BATCH, tokens_per_shard)
+    build = StoreBuild(Path(folder), as_stored({**settings, **own}), pack, DOCUMENTS_PER_BATCH, max_chars, progress)
+    build.run((document, ()) for document in documents)
     return BlockStore.open(folder)
 
 
@@ -409,26 +388,12 @@ def write_block_store(
 
     Token ids take two bytes where `vocabulary_size` allows it, else four.
     """
-    StoreBuild(
-        folder=Path(folder),
-        settings=_store_settings(
-            settings,
-            tokens_per_shard=tokens_per_shard,
-            tokenizer_fingerprint=tokenizer_fingerprint,
-            special_tokens_in_blocks=special_tokens_in_blocks,
-            vocabulary_size=vocabulary_size,
-        ),
-        pack=lambda batch: batch,
-        document_of=lambda item: item[0],
-        progress=progress,
-    ).run(Batches(blocks_by_document, most_items=1, most_chars=1, chars=lambda _: 1))
+    own = {
+        "tokens_per_shard": tokens_per_shard,
+        "tokenizer_fingerprint": tokenizer_fingerprint,
+        "special_tokens_in_blocks": special_tokens_in_blocks,
+        "vocabulary_size": vocabulary_size,
+    }
+    build = StoreBuild(Path(folder), as_stored({**settings, **own}), lambda batch: batch, 1, 1, progress)
+    build.run(iter(blocks_by_document))
     return BlockStore.open(folder)
-
-
-def _store_settings(settings: Mapping[str, Any], **own: Any) -> dict[str, Any]:
-    """Settings as they come back from JSON, so that they can be compared with stored ones."""
-    stored: dict[str, Any] = json.loads(json.dumps({**settings, **own}, allow_nan=False))
-    return stored
-
-
-"""A group of one sequence has no other sequence to find its spans in."""

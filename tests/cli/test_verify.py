@@ -20,7 +20,7 @@ KINDS = {
     "tokens": f"{SEGMENT}/corpus/00000/token_ids.npy",
     "flags": f"{SEGMENT}/corpus/00000/flags.npy",
     "characters": f"{SEGMENT}/corpus/00000/start_chars.npy",
-    "documents": f"{SEGMENT}/corpus/00000/documents.jsonl",
+    "documents": f"{SEGMENT}/corpus/00000/texts.npy",
     "keys": f"{SEGMENT}/corpus/00000/document_keys.npy",
     "counts": f"{SEGMENT}/corpus/00000/counts.json",
     "vectors": f"{SEGMENT}/vectors/00000/vectors.npy",

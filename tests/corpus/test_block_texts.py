@@ -1,16 +1,13 @@
-"""The text of a block is read where it stands in its document's line, whatever characters stand around it."""
+"""The text of a block is read from its own bytes, regardless of the characters around it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from npm.core.errors import ArtifactError
 from npm.core.types import Block, Document
-from npm.corpus.shards import document_line, text_bytes
+from npm.corpus.shards import block_bytes
 from npm.corpus.store import write_block_store
 
 ALPHABET = ['"', "\\", "\n", "\t", "\x01", "a", "é", "漢", "🜨", "\u2028", " ", '"text": "', "/"]
@@ -22,16 +19,9 @@ def block_of(first: int, stop: int) -> Block:
     return Block(np.array([1, 2], dtype=np.int32), np.zeros(2, dtype=np.uint8), starts, ends)
 
 
-def test_bytes_of_a_text_with_escapes_are_those_counted_by_hand() -> None:
-    document = Document(id="1", title='"text": "', text='a"é\n🜨b')
-    line = document_line(document)
-    begin = line.index('a\\"é'.encode())
-    assert text_bytes(line, document.text, [block_of(0, 1), block_of(1, 3), block_of(4, 5), block_of(5, 6)]) == [
-        (begin, begin + 1),
-        (begin + 1, begin + 5),
-        (begin + 7, begin + 11),
-        (begin + 11, begin + 12),
-    ]
+def test_bytes_of_the_blocks_of_a_text_are_those_counted_by_hand() -> None:
+    blocks = [block_of(0, 1), block_of(1, 3), block_of(4, 5), block_of(5, 6)]
+    assert block_bytes('a"é\n🜨b', blocks) == [(0, 1), (1, 4), (5, 9), (9, 10)]
 
 
 def test_the_text_of_every_block_is_the_slice_of_its_document(tmp_path: Path) -> None:
@@ -57,13 +47,3 @@ def test_the_text_of_every_block_is_the_slice_of_its_document(tmp_path: Path) ->
         for block in of_document
     ]
     assert [store.block_text(block) for block in range(store.block_count)] == expected
-
-
-def test_a_store_whose_texts_are_cut_short_under_an_open_reader_says_so(tmp_path: Path) -> None:
-    document = Document(id="1", title="", text="Oslo lies on a fjord.")
-    packed = [(document, [block_of(0, 4)])]
-    store = write_block_store(tmp_path / "store", packed, settings={}, tokenizer_fingerprint="t")
-    os.truncate(tmp_path / "store" / "00000" / "documents.jsonl", 10)
-    for read in (store.document, store.block_text, lambda number: store.document_ids([number])):
-        with pytest.raises(ArtifactError, match="damaged"):
-            read(0)

@@ -17,7 +17,7 @@ from tests.helpers.stores import stored_documents
 
 def columns_on_disk(store: BlockStore, shard: int) -> tuple[dict[str, list[Any]], list[list[int]]]:
     folder = store.folder / f"{shard:05d}"
-    return json.loads((folder / "field_values.json").read_bytes()), np.load(folder / "field_codes.npy").tolist()
+    return json.loads(np.load(folder / "field_values.npy").tobytes()), np.load(folder / "field_codes.npy").tolist()
 
 
 def test_each_distinct_value_stands_once_in_the_order_of_its_first_document(tmp_path: Path) -> None:

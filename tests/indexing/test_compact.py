@@ -285,9 +285,7 @@ def test_other_changes_are_refused_while_a_compact_is_unfinished(live: Path, enc
     assert all_bytes(live) == before
 
 
-@pytest.mark.parametrize(
-    "file", ["vectors/00000/vectors.npy", "corpus/00000/documents.jsonl", "corpus/00000/flags.npy"]
-)
+@pytest.mark.parametrize("file", ["vectors/00000/vectors.npy", "corpus/00000/texts.npy", "corpus/00000/flags.npy"])
 def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = live / "segments" / "00000" / file
     data = bytearray(path.read_bytes())

@@ -25,7 +25,7 @@ from npm.corpus.addresses import StoredFile, file_size
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.readers import COMPRESSED, open_text, parquet_row_count, read_records
-from npm.corpus.shards import document_line
+from npm.corpus.shards import encoded_document
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.corpus.text import is_title
@@ -66,7 +66,7 @@ class CorpusCounts:
     """How much of everything the whole corpus comes to."""
 
     documents: float
-    document_bytes: float  # as JSON lines
+    document_bytes: float  # of their texts, and of the rest as JSON
     blocks: float
     tokens: float
     rows: float  # stored vectors
@@ -143,7 +143,7 @@ def corpus_counts(
     offset_bytes = 2 * whole.posting_offsets.itemsize  # where the word lies, and where its postings
     return CorpusCounts(
         documents=sample.document_count,
-        document_bytes=float(weights @ np.array([len(document_line(document)) for document in sample.documents])),
+        document_bytes=float(weights @ np.array([sum(map(len, encoded_document(each))) for each in sample.documents])),
         blocks=block_count,
         tokens=tokens,
         rows=float(token_weights @ kept_tokens(flags, vectors.pruning, token_ids, dropped)),
@@ -202,7 +202,7 @@ def disk_needs(
     return {
         "blocks": counts.tokens * (id_bytes + 1 + 8)
         + counts.blocks * 32
-        + counts.documents * 16
+        + counts.documents * 24
         + counts.document_bytes,
         "vectors": rows * encoder.dimensions * np.dtype(vectors.dtype.value).itemsize
         + counts.tokens / 8
