@@ -6,11 +6,11 @@ Shapes: X examples, T tokens of all examples in a row, N targets (one an example
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -109,14 +109,14 @@ class LabelledRow:
 
 
 def labelled_sources(settings: LabelledSettings) -> list[Source]:
-    """The files of labelled rows. Raises SettingError where none are given, CorpusError for what is not usable."""
+    """Return the files of labelled rows. Raises SettingError if there are none, CorpusError for unusable ones."""
     if not settings.files:
         raise SettingError("no labelled rows: set labelled.files=[FILE,…], or objective.labelled_weight=0")
     return find_sources(settings.files)
 
 
 def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
-    """The rows that `settings` describe. Raises CorpusError, with file and row, for what is not usable."""
+    """Yield the rows that `settings` describe. Raises CorpusError, with file and row, for what cannot be used."""
     for source in labelled_sources(settings):
         if settings.level is LabelLevel.token and source.format in ("txt", "table"):
             yield from _word_lines(source, settings)
@@ -158,7 +158,7 @@ def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:
 
 
 def _word_lines(source: Source, settings: LabelledSettings) -> Iterator[LabelledRow]:
-    """Sentences of a file of words, one a line with its label last (CoNLL 2003, WikiAnn)."""
+    """Yield the sentences of a file with one word per line, its label last (CoNLL 2003, WikiAnn)."""
     words: list[str] = []
     targets: list[float] = []
     for number, line in [*read_lines(source.file), (0, "")]:
@@ -175,7 +175,7 @@ def _word_lines(source: Source, settings: LabelledSettings) -> Iterator[Labelled
 
 
 def _target(value: object, settings: LabelledSettings, where: str) -> float:
-    """The number of a label, or a score."""
+    """Return the index of a label, or a score."""
     text = str(value).strip()
     if not settings.labels:
         try:
@@ -217,65 +217,48 @@ ROWS_PER_BATCH = 1024
 
 
 def encode_labelled(settings: LabelledSettings, tokenizer: PreTrainedTokenizerBase) -> LabelledExamples:
-    """All rows that `settings` describe, encoded as `tokenizer`, a fast one, does; special tokens in texts are text.
+    """Encode all rows that `settings` describe by `tokenizer`, a fast one; special tokens in texts are text.
 
     Raises CorpusError as `read_labelled` does, where there are no rows, and where all have one label.
     """
-    rows = islice(read_labelled(settings), settings.max_examples)
-    parts: list[tuple[np.ndarray, ...]] = []
-    while batch := list(islice(rows, ROWS_PER_BATCH)):
-        parts.append(_encoded(batch, settings, tokenizer))
-    targets = np.concatenate([part[3] for part in parts]) if parts else np.zeros(0)  # f64 [N]
-    if len(np.unique(targets)) < 2:
-        raise CorpusError(
-            f"{named(settings.files)}: "
-            + ("all rows have one label" if parts else "no labelled rows")
-            + "; give more rows, or increase labelled.max_examples (limit= of npmlm finetune)"
-        )
-    ids, types, lengths, _, slots, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return LabelledExamples(
-        token_ids=ids,
-        type_ids=types,
-        offsets=np.append(0, np.cumsum(lengths)),
-        targets=targets,
-        slots=slots,
-        target_offsets=np.append(0, np.cumsum(counts)),
-    )
-
-
-def _encoded(
-    rows: Sequence[LabelledRow], settings: LabelledSettings, tokenizer: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Token ids, types [T], lengths [X], targets, slots [N] and their counts [X] of some rows."""
     of_words = settings.level is LabelLevel.token
-    firsts = [" ".join(row.texts) if of_words else row.texts[0] for row in rows]
-    seconds = [row.texts[1] for row in rows] if settings.second_column else None
-    encoded: Mapping[str, Any] = tokenizer(
-        firsts,
-        seconds,
-        truncation="longest_first",
-        max_length=settings.max_tokens,
-        split_special_tokens=True,
-        return_token_type_ids=True,
-        return_offsets_mapping=of_words,
-    )
-    slots = (
-        [_word_slots(row.texts, spans) for row, spans in zip(rows, encoded["offset_mapping"], strict=True)]
-        if of_words
-        else [np.zeros(1, dtype=np.int64)] * len(rows)
-    )
-    return (
-        np.concatenate([np.array(ids, dtype=np.int32) for ids in encoded["input_ids"]]),
-        np.concatenate([np.array(types, dtype=np.uint8) for types in encoded["token_type_ids"]]),
-        np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64),
-        np.array([target for row in rows for target in row.targets], dtype=np.float64),
-        np.concatenate(slots),
-        np.array([len(row.targets) for row in rows], dtype=np.int64),
+    rows = islice(read_labelled(settings), settings.max_examples)
+    ids: list[np.ndarray] = []  # i32 [tokens] of each example
+    types: list[np.ndarray] = []  # u8 [tokens]
+    slots: list[np.ndarray] = []  # i64 [targets]
+    targets: list[tuple[float, ...]] = []
+    while batch := list(islice(rows, ROWS_PER_BATCH)):
+        encoded = tokenizer(
+            [" ".join(row.texts) if of_words else row.texts[0] for row in batch],
+            [row.texts[1] for row in batch] if settings.second_column else None,
+            truncation="longest_first",
+            max_length=settings.max_tokens,
+            split_special_tokens=True,
+            return_token_type_ids=True,
+            return_offsets_mapping=of_words,
+        )
+        ids += [np.array(each, dtype=np.int32) for each in encoded["input_ids"]]
+        types += [np.array(each, dtype=np.uint8) for each in encoded["token_type_ids"]]
+        targets += [row.targets for row in batch]
+        if of_words:
+            slots += [_word_slots(row.texts, own) for row, own in zip(batch, encoded["offset_mapping"], strict=True)]
+    found = np.array([target for own in targets for target in own], dtype=np.float64)  # f64 [N]
+    if len(np.unique(found)) < 2:
+        problem = "all rows have one label" if targets else "no labelled rows"
+        more = "give more rows, or increase labelled.max_examples (limit= of npmlm finetune)"
+        raise CorpusError(f"{named(settings.files)}: {problem}; {more}")
+    return LabelledExamples(
+        token_ids=np.concatenate(ids),
+        type_ids=np.concatenate(types),
+        offsets=np.append(0, np.cumsum([len(each) for each in ids])),
+        targets=found,
+        slots=np.concatenate(slots) if of_words else np.zeros(len(ids), dtype=np.int64),
+        target_offsets=np.append(0, np.cumsum([len(each) for each in targets])),
     )
 
 
 def _word_slots(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Where the first piece of each word stands, i64 [words]; -1 where none does.
+    """Return the position of each word's first piece, i64 [words]; -1 where it has none.
 
     `spans` are the characters of each token in the words with a space between them, empty for special tokens.
 
@@ -284,11 +267,11 @@ def _word_slots(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> np.nd
     >>> _word_slots(["a", "b"], [(0, 1)]).tolist()
     [0, -1]
     """
-    ends = np.cumsum([len(word) + 1 for word in words])  # i64 [words], behind the space after each
+    ends = np.cumsum([len(word) + 1 for word in words])  # i64 [words], after the space that follows
     starts = ends - np.array([len(word) + 1 for word in words])  # i64 [words]
     tokens = [(slot, start, end) for slot, (start, end) in enumerate(spans) if end > start]
     token_ends = np.array([end for _, _, end in tokens])  # i64 [tokens]
-    places = np.searchsorted(token_ends, starts, side="right")  # i64 [words], first token that ends behind the start
+    places = np.searchsorted(token_ends, starts, side="right")  # i64 [words], first token that ends after the start
     return np.array(
         [
             tokens[place][0] if place < len(tokens) and tokens[place][1] < end - 1 else -1

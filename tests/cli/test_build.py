@@ -232,7 +232,7 @@ BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "no match": (lambda folder: f"{folder}/*.txt", ["no file matches"]),
     "empty": (lambda folder: damaged(folder / "bad.jsonl"), ["bad.jsonl is empty"]),
     "blank": (lambda folder: damaged(folder / "bad.jsonl", "", " ", ""), ["bad.jsonl", "no text"]),
-    "half-written": (lambda folder: truncated_zst(folder / "bad.jsonl.zst"), ["bad.jsonl.zst", "ends in the middle"]),
+    "half-written": (lambda folder: truncated_zst(folder / "bad.jsonl.zst"), ["bad.jsonl.zst", "Truncated"]),
     "not zst": (lambda folder: damaged(folder / "bad.jsonl.zst", GOOD), ["bad.jsonl.zst", "cannot be decompressed"]),
     "not JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "{oops"), ["bad.jsonl:2", "JSON"]),
     "cut JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD[:20]), ["bad.jsonl:2", "JSON"]),
