@@ -79,7 +79,7 @@ def test_stores_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> N
     plain = stored(tmp_path / "plain", [(None, [Block(np.ones(1, np.int32), np.ones(1, np.uint8))])]).folder
     with pytest.raises(ArtifactError, match="tokenizer_fingerprint=g, vocabulary_size=70000"):
         BlockStore.open(first, first, other)
-    with pytest.raises(ArtifactError, match="text=False"):
+    with pytest.raises(ArtifactError, match="text=false"):
         BlockStore.open(first, plain)
 
 
