@@ -63,7 +63,7 @@ def plain_measures(
     index = replace(index, searcher=searcher)
     assert index.vectors is not None
     vectors = index.vectors.slice(0, len(index.vectors)).astype(np.float32)
-    live = range(len(vectors)) if index.live_rows is None else index.live_rows.rows().tolist()
+    live = range(len(vectors)) if index.live_rows is None else np.flatnonzero(index.live_rows).tolist()
     settings = FillSettings(retrieval=Retrieval.dense, candidates_per_side=choice.candidates_per_side)
     found: dict[int, list[tuple[float, float]]] = {1: [], 10: [], 100: []}
     same = []
