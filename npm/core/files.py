@@ -95,6 +95,7 @@ def name_file(error: BaseException, path: Path) -> None:
 
 def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file, or the pieces of one, completely or not at all, in place of one that may exist."""
+    is_new_folder = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # of a killed process
@@ -110,6 +111,9 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+        if is_new_folder:
+            with suppress(OSError):  # it holds the file
+                path.parent.rmdir()
 
 
 def sha256_of_bytes(data: bytes | memoryview) -> str:
