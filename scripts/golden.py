@@ -99,10 +99,9 @@ def train(run: Path, experiment: str, steps: int, *settings: str) -> None:
 def losses(work: Path) -> dict[str, Any]:
     """Losses of the first steps of each experiment, which show its masks, terms and gradients."""
     lines = [line for path in sorted(DEMO.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
-    asked = []
-    for text in (json.loads(line)["text"] for line in lines):
-        name, _, rest = text.partition(" is ")
-        asked += [{"question": f"<mask> is {rest[:60]}.", "answers": [name], "block": text[:300]}] if rest else []
+    texts = (json.loads(line)["text"].partition(" is ") for line in lines)
+    facts = [(name, rest) for name, _, rest in texts if rest and len(name) < 40]
+    asked = [{"question": f"<mask> is {b[:60]}.", "answers": [a], "block": f"{a} is {b}"[:300]} for a, b in facts]
     (work / "questions.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
     found = {}
     for experiment, steps in EXPERIMENTS.items():

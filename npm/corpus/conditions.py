@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 EXAMPLES = 'a condition such as lang=en, year>=1990, kind!=stub, topic in [history, "arts, crafts"]'
 OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<|(?<=\s)in(?=\s*\[)")
 NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+MAX_INTEGER_CHARS = 4000
+"""Python reads no longer ones; they are compared as floats."""
 SEVERAL = re.compile(r"\s(?:and|or|AND|OR)\s.*[=<>]")
 """What looks like a second condition in the operand of the first."""
 LISTED = re.compile(r'\s*("(?:[^"\\]|\\.)*"\s*|[^,"\[\]]+)(?:,|\Z)', re.S)
@@ -186,7 +188,8 @@ def _number(text: str) -> int | float | None:
     """The number that a text stands for; None if it is none."""
     if NUMBER.fullmatch(text) is None:
         return None
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
+    is_whole = text.lstrip("+-").isdigit() and len(text) <= MAX_INTEGER_CHARS
+    return int(text) if is_whole else float(text)
 
 
 def _no_condition(text: str, expected: str) -> SettingError:

@@ -101,6 +101,11 @@ def _of_folder(folder: Path, *, plain: bool) -> PreTrainedTokenizerFast:
     from tokenizers import AddedToken, Tokenizer
 
     backend = Tokenizer.from_file(str(folder / TOKENIZER))
+    ids = backend.get_vocab().values()
+    if len(set(ids)) < len(ids):
+        raise EncoderError(f"{place}: two tokens of {TOKENIZER} have one id; export the tokenizer again")
+    if "mask_token" in roles and roles["mask_token"] == roles.get("pad_token"):
+        raise EncoderError(f"{place}: mask_token and pad_token are one token; correct tokenizer_config.json")
     backend.no_truncation()
     backend.no_padding()
     listed = about.get("extra_special_tokens") or about.get("additional_special_tokens") or []

@@ -447,11 +447,11 @@ class Filler(ABC):
         """Block numbers ascending without repeats, i64."""
         if isinstance(blocks, np.ndarray | range):
             blocks = np.asarray(blocks).tolist()
-        numbers = np.unique(np.array(checked(_listed(blocks), list[int], "blocks"), dtype=np.int64))
+        numbers = sorted(set(checked(_listed(blocks), list[int], "blocks")))
         block_count = self.index.store.block_count
-        if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < block_count):
+        if numbers and not (numbers[0] >= 0 and numbers[-1] < block_count):
             raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")
-        return numbers
+        return np.array(numbers, dtype=np.int64)
 
 
 def closed_error(filler: object) -> SettingError:

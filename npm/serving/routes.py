@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ConfigDict
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from npm.core.display import answer_json
 from npm.core.errors import QueryError, UserError
@@ -36,6 +37,15 @@ class FillQuery(schema.Options):
 
     text: schema.Text
     """A text with `<mask>` where a phrase is missing."""
+
+
+class DocumentIdConvertor(PathConvertor):
+    """A path with any characters; Starlette's own ends at a line break."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("document_id", DocumentIdConvertor())
 
 
 def add_filling(app: FastAPI, service: Service) -> None:
@@ -108,7 +118,7 @@ def add_index(app: FastAPI, service: Service) -> None:
         """What answers, and within which limits."""
         return JSONResponse(asdict(service.keeper.current.facts))
 
-    @app.get("/v1/documents/{identifier:path}", tags=["index"], response_model=schema.DocumentWindow)
+    @app.get("/v1/documents/{identifier:document_id}", tags=["index"], response_model=schema.DocumentWindow)
     async def document(
         request: Request,
         identifier: str,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from types import FrameType
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, share_one_heap
@@ -28,9 +31,33 @@ from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 
 LEAST_KEY_CHARS = 8
-LISTEN_BACKLOG = 1024
+MAX_CONNECTIONS = 1024
+"""Connections open at once; fewer where the process may not open four times as many files."""
+HEADER_SECONDS = 10
+"""Longest wait for the first request of a connection."""
 KEEP_ALIVE_SECONDS = 75
 """An idle connection is kept for longer than proxies keep theirs, which would send a request into a closing one."""
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, closed unless complete headers arrive in time; the oldest idle one yields to a new one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        """Start the timer that uvicorn starts after a response only."""
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
+        if len(self.connections) >= (self.limit_concurrency or MAX_CONNECTIONS):
+            connections = (each for each in self.connections if isinstance(each, Connection))
+            idle = (each for each in connections if each.cycle is None or each.cycle.response_complete)
+            oldest = min(idle, key=lambda each: each.since)
+            self.connections.discard(oldest)
+            oldest.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`; the timer is stopped by complete headers, and not by every byte as uvicorn does."""
+        self.conn.receive_data(data)
+        self.handle_events()
 
 
 class Server(uvicorn.Server):
@@ -103,12 +130,16 @@ def serve(
                 allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
                 expose_headers=["ETag", "X-Request-ID"],
             )
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 4)
         config = uvicorn.Config(
             framed,
+            http=Connection,
+            limit_concurrency=most,
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=LISTEN_BACKLOG,
+            backlog=most,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=ceil(settings.grace_seconds),
         )

@@ -65,7 +65,9 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
     if settings.objective.labelled_weight and settings.labelled.layer is not None:
         layers = int(model.model.config.num_hidden_layers)
         if settings.labelled.layer not in range(layers + 1):
-            raise SettingError(f"labelled.layer must be from 0 to {layers}, got {settings.labelled.layer}")
+            raise SettingError(
+                f"labelled.layer (finetune: layer) must be from 0 to {layers}, got {settings.labelled.layer}"
+            )
         weights = settings.objective.weights()
         if others := [name for name, weight in weights.items() if weight and name != "labelled_weight"]:
             raise SettingError(f"labelled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")

@@ -212,3 +212,8 @@ def test_two_conditions_in_one_are_refused(text: str) -> None:
 def test_numbers_in_any_spelling_compare_as_numbers(text: str) -> None:
     [condition] = parse_conditions([text])
     assert [condition.accepts(value) for value in (0, 40)] == [False, True]
+
+
+def test_a_number_of_thousands_of_digits_compares_as_infinity() -> None:
+    [condition] = parse_conditions([f"n<{'9' * 5000}"])
+    assert condition.accepts(7) and not condition.accepts("many")

@@ -313,3 +313,16 @@ def test_a_tokenizer_whose_rule_names_a_token_it_does_not_have(saved: Path) -> N
     del content["post_processor"]["special_tokens"]["[CLS]"]
     (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     assert "cannot load" in mistake(saved)
+
+
+def test_two_tokens_with_one_id(saved: Path) -> None:
+    content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
+    words = content["model"]["vocab"]
+    words["the"] = words["of"] = max(words["the"], words["of"])
+    (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    mistake(saved)
+
+
+def test_a_mask_token_that_is_the_padding(saved: Path) -> None:
+    edited(saved, "tokenizer_config.json", mask_token="[PAD]")
+    assert "mask_token" in mistake(saved)

@@ -50,7 +50,7 @@ def test_what_is_no_text_is_refused(texts: Any, told: str, filler: PhraseFiller)
         *(("documents", [1]), ("documents", "bank"), ("documents", 3), ("documents", b"bank"), ("documents", {"a": 1})),
         *(("where", [3]), ("where", 3)),
         *(("blocks", ["a"]), ("blocks", [1.5]), ("blocks", "01"), ("blocks", 1), ("blocks", [[0]]), ("blocks", [True])),
-        ("blocks", np.array([0.5])),
+        *(("blocks", np.array([0.5])), ("blocks", [10**30])),
     ],
 )
 def test_an_option_of_another_kind_is_refused_by_its_name(name: str, value: Any, filler: PhraseFiller) -> None:

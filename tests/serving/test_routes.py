@@ -179,7 +179,7 @@ def test_a_part_of_a_document_is_counted_in_code_points(server: RunningServer) -
     assert (window["window_start_char"], window["window_end_char"], window["total_chars"]) == (1, 12, len(text))
     whole = server.ask("GET", "/v1/documents/iceland?start_char=999").json
     assert whole["text"] == text and whole["start_char"] == len(text)
-    assert_problem(server.ask("GET", "/v1/documents/no%2Fwhere"), 404, "no/where")
+    assert_problem(server.ask("GET", "/v1/documents/no%2Fwhere%0A%1B"), 404, r"no/where\\n\\x1b")
 
 
 def test_states_and_descriptions_need_nothing_from_elsewhere(server: RunningServer) -> None:

@@ -238,6 +238,8 @@ def _beside(task: Task, folder: Path) -> Task:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
+    if path.exists() and not path.is_file():
+        raise TaskFileError(f"cannot read the task {path}: not a file")
     try:
         data = path.read_bytes()
         content = yaml.load(data.decode("utf-8"), Loader=_Loader)
