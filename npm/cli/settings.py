@@ -14,7 +14,7 @@ import yaml
 from npm.cli.help import Setting, declared_settings, similar_settings
 from npm.cli.verbs import VERBS, config_folder
 from npm.core.errors import SettingError, missing, unknown
-from npm.core.settings import is_optional, merged, parse_list, read_settings
+from npm.core.settings import PathText, checked, is_optional, merged, parse_list, read_settings
 from npm.core.types import SURROGATE
 
 STARTS_WITHOUT = ("fill",)
@@ -73,7 +73,11 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
         raise SettingError(f"{key} is empty: give a value, or leave it out")
     if setting.is_list:
         return value
-    if setting.is_text or setting.is_path or text[:1] not in ("[", "{"):
+    if setting.is_text or setting.is_path:
+        return text
+    if (digits := text.lstrip("+-0")).isdecimal() and int(digits[:20]) >= 2**63:
+        raise SettingError(f"{key} must be below 2**63, got {text[:80]}")
+    if text[:1] not in ("[", "{"):
         return text
     try:
         return yaml.safe_load(text)
@@ -85,9 +89,10 @@ def _group_values(verb: str, group: str, name: str) -> dict[str, Any]:
     """The settings that a file of a group of files sets, such as `experiment=NAME`, or a file of the user's own."""
     if group in ("experiment", "edit") and name.endswith(".yaml"):
         try:
-            found = yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))
+            found = yaml.safe_load(Path(checked(name, PathText, group)).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise SettingError(f"{group}: {name} cannot be read: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise SettingError(f"{group}: cannot read {name}: {reason}") from error
         if not isinstance(found, dict):
             raise SettingError(f"{group}: {name} must be a YAML file of settings")
         return found

@@ -38,8 +38,19 @@ from npm.core.errors import ArtifactError, SettingError, near
 
 Kind = TypeVar("Kind")
 Item = TypeVar("Item")
-# Path.expanduser would change it in other ways, and raise for ~nobody
-PATH = BeforeValidator(lambda path: os.path.expanduser(path) if isinstance(path, str | os.PathLike) else path)  # noqa: PTH111
+
+
+def _usable_path(path: Any) -> Any:
+    """`path` with `~` expanded; raises ValueError for a device, pipe or socket, which may never end."""
+    if not isinstance(path, str | os.PathLike):
+        return path
+    path = os.path.expanduser(path)  # noqa: PTH111 - Path would change it in other ways, and raise for ~nobody
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110, PTH112, PTH113
+        raise ValueError("must be a file or folder")
+    return path
+
+
+PATH = BeforeValidator(_usable_path)
 PathText = Annotated[str, PATH]
 """A setting that names a file, a folder, or an encoder; `~` is expanded."""
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -235,3 +235,28 @@ def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Pa
 
 def test_a_null_character_in_a_path_is_one_message(npmlm: CommandLine) -> None:
     npmlm("inspect", "index=a\0b").refused("index")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["delete", "index=i", "ids_file=PIPE"],
+        ["fill", "index=i", "texts=/dev/zero"],
+        ["build", "index=i", "corpus.files=[PIPE]"],
+        ["train", "run=r", "experiment=PIPE"],
+        ["evaluate", "out=o", "index=i", "task=PIPE"],
+    ],
+)
+def test_special_files_are_refused(command: list[str], npmlm: CommandLine, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    *first, last = command
+    npmlm(*first, last.replace("PIPE", str(tmp_path / "pipe.yaml"))).refused(last.partition("=")[0])
+
+
+def test_a_file_of_settings_that_does_not_exist(npmlm: CommandLine) -> None:
+    assert "Errno" not in npmlm("edit", "encoder=a", "out=o", "edit=absent.yaml").refused("cannot read absent.yaml")
+
+
+@pytest.mark.parametrize("setting", ["corpus.max_documents=9223372036854775808", f"corpus.max_documents=-{'9' * 5000}"])
+def test_numbers_beyond_64_bits_are_refused(setting: str, npmlm: CommandLine) -> None:
+    npmlm("build", "index=i", "corpus.files=[a.jsonl]", setting).refused(setting.partition("=")[0])
