@@ -176,7 +176,7 @@ def open_ivf_index(recorded: dict[str, Any], index: Path, encoder: Encoder) -> P
     """The same corpus with as many lists as the reference has, of which as many are looked into."""
     if not BlockStore.is_finished(Segment(index, "00000").corpus):
         write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
-    search_settings = SearchSettings(factory=f"IVF{LISTS},SQ8", probed_lists=PROBED_LISTS)
+    search_settings = SearchSettings(list_count=LISTS, probed_lists=PROBED_LISTS)
     vectors = VectorSettings(pruning=PruningRule.word_boundaries)
     index_block_store(index, IndexBuildSettings(vectors=vectors, search=search_settings), encoder)
     return PhraseIndex.open(index)

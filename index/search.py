@@ -1,68 +1,51 @@
-"""Search through FAISS with exact scores, and the opening of a search folder: the way from an index to a searcher.
+"""Search by inverted lists with exact scores, and the opening of a search folder.
 
 Shapes: q queries, k hits a query, n rows, m allowed rows, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactScan, ExactSearcher, allowed_rows, checked_queries, fitting_device, scan_rows
-from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
-from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
-from index.quantiser import Quantiser
+from index.faiss_library import import_faiss
+from index.ivf import SEARCH_KIND, Quantiser, attach_lists
 from index.settings import SearchTier
 from index.types import Hits
-from npm.core.artifact import Manifest, check_folder, read_manifest
+from npm.core.artifact import check_folder, read_manifest
 from npm.core.errors import ArtifactError, damaged
 
 EXACT_ALLOWED_ROWS = 200_000
 """Up to this many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
+QUERY_BITS = 4
+"""Bits per dimension of a query compared with one-bit codes; 0 would mean no rounding, 20 times slower."""
 
 
 class FaissSearcher:
-    """Candidates from a FAISS index, scores from the stored vectors.
+    """Candidates from the lists in `folder`, coded by `quantiser`, and scores from the stored vectors.
 
-    `probed_lists` is the number of inverted lists looked into for a query (indexes without lists take no notice);
-    for k hits, k times `rerank_factor` candidates are scored exactly. `held` are objects that `index` reads from.
+    `probed_lists` is the number of inverted lists looked into for a query; for k hits, k times `rerank_factor`
+    candidates are scored exactly. Raises ArtifactError if the lists are not those of the quantiser and the vectors.
     """
 
     max_queries_per_scan = 256
 
     def __init__(
-        self,
-        index: FaissIndex,
-        vectors: ShardedArray,
-        *,
-        probed_lists: int,
-        rerank_factor: int,
-        held: Sequence[Any] = (),
+        self, folder: Path, quantiser: Quantiser, vectors: ShardedArray, *, probed_lists: int, rerank_factor: int
     ) -> None:
-        assert_inner_product(index)
-        if (index.ntotal, index.d) != vectors.shape:
-            raise ValueError(f"index of {index.ntotal} x {index.d}, stored vectors {vectors.shape}")
-        if probed_lists < 1 or rerank_factor < 1:
-            raise ValueError(f"probed_lists {probed_lists} and rerank_factor {rerank_factor} must be at least 1")
-        self._index = index
-        self._held = held
-        self._vectors = vectors
+        self._held = attach_lists(quantiser, folder)
+        self._quantiser, self._index = quantiser, quantiser.index
+        if (self._index.ntotal, self._index.d) != vectors.shape:
+            got = [self._index.ntotal, self._index.d]
+            raise damaged(folder, f"lists of {got[0]} rows with {got[1]} dimensions for vectors {list(vectors.shape)}")
+        self.vectors = vectors
         self.probed_lists = probed_lists
         self.rerank_factor = rerank_factor
-        faiss, lists = import_faiss(), inverted_file(index)
-        if (
-            lists is not None
-        ):  # some wrappers pass parameters of a search on, others do not: set on the lists themselves
-            lists.nprobe = probed_lists
-            if hasattr(lists, "qb"):
-                lists.qb = QUERY_BITS
-            quantizer = faiss.downcast_index(lists.quantizer)
-            if isinstance(quantizer, faiss.IndexHNSW):  # a graph that visits no more than it returns misses lists
-                quantizer.hnsw.efSearch = max(quantizer.hnsw.efSearch, 2 * probed_lists)
+        if hasattr(quantiser.lists, "qb"):
+            quantiser.lists.qb = QUERY_BITS
         self.row_count, self.dimensions = vectors.shape
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> FaissScan | ExactScan:
@@ -78,26 +61,24 @@ class FaissSearcher:
             mask = np.zeros(self.row_count, dtype=bool)  # [n]
             mask[rows] = True
         elif rows is not None:
-            return scan_rows(self._vectors, queries, rows)
+            return scan_rows(self.vectors, queries, rows)
         return FaissScan(self, queries, mask)
 
     def candidates(self, queries: np.ndarray, allowed: np.ndarray | None, count: int) -> list[np.ndarray]:
-        """For each query, the rows FAISS finds, ascending: i64 [<= count]."""
+        """For each query, the rows that the lists find, ascending: i64 [<= count]."""
         faiss = import_faiss()
-        count = min(count, self.row_count)
-        # The selector points into the bits, and C++ code keeps no reference to either.
-        bits = None if allowed is None else np.packbits(allowed, bitorder="little")  # u8 [n / 8]
-        selector = None if bits is None else faiss.IDSelectorBitmap(bits)
-        parameters = _search_parameters(self._index, self.probed_lists, selector)
-        _, ids = self._index.search(queries, count, params=parameters)  # f32, i64 [q, count]
-        # FAISS fills places without a hit with -1, which must never be used as a row.
+        chosen = {}
+        if allowed is not None:
+            # The selector points into the bits, and C++ code keeps no reference to either.
+            bits = np.packbits(allowed, bitorder="little")  # u8 [n / 8]
+            chosen["sel"] = faiss.IDSelectorBitmap(bits)
+        parameters = faiss.SearchParametersIVF(nprobe=self.probed_lists, **chosen)
+        if isinstance(self._index, faiss.IndexPreTransform):
+            parameters = faiss.SearchParametersPreTransform(index_params=parameters)
+        _, ids = self._index.search(queries, min(count, self.row_count), params=parameters)  # i64 [q, count]
         if ids.max(initial=-1) >= self.row_count:
             raise damaged("the index", f"its lists name row {ids.max()} of {self.row_count}")
-        return [np.sort(found[found >= 0]) for found in ids]
-
-    def scan_rows(self, queries: np.ndarray, rows: np.ndarray) -> ExactScan:
-        """An exact scan of `rows` i64 [m] alone, ascending without repeats."""
-        return scan_rows(self._vectors, queries, rows)
+        return [np.sort(found[found >= 0]) for found in ids]  # FAISS fills places without a hit with -1
 
 
 class FaissScan:
@@ -113,35 +94,17 @@ class FaissScan:
         hits = Hits.none(len(self._queries), k)
         wanted = k * self._searcher.rerank_factor
         for query, candidates in enumerate(self._searcher.candidates(self._queries, self._allowed, wanted)):
-            best = self._searcher.scan_rows(self._queries[query][None], candidates).top(k)  # [1, k]
+            best = scan_rows(self._searcher.vectors, self._queries[query][None], candidates).top(k)  # [1, k]
             hits.put(query, best.rows[best.found], best.scores[best.found])
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...], from the stored vectors: f32 [...]."""
-        return self._searcher.scan_rows(self._queries[query][None], np.zeros(0, dtype=np.int64)).at(0, rows)
-
-
-def _search_parameters(index: FaissIndex, probed_lists: int, selector: Any | None) -> Any | None:
-    """Search parameters of the class that this kind of index asks for."""
-    faiss = import_faiss()
-    selection = {} if selector is None else {"sel": selector}
-    if isinstance(index, faiss.IndexPreTransform):
-        inner = _search_parameters(faiss.downcast_index(index.index), probed_lists, selector)
-        return None if inner is None else faiss.SearchParametersPreTransform(index_params=inner)
-    if isinstance(index, faiss.IndexRefine):
-        inner = _search_parameters(faiss.downcast_index(index.base_index), probed_lists, selector)
-        refined = {} if inner is None else {"base_index_params": inner}
-        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, **refined)
-    if isinstance(index, faiss.IndexIVF):
-        return faiss.SearchParametersIVF(nprobe=probed_lists, **selection)
-    if isinstance(index, faiss.IndexHNSW):
-        return faiss.SearchParametersHNSW(efSearch=index.hnsw.efSearch, **selection) if selection else None
-    return faiss.SearchParameters(**selection) if selection else None
+        return scan_rows(self._searcher.vectors, self._queries, np.zeros(0, dtype=np.int64)).at(query, rows)
 
 
 def searches_exactly(folder: Path) -> bool:
-    """Whether `folder` was built for exact search, which reads all vectors into memory when it is opened.
+    """Return True if `folder` was built for exact search, which reads all vectors into memory when it is opened.
 
     Raises ArtifactError if its manifest is missing or damaged.
     """
@@ -164,8 +127,7 @@ def open_search(
     `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtifactError
     if the folder is damaged, or was built over other vectors or with another quantiser.
     """
-    manifest = check_folder(folder, kind=SEARCH_KIND)
-    settings = manifest.settings
+    settings = check_folder(folder, kind=SEARCH_KIND).settings
     built_over = (settings.typed("row_count", int), settings.typed("dimensions", int))
     if built_over != vectors.shape:
         raise ArtifactError(
@@ -175,29 +137,16 @@ def open_search(
     if settings["tier"] == SearchTier.exact.value:
         vector_bytes = vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize
         return ExactSearcher(vectors, device=fitting_device(vector_bytes))
-    held: list[Any] = []
-    if FAISS_FOLDER in manifest.parts:
-        check_folder(folder / FAISS_FOLDER, kind=FAISS_KIND)
-        index = read_faiss(folder / FAISS_FOLDER / FAISS_FILE)
-    else:
-        trained = _recorded_quantiser(quantiser, manifest, folder)
-        index, parts = trained.index, [folder / name for name in manifest.parts]
-        held = attach_lists(index, parts, quantiser_digest=trained.digest, row_count=len(vectors))
+    opened = None if quantiser is None else Quantiser.open(quantiser)
+    if opened is None or opened.digest != settings["quantiser"]:
+        raise ArtifactError(
+            f"{folder} was built with another quantizer than {quantiser}: "
+            "code and merge again (stage=code, stage=merge)"
+        )
     return FaissSearcher(
-        index,
+        folder,
+        opened,
         vectors,
         probed_lists=probed_lists or settings.typed("probed_lists", int),
-        rerank_factor=rerank_factor or settings.typed("rerank_factor", int | None),
-        held=held,
+        rerank_factor=rerank_factor or settings.typed("rerank_factor", int),
     )
-
-
-def _recorded_quantiser(path: Path | None, manifest: Manifest, folder: Path) -> Quantiser:
-    """The quantiser in `path`, which must be the one that the search folder was built with."""
-    expected = manifest.settings["quantiser"]
-    opened = None if path is None else Quantiser.open(path)
-    if opened is None or opened.digest != expected:
-        raise ArtifactError(
-            f"{folder} was built with another quantizer, got {path}: code and merge again (stage=code, stage=merge)"
-        )
-    return opened

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, PositiveInt
 
-from index.faiss_library import check_lists, import_faiss
-from npm.core.errors import ArtifactError, exclusive, missing
+from index.faiss_library import import_faiss
+from npm.core.errors import ArtifactError, SettingError, exclusive
 from npm.core.settings import Settings
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
@@ -130,25 +130,22 @@ class SearchTier(Enum):
     exact = "exact"
     ivf_sq8 = "ivf_sq8"
     ivf_rabitq = "ivf_rabitq"
-    faiss = "faiss"
 
 
 class SearchSettings(Settings):
     """How the search index is built, and how it is searched unless said otherwise at opening."""
 
     tier: SearchTier = SearchTier.auto
-    """auto: `exact` up to a million rows, `ivf_sq8` (a byte a dimension) up to five million, `ivf_rabitq` (a bit a
-    dimension, two of vectors of up to 192 numbers) above; `faiss` with `factory`."""
-    factory: str | None = None
-    """FAISS factory string, for tier faiss."""
+    """auto: `exact` up to a million rows, `ivf_sq8` (a byte per dimension) up to five million, `ivf_rabitq` (a bit per
+    dimension, two for vectors with at most 192 dimensions) above."""
     list_count: PositiveInt | None = None
-    """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two. Not with factory."""
+    """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two."""
     probed_lists: PositiveInt | None = None
     """Number of inverted lists looked into for one query; unset: 256, or all lists where there are fewer."""
     rerank_factor: PositiveInt | None = None
     """Candidates scored exactly, for each hit asked for; unset: 4 with codes of a bit or two a dimension, else 2."""
     train_rows: PositiveInt = 1 << 19
-    """Number of rows sampled to train the quantiser; they are held in memory as stored."""
+    """Number of rows sampled to train the quantiser; they are held in memory as float32."""
     train_iterations: PositiveInt = 10
     """Iterations of k-means."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -157,21 +154,9 @@ class SearchSettings(Settings):
     """Number of threads of training and coding; the bytes of the index may depend on it."""
 
     def check(self) -> None:
-        """Raise SettingError for a tier, a factory and a number of lists that contradict each other."""
-        tier = self.tier.value
-        if self.factory and self.list_count:
-            raise exclusive("search.factory", "search.list_count")
-        if self.tier is SearchTier.exact and self.asks_for_lists:
-            raise exclusive("search.tier=exact", "search.factory" if self.factory else "search.list_count")
-        if self.factory and self.tier not in (SearchTier.auto, SearchTier.faiss):
-            raise exclusive(f"search.tier={tier}", "search.factory")
-        if self.tier is SearchTier.faiss and not self.factory:
-            raise missing("search.factory", "search.factory=IVF1024,SQ8, with search.tier=faiss")
-
-    @property
-    def asks_for_lists(self) -> bool:
-        """Whether lists or a factory were chosen, instead of what suits the number of rows."""
-        return self.factory is not None or self.list_count is not None
+        """Raise SettingError for lists in the exact tier."""
+        if self.tier is SearchTier.exact and self.list_count is not None:
+            raise exclusive("search.tier=exact", "search.list_count")
 
 
 def automatic_tier(row_count: int) -> SearchTier:
@@ -200,8 +185,6 @@ def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
     """The tier that `settings` mean for a number of rows; never `auto`."""
     if settings.tier is not SearchTier.auto:
         return settings.tier
-    if settings.factory is not None:
-        return SearchTier.faiss
     tier = automatic_tier(row_count)
     # Lists that are asked for are made, also where there are few rows.
     return SearchTier.ivf_sq8 if tier is SearchTier.exact and settings.list_count is not None else tier
@@ -213,14 +196,12 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
     resolved: dict[str, Any] = {"tier": tier.value, "dimensions": dimensions}
     if tier is SearchTier.exact:
         return resolved
-    factory, list_count = settings.factory, None
-    if factory is None:
-        list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
-        # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
-        lists = f"IVF{list_count}"
-        # Codes of a bit or two a dimension want numbers of like size in all of them: a random rotation sees to it.
-        bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
-        factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ{bits}"
+    list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
+    # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
+    lists = f"IVF{list_count}"
+    # Codes of a bit or two per dimension want numbers of like size in all of them: a random rotation sees to it.
+    bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
+    factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ{bits}"
     return resolved | {
         "factory": factory,
         "list_count": list_count,
@@ -232,15 +213,16 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
     }
 
 
-def check_search(settings: SearchSettings, dimensions: int, *, row_count: int | None = None) -> None:
-    """Refuse lists or a factory asked for that cannot be trained, before hours are spent on vectors.
+def check_search(settings: SearchSettings, *, row_count: int | None = None) -> None:
+    """Raise SettingError for more lists than rows to train them on, before hours are spent on vectors.
 
-    `row_count` None: the rows are not counted yet. Raises SettingError.
+    `row_count` None: the rows are not counted yet.
     """
-    if not settings.asks_for_lists:
-        return
-    factory = resolved_settings(settings, row_count or settings.train_rows, dimensions)["factory"]
-    check_lists(factory, dimensions, train_rows=settings.train_rows, row_count=row_count)
+    most = settings.train_rows if row_count is None else min(settings.train_rows, row_count)
+    if settings.list_count is not None and settings.list_count > most:
+        raise SettingError(
+            f"search.list_count must be at most {most}, the rows to train on, got {settings.list_count}; leave it unset"
+        )
 
 
 def default_probed_lists(list_count: int) -> int:

@@ -108,16 +108,9 @@ def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
     assert changed == dataclasses.replace(reference, bm25_blocks=5)
 
 
-@pytest.mark.parametrize(
-    "factory", ["IVF64,SQ8", "OPQ16_64,IVF64(HNSW32),PQ16x4fs,RFlat", "Flat", "it's", "{a: b}", "[x"]
-)
-def test_config_takes_a_factory_string_as_it_is_written(factory: str) -> None:
-    assert settings_of("build", f"search.factory={factory}").search.factory == factory
-
-
-def test_config_takes_null_as_nothing() -> None:
-    assert settings_of("build", "search.factory=null").search.factory is None
-    assert settings_of("build", "corpus.text_field=body, plain").corpus.text_field == "body, plain"
+@pytest.mark.parametrize("text", ["a,b", "it's", "{a: b}", "[x", "body, plain"])
+def test_config_takes_a_text_as_it_is_written(text: str) -> None:
+    assert settings_of("build", f"corpus.text_field={text}").corpus.text_field == text
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -195,8 +188,7 @@ def test_config_refuses_numbers_out_of_range_with_the_full_key(verb: str, key: s
             ["objective.nonparametric_weight=0"],
             ["objective.nonparametric_weight", "objective.masked_weight"],
         ),
-        ("build", ["search.tier=exact", "search.factory=Flat"], ["search.tier", "search.factory"]),
-        ("build", ["search.list_count=4", "search.factory=Flat"], ["search.list_count", "search.factory"]),
+        ("build", ["search.tier=exact", "search.list_count=4"], ["search.tier", "search.list_count"]),
         ("fill", ["k=1", "k=2"], ["k"]),
     ],
 )

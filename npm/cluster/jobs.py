@@ -29,7 +29,7 @@ SHARDS = {
     Stage.encode: "segments/*/vectors/*",
     Stage.quantise: "quantiser",
     Stage.code: "segments/*/codes/*",
-    Stage.merge: "search/*/*",
+    Stage.merge: "search/*",
 }
 """What each stage writes, each with a manifest when it is finished; the exact tier has nothing after `encode`."""
 
@@ -76,7 +76,7 @@ def one_by_one(jobs: Sequence[Job]) -> Iterator[list[str]]:
 
 def jobs_of(folder: Path, settings: IndexBuildSettings, count: int) -> Iterator[tuple[Stage, list[Job]]]:
     """The jobs of each stage, `count` of them where there is as much to divide; a stage needs the one before it."""
-    most = {Stage.pack: settings.segments, Stage.quantise: 1}
+    most = {Stage.pack: settings.segments, Stage.quantise: 1, Stage.merge: 1}
     for stage in Stage:
         own = min(count, most.get(stage, count))
         yield stage, [Job(folder, settings, stage, Shard(number, own), Path.cwd()) for number in range(1, own + 1)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from index.quantiser import Quantiser
+from index.ivf import Quantiser
 from index.settings import check_search
 from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, refuse_changed, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive, named
@@ -54,8 +54,6 @@ from npm.indexing.stages import (
     finish_codes,
     finish_search,
     finish_segment,
-    merge_parts,
-    missing_parts,
     train_segment_quantiser,
 )
 from npm.models.encoder import Encoder
@@ -207,7 +205,7 @@ class _Build:
         if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
             return BuildResult(Generation.read(self.folder).manifest, was_finished=True)
         if stage in (None, Stage.pack, Stage.encode):
-            check_search(self.settings.search, self.encoder.dimensions)
+            check_search(self.settings.search)
         if stage is Stage.pack:
             for number in shard.of(range(len(self.shares))):
                 self._store(number)
@@ -218,7 +216,7 @@ class _Build:
         if stage in (None, Stage.code) and (quantiser := self._quantiser()) is not None:
             code_segments(self.segments, quantiser, shard=shard, progress=self.progress)
         if stage in (None, Stage.merge):
-            return BuildResult(self._merge(shard), was_finished=False)
+            return BuildResult(self._merge(), was_finished=False)
         return BuildResult(None, was_finished=False)
 
     @property
@@ -293,10 +291,10 @@ class _Build:
 
     def _encode(self, shard: Shard) -> None:
         search, stores = self.settings.search, self._stores(shard)
-        if search.asks_for_lists:
+        if search.list_count is not None:
             rule, none = self.settings.vectors.pruning, np.zeros(0, dtype=np.int64)
             kept = sum(pruning_counts(store, rule, none)["kept"] for store in stores)
-            check_search(search, self.encoder.dimensions, row_count=kept)
+            check_search(search, row_count=kept)
         shard_count = sum(len(vector_shards(store, self.settings.vectors.tokens_per_shard)) for store in stores)
         if 0 in shard.of(range(shard_count)):  # one job, without which no build comes to its end
             self._refuse_repeated_ids()
@@ -348,16 +346,13 @@ class _Build:
     def _waits(self) -> None:
         self.notice("waits for another job of this build")
 
-    def _merge(self, shard: Shard) -> IndexManifest | None:
+    def _merge(self) -> IndexManifest:
         counts = self._counts()
         quantiser = self._quantiser()
         if quantiser is not None:
             for segment in self.segments:
                 finish_codes(segment, quantiser)
         search = self.folder / SEARCH_FOLDER / FIRST
-        merge_parts(search, self.segments, quantiser, shard=shard, progress=self.progress)
-        if missing_parts(search, self.segments, quantiser):
-            return None
         with folder_lock(search, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
                 return Generation.read(self.folder).manifest

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from index.lists import SEARCH_KIND
-from index.quantiser import Quantiser
+from index.ivf import SEARCH_KIND, Quantiser
 from index.settings import chosen_tier
 from npm.core.artifact import (
     MANIFEST_NAME,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.lists import SEARCH_KIND
+from index.ivf import SEARCH_KIND
 from index.settings import resolved_settings
 from npm.core.artifact import FolderWriter, finished_folder, folder_lock, read_manifest, verify_folder, write_folder
 from npm.core.files import check_room

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from index.quantiser import QUANTISER_KIND
+from index.ivf import QUANTISER_KIND
 from index.settings import SearchSettings
 from npm.core.artifact import (
     Manifest,

@@ -33,11 +33,11 @@ PARTS = r"segments/\d{5}/(?:corpus|vectors|lexicon|codes)|search/\d{5}(?:/\d{5})
 PLACE = re.compile(PLACES)
 """What one change writes and another one removes."""
 FOLDER = re.compile(
-    rf"segments|search|deleted|encoder|{PLACES}|{PARTS}|(?:{PARTS})/(?:\d{{5}}|faiss)"
-    rf"|\.{QUANTISERS}\.partial/[0-9a-f]{{16}}(?:/[01])?"
+    rf"segments|search|deleted|encoder|{PLACES}|{PARTS}|(?:{PARTS})/\d{{5}}"
+    rf"|\.{QUANTISERS}\.partial/[0-9a-f]{{1,8}}"
 )
 TEMPORARY = re.compile(rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change|{ROTATION_FOLDER})\.tmp")
-INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "faiss", "packing", "quantiser")
+INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "packing", "quantiser")
 """What segments, search folders and unfinished quantisers hold that no manifest of their own names."""
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.lists import SEARCH_KIND
+from index.ivf import SEARCH_KIND
 from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
 from index.types import Searcher

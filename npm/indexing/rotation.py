@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.quantiser import drawn_rows
+from index.ivf import drawn_rows
 from npm.core.artifact import (
     MANIFEST_NAME,
     check_folder,

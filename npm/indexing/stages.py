@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.lists import (
+from index.ivf import (
     CODE_SHARD_KIND,
     ID_BYTES,
+    QUANTISER_KIND,
     SEARCH_KIND,
+    Quantiser,
     code_shard_settings,
-    list_parts,
+    drawn_rows,
+    train_quantiser,
     write_code_shard,
-    write_list_part,
     write_search_folder,
 )
-from index.quantiser import QUANTISER_KIND, Quantiser, drawn_rows, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.core.artifact import (
     MANIFEST_NAME,
@@ -230,9 +231,7 @@ def is_held_out(documents: np.ndarray) -> np.ndarray:
 def code_segments(
     segments: Sequence[Segment], quantiser: Quantiser, *, shard: Shard = WHOLE, progress: Progress = silent
 ) -> None:
-    """Write this shard's code shards of segments whose vectors are finished; nothing for a quantiser without lists."""
-    if not quantiser.has_lists:
-        return
+    """Write this shard's code shards of segments whose vectors are finished."""
     shards = shard.of(
         [
             (segment.vectors / name, segment.codes / name)
@@ -257,8 +256,6 @@ def code_segments(
 
 def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
     """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing or of another quantiser."""
-    if not quantiser.has_lists:
-        return
     vector_parts = sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts.items())
     wanted = {name: code_shard_settings(quantiser, digest) for name, digest in vector_parts}
     parts = finished_shards(segment.codes, wanted, kind=CODE_SHARD_KIND, what="code shards", stage="code")
@@ -266,41 +263,6 @@ def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
     with folder_lock(segment.codes, wait=True):
         if finished_folder(segment.codes, kind=CODES_KIND, settings=recorded) is None:
             write_manifest(segment.codes, kind=CODES_KIND, settings=recorded, parts=parts)
-
-
-def merge_parts(
-    folder: Path,
-    segments: Sequence[Segment],
-    quantiser: Quantiser | None,
-    *,
-    shard: Shard = WHOLE,
-    progress: Progress = silent,
-) -> None:
-    """Write this shard of the list parts of the search folder `folder`; nothing in tiers without lists."""
-    if quantiser is None or not quantiser.has_lists:
-        return
-    code_folders, first_rows = coded_rows(segments)
-    parts = list(enumerate(list_parts(code_folders, quantiser)))
-    for number, lists in shard.of(parts):
-        place = folder / f"{number:05d}"
-        with folder_lock(place):
-            write_list_part(
-                place,
-                code_folders,
-                first_rows,
-                quantiser,
-                lists=lists,
-                progress=lambda done, _, first=lists[0]: progress("lists", first + done, quantiser.list_count),  # type: ignore[misc]
-            )
-
-
-def missing_parts(folder: Path, segments: Sequence[Segment], quantiser: Quantiser | None) -> int:
-    """How many list parts other jobs have still to write."""
-    if quantiser is None or not quantiser.has_lists:
-        return 0
-    code_folders, _ = coded_rows(segments)
-    count = len(list_parts(code_folders, quantiser))
-    return sum(not (folder / f"{number:05d}" / MANIFEST_NAME).is_file() for number in range(count))
 
 
 def finish_search(
@@ -311,21 +273,19 @@ def finish_search(
     partitions: int = 1,
     progress: Progress = silent,
 ) -> Manifest:
-    """Finish the search folder over all rows of `segments`; parts that are there are kept. No quantiser: exact.
+    """Write the search folder over all rows of `segments`, or keep a finished one. No quantiser: exact.
 
     With several `partitions` it holds a search folder for each, or one a vector shard where there are fewer of these.
     """
     vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []
-    first_rows: list[int] = []
     resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"
     if quantiser is not None:
-        resolved = search_settings_of(quantiser.file.parent)
-    if quantiser is not None and quantiser.has_lists:
+        resolved, unit = search_settings_of(quantiser.file.parent), "lists"
         for segment in segments:
-            check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
+            made = check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
+            code_folders += [segment.codes / name for name in sorted(made.parts)]
         check_room(folder, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(folder), what="lists")
-        (code_folders, first_rows), unit = coded_rows(segments), "lists"
     shard_rows = [len(shard) for shard in vectors.arrays]
 
     def written(place: Path, first: int, stop: int) -> Manifest:
@@ -335,7 +295,6 @@ def finish_search(
             vectors.shards(first, stop),
             quantiser=quantiser,
             code_folders=code_folders[first:stop],
-            first_rows=[row - first_rows[first] for row in first_rows[first:stop]],
             progress=lambda done, total: progress(unit, done, total),
         )
 
@@ -348,19 +307,6 @@ def finish_search(
     return write_manifest(
         folder, kind=SEARCH_KIND, settings=recorded, parts={name: part.digest for name, part in parts.items()}
     )
-
-
-def coded_rows(segments: Sequence[Segment]) -> tuple[list[Path], list[int]]:
-    """The code shards of all segments in order, and the first row of each."""
-    folders: list[Path] = []
-    first_rows: list[int] = []
-    rows = 0
-    for segment in segments:
-        for name in sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts):
-            folders.append(segment.codes / name)
-            first_rows.append(rows)
-            rows += _row_count(segment.vectors / name)
-    return folders, first_rows
 
 
 def _row_count(vector_shard: Path) -> int:

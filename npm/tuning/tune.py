@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.faiss_library import inverted_file
-from index.lists import SEARCH_KIND
+from index.ivf import SEARCH_KIND, Quantiser
 from index.partitioned import parts_of
-from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from npm.core.artifact import folder_lock, read_manifest, refuse_changed
 from npm.core.errors import ArtifactError, QueryError, SettingError
@@ -169,13 +167,11 @@ def _choices(
     settings: TuneSettings, index: PhraseIndex, generation: Generation
 ) -> tuple[list[SearchChoice], SearchChoice]:
     """All that is tried, and the present setting, which is among it so that the gain of a change is seen."""
-    lists = None if generation.quantiser is None else inverted_file(Quantiser.open(generation.quantiser).index)
-    list_count = None if lists is None else int(lists.nlist)
+    list_count = None if generation.quantiser is None else Quantiser.open(generation.quantiser).list_count
     candidates = min(index.candidates_per_side, len(index.rows))
     searcher = parts_of(index.searcher)[0]  # all are searched alike
     if isinstance(searcher, FaissSearcher):
-        probed_lists = None if lists is None else searcher.probed_lists
-        present = SearchChoice(probed_lists, searcher.rerank_factor, candidates)
+        present = SearchChoice(searcher.probed_lists, searcher.rerank_factor, candidates)
     else:
         present = SearchChoice(None, None, candidates)
     reranks = present.rerank_factor is not None

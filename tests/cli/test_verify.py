@@ -28,8 +28,8 @@ KINDS = {
     "postings": f"{SEGMENT}/lexicon/00000/posting_blocks.npy",
     "words": f"{SEGMENT}/lexicon/00000/words.npy",
     "quantiser": "quantiser/trained.faiss",
-    "lists": "search/00000/00000/lists.bin",
-    "list sizes": "search/00000/00000/list_sizes.npy",
+    "lists": "search/00000/lists.bin",
+    "list sizes": "search/00000/list_sizes.npy",
 }
 
 
@@ -41,7 +41,7 @@ def faiss_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("faiss")
     corpus = write_corpus(folder / "corpus.jsonl")
     arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
-    arguments += ["copy_encoder=true", "blocks.max_block_tokens=64", "search.factory=IVF4,SQ8"]
+    arguments += ["copy_encoder=true", "blocks.max_block_tokens=64", "search.list_count=4"]
     assert main(["build", *arguments]) == 0
     return folder / "index"
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from index.settings import SearchSettings
+from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -19,7 +20,7 @@ from npm.retrieval.settings import Overlaps, Retrieval
 from tests.helpers.tiny_models import SENTENCES
 
 Record = dict[str, str]
-FACTORIES = (None, "IVF4,SQ8", "IVF4,RaBitQ", "SQ8")
+TIERS = (None, "ivf_sq8 4", "ivf_rabitq 4")
 """Exact search, both kinds of inverted lists, and a quantiser without lists."""
 QUESTIONS = ("The capital of Iceland is <mask>.", "<mask> and Kraków are cities in Poland", "a river <mask> the sea")
 
@@ -35,7 +36,13 @@ def write_records(file: Path, records: Sequence[Record]) -> str:
     return str(file)
 
 
-def built(folder: Path, records: Sequence[Record], encoder: Encoder, factory: str | None = None) -> Path:
+def search_settings(lists: str | None, **more: Any) -> SearchSettings:
+    """Those of a tier and its number of lists, such as `ivf_sq8 4`; None: exact."""
+    tier, _, count = (lists or "auto").partition(" ")
+    return SearchSettings(tier=SearchTier(tier), list_count=int(count) if count else None, **more)
+
+
+def built(folder: Path, records: Sequence[Record], encoder: Encoder, lists: str | None = None) -> Path:
     """An index of several vector shards and uneven blocks; float32, since batches differ between ways to one index."""
     file = write_records(folder.with_suffix(".jsonl"), records)
     settings = IndexBuildSettings(
@@ -43,7 +50,7 @@ def built(folder: Path, records: Sequence[Record], encoder: Encoder, factory: st
         blocks=BlockSettings(max_block_tokens=24),
         vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32, max_token_share=0.05),
         # All lists are looked into, and all rows reranked: then every tier answers as the exact one does.
-        search=SearchSettings(factory=factory, probed_lists=4, rerank_factor=100),
+        search=search_settings(lists, probed_lists=4, rerank_factor=100),
     )
     build_index(folder, settings, encoder)
     return folder

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from npm.models.encoder import Encoder
+from tests.helpers.live_indexes import search_settings
 from tests.helpers.tiny_models import SENTENCES
 
 DOCUMENTS = 150
@@ -35,13 +35,13 @@ def write_documents(file: Path, count: int = DOCUMENTS) -> str:
     return str(file)
 
 
-def build_measured(folder: Path, encoder: Encoder, factory: str | None, *, documents: int = DOCUMENTS) -> Path:
-    """An index over these documents, exact without `factory`."""
+def build_measured(folder: Path, encoder: Encoder, lists: str | None, *, documents: int = DOCUMENTS) -> Path:
+    """An index over these documents, exact without `lists`."""
     settings = IndexBuildSettings(
         corpus=CorpusSettings(files=[write_documents(folder.with_suffix(".jsonl"), documents)], kept_fields=["kind"]),
         blocks=BlockSettings(max_block_tokens=64),
         vectors=VectorSettings(tokens_per_shard=2000),
-        search=SearchSettings(factory=factory, thread_count=1, train_iterations=2),
+        search=search_settings(lists, thread_count=1, train_iterations=2),
     )
     build_index(folder, settings, encoder)
     return folder

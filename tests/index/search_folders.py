@@ -12,10 +12,9 @@ import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.lists import code_shard_settings, write_code_shard, write_search_folder
-from index.quantiser import Quantiser, train_quantiser
+from index.ivf import Quantiser, code_shard_settings, train_quantiser, write_code_shard, write_search_folder
 from index.search import FaissSearcher, open_search
-from index.settings import SearchSettings, resolved_settings
+from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.types import no_report
 from npm.core.artifact import Manifest
 
@@ -43,20 +42,19 @@ def sample_queries(dimensions: int = DIMENSIONS) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((QUERIES, dimensions)).astype(np.float32)
 
 
-def settings_for(factory: str, **more: Any) -> SearchSettings:
-    return SearchSettings(factory=factory, thread_count=1, **more)
+def settings_for(tier: str, list_count: int = 8, **more: Any) -> SearchSettings:
+    return SearchSettings(tier=SearchTier(tier), list_count=list_count, thread_count=1, **more)
 
 
-def code_all(folder: Path, vectors: ShardedArray, quantiser: Quantiser) -> tuple[list[Path], list[int]]:
-    """Code shards of every shard of `vectors`, and their first rows."""
+def code_all(folder: Path, vectors: ShardedArray, quantiser: Quantiser) -> list[Path]:
+    """Code shards of every shard of `vectors`."""
     folders = []
     for number, array in enumerate(vectors.arrays):
         folders.append(folder / f"{number:05d}")
         if not folders[-1].exists():
             settings = code_shard_settings(quantiser, f"vectors {number}")
             write_code_shard(folders[-1], array, quantiser, settings=settings)
-    sizes = [len(array) for array in vectors.arrays]
-    return folders, list(itertools.accumulate(sizes[:-1], initial=0))
+    return folders
 
 
 def build_search(
@@ -74,15 +72,9 @@ def build_search(
     if not (root / "quantiser").exists():
         train_quantiser(root / "quantiser", vectors, None, resolved)
     quantiser = Quantiser.open(root / "quantiser")
-    folders, first_rows = code_all(root / "codes", vectors, quantiser) if quantiser.has_lists else ([], [])
+    folders = code_all(root / "codes", vectors, quantiser)
     return write_search_folder(
-        root / "search",
-        resolved,
-        vectors,
-        quantiser=quantiser,
-        code_folders=folders,
-        first_rows=first_rows,
-        progress=report,
+        root / "search", resolved, vectors, quantiser=quantiser, code_folders=folders, progress=report
     )
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.lists import write_search_folder
+from index.ivf import Quantiser, write_search_folder
 from index.partitioned import PartitionedSearcher, parts_of
-from index.quantiser import Quantiser
 from index.search import open_search
 from index.settings import SearchSettings, resolved_settings
 from index.types import Scan, Searcher
@@ -133,7 +132,7 @@ def test_what_does_not_fit_is_refused() -> None:
 def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, bounds: Iterable[int]) -> list[Path]:
     """Search folders over the vector shards between `bounds`, with the quantiser and the codes in `root`."""
     quantiser = Quantiser.open(root / "quantiser")
-    codes, first_rows = code_all(root / "codes", vectors, quantiser) if quantiser.has_lists else ([], [])
+    codes = code_all(root / "codes", vectors, quantiser)
     folders = []
     for first, stop in pairwise(bounds):
         folders.append(root / f"search-{first}-{stop}")
@@ -143,17 +142,16 @@ def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, boun
             vectors.shards(first, stop),
             quantiser=quantiser,
             code_folders=codes[first:stop],
-            first_rows=[row - first_rows[first] for row in first_rows[first:stop]],
         )
     return folders
 
 
-@pytest.mark.parametrize("factory", ["IVF8,SQ8", "IVF8,RaBitQ", "SQ8"])
+@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_rabitq"])
 @pytest.mark.parametrize("bounds", [(0, 1, 4), (0, 1, 2, 3, 4)], ids=["two", "four, one empty"])
-def test_parts_of_lists_find_no_less_than_one_index(factory: str, bounds: tuple[int, ...], tmp_path: Path) -> None:
+def test_parts_of_lists_find_no_less_than_one_index(tier: str, bounds: tuple[int, ...], tmp_path: Path) -> None:
     first, second, third = sample_vectors().arrays
     vectors = ShardedArray([first, second, first[:0], third])
-    queries, settings = sample_queries(), settings_for(factory)
+    queries, settings = sample_queries(), settings_for(tier)
     build_search(tmp_path, vectors, settings)
     folders = cut_search(tmp_path, vectors, settings, bounds)
 

@@ -21,7 +21,7 @@ from npm.indexing.sizes.inspection import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (
-    FACTORIES,
+    TIERS,
     added,
     all_bytes,
     answered_documents,
@@ -43,14 +43,14 @@ def encoder() -> Encoder:
     return tiny_encoder("bert")
 
 
-@pytest.fixture(scope="module", params=FACTORIES, ids=str)
+@pytest.fixture(scope="module", params=TIERS, ids=str)
 def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("tier") / "index", FIRST, encoder, request.param)
 
 
 @pytest.fixture(scope="module")
 def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("changes") / "index", FIRST, encoder, "IVF4,SQ8")
+    return built(tmp_path_factory.mktemp("changes") / "index", FIRST, encoder, "ivf_sq8 4")
 
 
 @pytest.fixture
@@ -419,7 +419,7 @@ def test_a_build_over_an_index_with_deletions_is_refused(encoder: Encoder, tmp_p
 
 
 def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, tmp_path: Path) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(8)], encoder, "IVF4,SQ8")
+    folder = built(tmp_path / "index", [record(number) for number in range(8)], encoder, "ivf_sq8 4")
     codes = Segment(folder, "00000").codes
     shutil.rmtree(codes / "00000")
     shutil.copytree(codes / "00001", codes / "00000")

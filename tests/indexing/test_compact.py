@@ -21,7 +21,7 @@ from npm.indexing.sizes.inspection import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (
-    FACTORIES,
+    TIERS,
     added,
     all_bytes,
     answered_documents,
@@ -43,14 +43,14 @@ def encoder() -> Encoder:
     return tiny_encoder("bert")
 
 
-@pytest.fixture(scope="module", params=FACTORIES, ids=str)
+@pytest.fixture(scope="module", params=TIERS, ids=str)
 def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return changed(tmp_path_factory.mktemp("tier") / "index", encoder, request.param)
 
 
 @pytest.fixture(scope="module")
 def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return changed(tmp_path_factory.mktemp("compact") / "index", encoder, "IVF4,SQ8")
+    return changed(tmp_path_factory.mktemp("compact") / "index", encoder, "ivf_sq8 4")
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def live(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "index"))
 
 
-def changed(folder: Path, encoder: Encoder, factory: str | None) -> Path:
+def changed(folder: Path, encoder: Encoder, lists: str | None) -> Path:
     """An index of two segments without d0, d3 and d8: the documents LEFT are in it."""
-    built(folder, FIRST, encoder, factory)
+    built(folder, FIRST, encoder, lists)
     added(folder, MORE, encoder)
     delete_documents(folder, DeleteSettings(ids=["d0", "d3", "d8"]))
     return folder

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from index.settings import SearchSettings
 from npm.core.artifact import RecordedSettings, read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
@@ -36,11 +35,19 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller
-from tests.helpers.live_indexes import added, all_bytes, answers, assert_same_answers, record, write_records
+from tests.helpers.live_indexes import (
+    added,
+    all_bytes,
+    answers,
+    assert_same_answers,
+    record,
+    search_settings,
+    write_records,
+)
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 CUT, WHOLE = 8, 32
-FACTORIES = (None, "IVF4,SQ8")
+TIERS = (None, "ivf_sq8 4")
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +84,10 @@ def built(
     encoder: Encoder,
     dimensions: int | None,
     *,
-    factory: str | None = None,
+    lists: str | None = None,
     numbers: range = range(8),
 ) -> Path:
-    search = SearchSettings(factory=factory, probed_lists=4, rerank_factor=100)
+    search = search_settings(lists, probed_lists=4, rerank_factor=100)
     build_index(folder, settings_for(folder, numbers, search=search, dimensions=dimensions), encoder)
     return folder
 
@@ -101,12 +108,12 @@ def test_the_stored_vectors_are_the_leading_numbers_of_those_of_a_whole_index(en
     assert inspect_index(tmp_path / "cut").dimensions == CUT
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("lists", TIERS)
 def test_texts_are_filled_as_by_an_encoder_whose_further_numbers_are_zero(
-    factory: str | None, encoder: Encoder, empty_tail: Encoder, tmp_path: Path
+    lists: str | None, encoder: Encoder, empty_tail: Encoder, tmp_path: Path
 ) -> None:
     expected = answers(PhraseFiller.open(built(tmp_path / "whole", empty_tail, None), empty_tail))
-    found = answers(PhraseFiller.open(built(tmp_path / "cut", encoder, CUT, factory=factory), encoder))
+    found = answers(PhraseFiller.open(built(tmp_path / "cut", encoder, CUT, lists=lists), encoder))
     assert len(expected) > 50
     assert found.keys() == expected.keys()
     for key, (score, places) in expected.items():
@@ -136,17 +143,17 @@ def test_a_filler_takes_up_an_index_that_was_built_anew_at_another_length(encode
     assert filler.fill("The capital of Iceland is <mask>.").phrases
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("lists", TIERS)
 def test_an_index_that_is_added_to_and_compacted_answers_as_one_built_at_once(
-    factory: str | None, encoder: Encoder, tmp_path: Path
+    lists: str | None, encoder: Encoder, tmp_path: Path
 ) -> None:
-    folder = built(tmp_path / "index", encoder, CUT, factory=factory)
+    folder = built(tmp_path / "index", encoder, CUT, lists=lists)
     added(folder, [record(number) for number in range(8, 12)], encoder)
     verify_index(folder)
     checked = verify_vectors(folder, encoder, batches=4, seed=0)
     assert checked.row_count > 0
     assert checked.worst_cosine == pytest.approx(1, abs=1e-5)
-    assert_same_answers(folder, built(tmp_path / "once", encoder, CUT, factory=factory, numbers=range(12)), encoder)
+    assert_same_answers(folder, built(tmp_path / "once", encoder, CUT, lists=lists, numbers=range(12)), encoder)
     delete_documents(folder, DeleteSettings(ids=["d1"]))
     compact_index(folder, CompactSettings())
     assert stored(folder).shape[1] == CUT

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.settings import SearchSettings
 from npm.core.types import MASK_TEXT
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
@@ -20,7 +19,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from tests.helpers.live_indexes import FACTORIES, QUESTIONS, Record, added, write_records
+from tests.helpers.live_indexes import QUESTIONS, TIERS, Record, added, search_settings, write_records
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.plain_filling import OpenedCorpus, plain_phrases
 
@@ -37,7 +36,7 @@ def documents(rng: np.random.Generator, *numbers: int) -> list[Record]:
     ]
 
 
-def changed_indexes(folder: Path, encoder: Encoder, factory: str | None) -> list[Callable[[], object]]:
+def changed_indexes(folder: Path, encoder: Encoder, lists: str | None) -> list[Callable[[], object]]:
     """The build of an index in `folder`, then one change after the other."""
     rng = np.random.default_rng(0)
     build = IndexBuildSettings(
@@ -45,7 +44,7 @@ def changed_indexes(folder: Path, encoder: Encoder, factory: str | None) -> list
         blocks=BlockSettings(max_block_tokens=24, title_tokens=3),
         vectors=VectorSettings(tokens_per_shard=60, dtype=VectorDtype.float32),
         # All lists are probed and all rows reranked: every tier then finds the best rows.
-        search=SearchSettings(factory=factory, probed_lists=4, rerank_factor=1000),
+        search=search_settings(lists, probed_lists=4, rerank_factor=1000),
     )
     return [
         lambda: build_index(folder, build, encoder),
@@ -91,14 +90,12 @@ def assert_every_place(filler: PhraseFiller, corpus: OpenedCorpus) -> set[tuple[
     return found
 
 
-@pytest.mark.parametrize(
-    ("factory", "family"), [*((factory, "bert") for factory in FACTORIES), (None, "roberta")], ids=str
-)
+@pytest.mark.parametrize(("lists", "family"), [*((lists, "bert") for lists in TIERS), (None, "roberta")], ids=str)
 def test_dense_finds_every_place_that_plain_loops_find_after_every_change(
-    factory: str | None, family: str, tmp_path: Path
+    lists: str | None, family: str, tmp_path: Path
 ) -> None:
     encoder = tiny_encoder(family)
-    for change in changed_indexes(tmp_path / "index", encoder, factory):
+    for change in changed_indexes(tmp_path / "index", encoder, lists):
         change()
         found = {}
         for rows, groups, k in ((ALL_ROWS, 10_000, 10_000), (FEW_ROWS, 10_000, 10_000), (ALL_ROWS, 4, 3)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from index.settings import SearchSettings
+from index.settings import SearchSettings, SearchTier
 from npm.core.errors import ArtifactError, CorpusError, EncoderError, SettingError, StorageError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
@@ -153,7 +153,7 @@ def test_a_build_killed_anywhere_continues_and_ends_in_the_same_bytes(
 ) -> None:
     settings = settings_for(write_corpus(tmp_path))
     if killed_in in ("quantiser", "codes", "lists"):
-        settings.search = SearchSettings(factory="IVF4,RaBitQ", train_iterations=4)
+        settings.search = SearchSettings(tier=SearchTier.ivf_rabitq, list_count=4, train_iterations=4)
     build_index(tmp_path / "whole", settings, bert)
 
     def kill(stage: str, done: int, total: int | None) -> None:

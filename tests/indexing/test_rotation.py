@@ -46,7 +46,15 @@ from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import read_pairs
-from tests.helpers.live_indexes import QUESTIONS, added, all_bytes, answers, assert_same_answers, record
+from tests.helpers.live_indexes import (
+    QUESTIONS,
+    added,
+    all_bytes,
+    answers,
+    assert_same_answers,
+    record,
+    search_settings,
+)
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.indexing.test_dimensions import settings_for, stored
 
@@ -70,9 +78,9 @@ def empty_head(encoder: Encoder) -> Encoder:
 
 
 def built(
-    folder: Path, encoder: Encoder, *, factory: str | None = None, numbers: range = range(8), **settings: Any
+    folder: Path, encoder: Encoder, *, lists: str | None = None, numbers: range = range(8), **settings: Any
 ) -> Path:
-    search = SearchSettings(factory=factory, probed_lists=4, rerank_factor=100)
+    search = search_settings(lists, probed_lists=4, rerank_factor=100)
     build_index(folder, settings_for(folder, numbers, search=search, **settings), encoder)
     return folder
 
@@ -122,12 +130,12 @@ def test_at_full_length_a_rotation_changes_no_answer(encoder: Encoder, tmp_path:
         assert found[key] == (pytest.approx(score, rel=1e-3), places)
 
 
-@pytest.mark.parametrize("factory", [None, "IVF4,SQ8", "IVF4,RaBitQ"])
+@pytest.mark.parametrize("lists", [None, "ivf_sq8 4", "ivf_rabitq 4"])
 def test_vectors_that_lie_along_few_axes_lose_nothing_in_any_tier(
-    factory: str | None, empty_head: Encoder, tmp_path: Path
+    lists: str | None, empty_head: Encoder, tmp_path: Path
 ) -> None:
     expected = answers(PhraseFiller.open(built(tmp_path / "whole", empty_head), empty_head))
-    rotated = built(tmp_path / "rotated", empty_head, factory=factory, **ROTATED)
+    rotated = built(tmp_path / "rotated", empty_head, lists=lists, **ROTATED)
     found = answers(PhraseFiller.open(rotated, empty_head))
     assert len(expected) > 50
     assert found.keys() == expected.keys()
@@ -138,7 +146,7 @@ def test_vectors_that_lie_along_few_axes_lose_nothing_in_any_tier(
 def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_once(
     empty_head: Encoder, tmp_path: Path
 ) -> None:
-    folder = built(tmp_path / "index", empty_head, factory="IVF4,SQ8", **ROTATED)
+    folder = built(tmp_path / "index", empty_head, lists="ivf_sq8 4", **ROTATED)
     axes = (folder / ROTATION_FOLDER / "axes.npy").read_bytes()
     added(folder, [record(number) for number in range(8, 12)], empty_head)
     assert_same_answers(folder, built(tmp_path / "once", empty_head, numbers=range(12), **ROTATED), empty_head)

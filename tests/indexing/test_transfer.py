@@ -351,7 +351,7 @@ def test_a_folder_that_cannot_be_one_is_refused(
 
 
 def test_a_fetch_that_was_killed_when_only_the_quantiser_was_there_goes_on(tmp_path: Path) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(6)], tiny_encoder("bert"), "IVF4,SQ8")
+    folder = built(tmp_path / "index", [record(number) for number in range(6)], tiny_encoder("bert"), "ivf_sq8 4")
     address = f"file://{tmp_path}/bucket/index"
     publish(str(folder), [], at(address))
     shutil.copytree(folder / "quantiser", tmp_path / "copy" / "quantiser")  # as copies in parallel may leave it

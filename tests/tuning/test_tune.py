@@ -41,7 +41,7 @@ def bert() -> Encoder:
 @pytest.fixture(scope="module")
 def lists_folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Not to be changed."""
-    return build_measured(tmp_path_factory.mktemp("lists") / "index", bert, f"IVF{LISTS},SQ8")
+    return build_measured(tmp_path_factory.mktemp("lists") / "index", bert, f"ivf_sq8 {LISTS}")
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_exact_search_recalls_everything_and_agrees_with_itself(bert: Encoder, t
 
 
 def test_deleted_rows_count_for_nothing(bert: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", bert, "IVF4,SQ8")
+    folder = build_measured(tmp_path / "index", bert, "ivf_sq8 4")
     delete_documents(folder, DeleteSettings(ids=[f"d{number}" for number in range(60)]))
     settings = TuneSettings(
         index=str(folder), queries=QUESTIONS, probed_lists=(4,), reranked_rows=(128,), candidates_per_side=(128,)
@@ -184,7 +184,7 @@ def test_the_front_holds_what_no_other_one_beats_in_speed_and_agreement(tuned: T
 
 @pytest.fixture
 def own_folder(bert: Encoder, tmp_path: Path) -> Path:
-    return build_measured(tmp_path / "index", bert, f"IVF{LISTS},SQ8")
+    return build_measured(tmp_path / "index", bert, f"ivf_sq8 {LISTS}")
 
 
 def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_so(

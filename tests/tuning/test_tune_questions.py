@@ -22,7 +22,7 @@ HELD_OUT = [49, 99, 149]
 @pytest.fixture(scope="module", params=FAMILIES)
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PhraseIndex:
     folder = tmp_path_factory.mktemp("questions") / "index"
-    return PhraseIndex.open(build_measured(folder, tiny_encoder(request.param), f"IVF{LISTS},SQ8"))
+    return PhraseIndex.open(build_measured(folder, tiny_encoder(request.param), f"ivf_sq8 {LISTS}"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_where_nothing_was_trained_any_document_may_be_asked_about(bert: Encoder
 
 
 def test_deleted_documents_are_not_asked_about(bert: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", bert, f"IVF{LISTS},SQ8")
+    folder = build_measured(tmp_path / "index", bert, f"ivf_sq8 {LISTS}")
     delete_documents(folder, DeleteSettings(ids=["d99", "d100"]))
     index = PhraseIndex.open(folder)
     assert asked_documents(index).tolist() == [49, 149]
@@ -91,6 +91,6 @@ def test_deleted_documents_are_not_asked_about(bert: Encoder, tmp_path: Path) ->
 
 
 def test_an_index_of_which_training_left_nothing_out_is_refused(bert: Encoder, tmp_path: Path) -> None:
-    index = PhraseIndex.open(build_measured(tmp_path / "index", bert, "IVF2,SQ8", documents=40))
+    index = PhraseIndex.open(build_measured(tmp_path / "index", bert, "ivf_sq8 2", documents=40))
     with pytest.raises(ArtifactError, match="no question from"):
         draw_questions(index, 5, seed=0)

@@ -83,7 +83,6 @@ class SearchShape:
     code_bytes: int  # of one row; 0 in the exact tier
     centroid_bytes: int = 0  # of all lists
     transform_bytes: int = 0  # of the matrices before the lists, such as a rotation
-    has_graph: bool = False  # over the centroids, or over the rows
 
     @property
     def tier(self) -> str:
@@ -165,30 +164,22 @@ def block_texts(sample: CorpusSample, packed: Sequence[Sequence[Block]]) -> list
 
 
 def search_shape(settings: SearchSettings, row_count: int, dimensions: int) -> SearchShape:
-    """Tier, lists and bytes a code. Raises UserError for a factory that FAISS does not know."""
+    """Tier, lists and bytes per code."""
     resolved = resolved_settings(settings, row_count, dimensions)
     if resolved["tier"] == SearchTier.exact.value:
         return SearchShape(resolved, list_count=0, code_bytes=0)
     from index.faiss_library import new_faiss_index
-    from index.quantiser import plain_lists, transforms
+    from index.ivf import split
 
-    index = new_faiss_index(resolved["factory"], dimensions)
-    has_graph = "HNSW" in resolved["factory"]
-    if (lists := plain_lists(index)) is not None:
-        matrices = [step for step in transforms(index) if hasattr(step, "A")]
-        return SearchShape(
-            resolved,
-            list_count=lists.nlist,
-            code_bytes=lists.code_size,
-            centroid_bytes=4 * lists.nlist * lists.d,
-            transform_bytes=sum(4 * step.d_in * step.d_out for step in matrices),
-            has_graph=has_graph,
-        )
-    try:
-        code_bytes = int(index.sa_code_size())
-    except RuntimeError:  # a graph and the like: the vectors themselves
-        code_bytes = 4 * dimensions
-    return SearchShape(resolved, list_count=0, code_bytes=code_bytes, has_graph=has_graph)
+    index = new_faiss_index(resolved["factory"], dimensions)  # owns both of its parts
+    rotation, lists = split(index)
+    return SearchShape(
+        resolved,
+        list_count=lists.nlist,
+        code_bytes=lists.code_size,
+        centroid_bytes=4 * lists.nlist * lists.d,
+        transform_bytes=0 if rotation is None else 4 * rotation.d_in * rotation.d_out,
+    )
 
 
 def disk_needs(
@@ -219,7 +210,7 @@ def search_bytes(rows: float, shape: SearchShape) -> float:
     """What the search folder holds for so many rows, without the quantiser."""
     if lists := shape.list_count:  # space for codes is a multiple of 8 in every list: 3.5 more on average
         return rows * (shape.code_bytes + 8) + lists * (3.5 * shape.code_bytes + 8)
-    return rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0)) if shape.code_bytes else 0.0
+    return 0.0
 
 
 def partition_needs(
@@ -237,9 +228,8 @@ def partition_needs(
 
 
 def quantiser_bytes(shape: SearchShape) -> float:
-    """Centroids, their graph and the transform."""
-    graph = graph_bytes(shape.list_count) if shape.has_graph else 0
-    return shape.centroid_bytes + shape.transform_bytes + graph
+    """Centroids and the transform."""
+    return shape.centroid_bytes + shape.transform_bytes
 
 
 def graph_bytes(node_count: int) -> float:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.lists import BATCH_BYTES, PART_BYTES
-from index.quantiser import CODEC_TRAIN_ROWS
+from index.ivf import CODEC_TRAIN_ROWS
 from npm.core.errors import CorpusError
 from npm.core.files import NewFile, sha256_of_file, shown_bytes, sync
 from npm.core.memory import PeakMemory, private_bytes, return_freed_memory
@@ -239,7 +238,7 @@ def _costs_of_many(
         "lexicon": (disk["blocks"], corpus_shards),
         "quantiser": (disk["vectors"] * train_share, shape.resolved.get("train_iterations", 1)),
         "codes": (disk["vectors"], vector_shards),
-        "lists": (disk["codes"], disk["lists"] / PART_BYTES),
+        "lists": (disk["codes"], 1),
     }
     return tuple(
         StageCosts(
@@ -249,7 +248,7 @@ def _costs_of_many(
             read_bytes=read_bytes,
             read_bytes_by_job=disk["quantiser"] if each.stage in ("codes", "lists") else 0,
             written_bytes=each.disk_bytes,
-            most_jobs={"blocks": settings.segments, "quantiser": 1}.get(each.stage, math.inf),
+            most_jobs={"blocks": settings.segments, "quantiser": 1, "lists": 1}.get(each.stage, math.inf),
         )
         for each, (read_bytes, shards) in zip(stages, read_bytes_and_shards.values(), strict=True)
     )
@@ -275,12 +274,8 @@ def _memory_beyond_sample(
     if not shape.code_bytes:
         return beyond
     train_rows = min(shape.resolved["train_rows"], counts.rows)
-    if not shape.list_count:  # FAISS trains it, and holds all its rows
-        beyond["quantiser"] += train_rows * (row_bytes + 8 + float_bytes)
-        beyond["lists"] += counts.rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0))
-        return beyond
-    # A transform makes floats of the whole training sample; without one it stays as it was stored.
-    sample_bytes = train_rows * (8 + (2 * float_bytes if shape.transform_bytes else row_bytes))
+    # FAISS takes floats of the entire training sample; a transform makes others of them.
+    sample_bytes = train_rows * (8 + (2 * float_bytes if shape.transform_bytes else float_bytes))
     lists = shape.centroid_bytes + graph_bytes(shape.list_count)
     # Rounds of k-means: centroids, their means, and sums in 8 bytes a number. Then the codec: rows without centroids.
     rounds = 5 * lists + search.chunk_bytes
@@ -289,8 +284,7 @@ def _memory_beyond_sample(
     # List, order and code of each row of a shard; the quantiser's own lists, and those that assign rows to them.
     beyond["codes"] += shard_rows * (16 + shape.code_bytes) + 2 * lists + search.chunk_bytes
     shards = math.ceil(counts.tokens / settings.vectors.tokens_per_shard)
-    merged_bytes = min(counts.rows * (8 + shape.code_bytes), BATCH_BYTES)
-    beyond["lists"] += 4 * merged_bytes + shards * 8 * (shape.list_count + 1)
+    beyond["lists"] += 2 * shards * 8 * (shape.list_count + 1)
     return beyond
 
 
@@ -345,58 +339,51 @@ def _search_costs(shape: SearchShape, folder: Path, *, row_count: int, seed: int
     if not shape.code_bytes:
         return SearchCosts()
     from index.arrays import ShardedArray
-    from index.faiss_library import read_faiss
-    from index.quantiser import ROW_GRAPH_LISTS, Quantiser, train_quantiser
+    from index.ivf import (
+        ROW_GRAPH_LISTS,
+        Quantiser,
+        code_shard_settings,
+        train_quantiser,
+        write_code_shard,
+        write_search_folder,
+    )
 
     resolved = shape.resolved
-    lists = min(max(shape.list_count, 1), MOST_LISTS)  # k
+    lists = min(shape.list_count, MOST_LISTS)  # k
     rows = max(LEAST_TRAIN_ROWS, 2 * lists)  # t of the small quantiser
     train_rows = min(resolved["train_rows"], row_count)
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal((max(rows, CODED_ROWS), resolved["dimensions"]), dtype=np.float32)  # f32 [t or more, d]
     vectors = drawn.astype(np.float16)  # f16 [t or more, d]
     factory = re.sub(r"IVF\d+", f"IVF{lists}", resolved["factory"])
+    small = {**resolved, "factory": factory, "list_count": lists, "train_rows": rows}
     seconds: dict[int, float] = {}
     for rounds in (SHORT_TRAINING, LONGER_TRAINING):
-        small = {**resolved, "factory": factory, "train_rows": rows, "train_iterations": rounds}
         with Measured() as training:
-            train_quantiser(folder / f"quantiser-{rounds}", ShardedArray([vectors[:rows]]), None, small)
+            made = small | {"train_iterations": rounds}
+            train_quantiser(folder / f"quantiser-{rounds}", ShardedArray([vectors[:rows]]), None, made)
         seconds[rounds] = training.seconds
     quantiser = Quantiser.open(folder / f"quantiser-{SHORT_TRAINING}")
     vectors = vectors[:CODED_ROWS]  # f16 [n, d]
-    if not quantiser.has_lists:
-        index = read_faiss(quantiser.file, mapped=False)
-        with Measured() as adding:
-            index.add(vectors.astype(np.float32))
-        training_seconds = seconds[SHORT_TRAINING] * train_rows / rows
-        return SearchCosts(training_seconds, merging_seconds=adding.seconds / len(vectors))
-    quantiser.encode(vectors[:1])  # makes its tables
+    quantiser.encode(vectors[:1].astype(np.float32))  # makes its tables
     with Measured() as coding:
-        quantiser.encode(vectors)
+        quantiser.encode(vectors.astype(np.float32))
     a_row = coding.seconds / len(vectors)
     a_round = max(0.0, seconds[LONGER_TRAINING] - seconds[SHORT_TRAINING]) / (LONGER_TRAINING - SHORT_TRAINING)
     once = max(0.0, seconds[SHORT_TRAINING] - a_round * SHORT_TRAINING)
-    fixed = max(0.0, a_round - a_row * rows)  # what a round takes beside its rows: a checkpoint, perhaps a graph
     more_lists = shape.list_count / lists
     deeper = math.log2(max(2, shape.list_count)) / math.log2(max(2, lists))
-    if shape.list_count >= ROW_GRAPH_LISTS:
-        fixed, a_row = fixed * more_lists * deeper, a_row * deeper
-    else:
-        a_row *= more_lists
-    training_seconds = resolved["train_iterations"] * (fixed + a_row * train_rows) + once * more_lists * deeper
-    return SearchCosts(training_seconds, a_row, _merging_seconds_per_row(quantiser, vectors, folder), coding.growth)
-
-
-def _merging_seconds_per_row(quantiser: Any, vectors: np.ndarray, folder: Path) -> float:
-    """One code shard of `vectors` f16 [n, d], merged with itself as if it were many."""
-    from index.lists import code_shard_settings, write_code_shard, write_list_part
-
+    a_row *= deeper if shape.list_count >= ROW_GRAPH_LISTS else more_lists
+    a_round *= more_lists * train_rows / rows  # a round compares all rows with all centroids
+    training_seconds = resolved["train_iterations"] * a_round + once * more_lists
+    # One code shard, merged with itself as if it were many.
     write_code_shard(folder / "codes", vectors, quantiser, settings=code_shard_settings(quantiser, "measured"))
-    first_rows = [number * len(vectors) for number in range(MERGED_SHARDS)]
+    merged = ShardedArray([vectors] * MERGED_SHARDS)
     started = time.perf_counter()
-    shards = [folder / "codes"] * MERGED_SHARDS
-    write_list_part(folder / "lists", shards, first_rows, quantiser, lists=(0, quantiser.list_count))
-    return (time.perf_counter() - started) / (MERGED_SHARDS * len(vectors))
+    write_search_folder(
+        folder / "lists", small, merged, quantiser=quantiser, code_folders=[folder / "codes"] * MERGED_SHARDS
+    )
+    return SearchCosts(training_seconds, a_row, (time.perf_counter() - started) / len(merged), coding.growth)
 
 
 def _writing_seconds_per_byte(folder: Path) -> float:

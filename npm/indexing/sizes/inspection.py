@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
-from index.quantiser import QUANTISER_KIND, TRAINED_FILE
+from index.ivf import ID_BYTES, LISTS_FILE, QUANTISER_KIND, SEARCH_KIND, TRAINED_FILE
 from index.settings import SearchTier
 from index.sign_codes import EXACT_ROWS
 from npm.core.artifact import MANIFEST_NAME, read_as, read_manifest, verify_folder
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 LIST_ENTRY_BYTES = 24
 """FAISS keeps size, capacity and offset of each list that it maps, 8 bytes each."""
-HOT_FILES = (LISTS_FILE, FAISS_FILE, TRAINED_FILE)
+HOT_FILES = (LISTS_FILE, TRAINED_FILE)
 """Files of which every search reads, so that they must be in memory, mapped or not."""
 ROW_COUNT_LIMIT = 2**32
 
@@ -126,7 +125,7 @@ def table_bytes(generation: Generation) -> dict[str, int]:
         dimensions = read_manifest(generation.search, kind=SEARCH_KIND).settings.typed("dimensions", Count)
         found["block signs"] = blocks * -(-dimensions // 8)
     if generation.manifest.deleted is not None:
-        found["live documents, blocks, rows"] = documents + blocks + -(-rows // 8)
+        found["live documents, blocks, rows"] = documents + blocks + rows
     return found
 
 
@@ -142,16 +141,12 @@ def _search_bytes(generation: Generation) -> dict[str, int]:
     if search.settings["tier"] == SearchTier.exact.value:
         return {"vectors (float32)": 4 * rows * dimensions}
     sizes = file_sizes(generation.search)
-    if whole := sum(size for path, size in sizes.items() if path.name == FAISS_FILE):
-        return {"search index": whole}
     if generation.quantiser is None:
         raise damaged(generation.folder / MANIFEST_NAME, "inverted lists without a quantizer")
     quantiser = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
     lists = sum(size for path, size in sizes.items() if path.name == LISTS_FILE)
     partitions = partitions_of(generation)  # each has all lists, and in this process a quantiser of its own
-    first = partitions[0].folder
-    parts = [read_manifest(first / name) for name in read_manifest(first, kind=SEARCH_KIND).parts]
-    list_count = max((part.settings.typed("stop_list", Count) for part in parts), default=0)
+    list_count = quantiser.settings.typed("list_count", Count)
     return {
         "codes": lists - ID_BYTES * rows,
         "row ids": ID_BYTES * rows,

@@ -201,10 +201,9 @@ def part_bytes(index: Path) -> dict[str, int]:
     [
         SearchSettings(),
         SearchSettings(tier=SearchTier.ivf_rabitq, list_count=64, train_iterations=1),
-        SearchSettings(factory="IVF64_HNSW32,SQ8", train_iterations=1),
-        SearchSettings(factory="HNSW32"),
+        SearchSettings(tier=SearchTier.ivf_sq8, list_count=64, train_iterations=1),
     ],
-    ids=["exact", "rabitq", "graph over lists", "graph"],
+    ids=["exact", "rabitq", "sq8"],
 )
 def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     search: SearchSettings, bert: Encoder, rng: np.random.Generator, tmp_path: Path

@@ -32,7 +32,7 @@ def bert() -> Encoder:
 def folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of two segments, with two documents deleted."""
     place = tmp_path_factory.mktemp("inspection")
-    index = build_measured(place / "index", bert, f"IVF{LISTS},SQ8")
+    index = build_measured(place / "index", bert, f"ivf_sq8 {LISTS}")
     more = place / "more.jsonl"
     more.write_text('{"id": "new", "text": "Oslo lies in Norway. Paris lies in France."}', encoding="utf-8")
     add_documents(index, AddSettings(corpus=CorpusSettings(files=[str(more)])), bert)
@@ -70,7 +70,7 @@ def test_it_says_what_made_the_index(inspection: Inspection, bert: Encoder) -> N
     assert not inspection.encoder_inside
     assert inspection.versions["numpy"] == np.__version__
     assert inspection.made_with["blocks"]["max_block_tokens"] == 64
-    assert (inspection.tier, inspection.factory, inspection.dimensions) == ("faiss", f"IVF{LISTS},SQ8", 32)
+    assert (inspection.tier, inspection.factory, inspection.dimensions) == ("ivf_sq8", f"IVF{LISTS},SQ8", 32)
 
 
 def test_the_effect_of_each_pruning_rule_is_counted_over_all_segments(inspection: Inspection, folder: Path) -> None:

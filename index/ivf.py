@@ -1,0 +1,340 @@
+"""Inverted lists by FAISS: training, the codes of vector shards, and the lists merged out of them.
+
+A row belongs to the list with the nearest centroid, by Euclidean distance; queries look for lists by inner product.
+Measured on contextual token vectors, these two together find more than lists by inner product, because codes of one bit
+per dimension want short residuals.
+
+Shapes: t training rows, n vectors, K lists, d dimensions as stored, e dimensions after the rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.arrays import ShardedArray, to_float32
+from index.exact import check_finite, finite_chunks
+from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_faiss_index, read_faiss, write_faiss
+from index.settings import default_probed_lists, default_rerank_factor
+from index.types import Report, no_report
+from npm.core.artifact import (
+    Manifest,
+    check_folder,
+    finished_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    remove,
+    write_folder,
+    write_manifest,
+)
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.files import digest_of, sha256_of_bytes
+
+QUANTISER_KIND, ROUND_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "k-means", "code-shard", "search"
+TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
+CODEC_TRAIN_ROWS = 1 << 16
+"""Rows that a codec is trained on; ranges of numbers need no more."""
+ROW_GRAPH_LISTS, ROW_GRAPH_SEARCH = 4096, 16
+"""From this many lists on, the nearest one of a row is found through a graph, visiting 16 candidates: at 8192
+lists a third of the time, another list for 2 % of the rows, on average 0.3 % further away."""
+ROWS_PER_CHUNK = 1 << 14
+"""Rows coded at once; the lists and codes of a row may depend on it in the last bit, so it is no setting."""
+ID_BYTES = CAPACITY_STEP = 8
+"""The space for codes is a multiple of this, so that the ids after them are at multiples of 8 bytes."""
+
+
+def train_quantiser(
+    folder: Path,
+    vectors: ShardedArray,
+    trainable_rows: np.ndarray | None,
+    resolved: Mapping[str, Any],
+    *,
+    progress: Report = no_report,
+) -> Manifest:
+    """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
+
+    `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with whatever else the
+    caller adds to them; a finished quantiser of the same settings is kept. Each round of k-means is stored in
+    `.<name>.partial` beside `folder`: after a kill the same call resumes there and ends in the same bytes.
+    `progress(rounds done, rounds)`. Raises SettingError for more lists than rows, ArtifactError if a vector is not
+    finite, another process is training it, or `folder` was made with other settings.
+    """
+    checkpoints, lock = folder.parent / f".{folder.name}.partial", f".{folder.name}.lock"
+    if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved)) is not None:
+        remove(checkpoints, also=[lock])
+        return kept
+    with folder_lock(checkpoints / folder.name):
+        trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
+        # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
+        rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
+        rows = rows if trainable_rows is None else trainable_rows[rows]
+        if resolved["list_count"] > len(rows):
+            raise SettingError(
+                f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
+            )
+        sample = vectors.take(rows)  # [t, d]
+        check_finite(sample, rows)
+        sample = to_float32(sample)  # [t, d]
+        with faiss_threads(resolved["thread_count"]):
+            index = _trained(sample, resolved, checkpoints, progress)
+        with write_folder(folder, kind=QUANTISER_KIND, settings=resolved) as writer:
+            write_faiss(index, writer.open_binary(TRAINED_FILE))
+        remove(checkpoints, also=[lock])
+    return read_manifest(folder, kind=QUANTISER_KIND)
+
+
+def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path, progress: Report) -> FaissIndex:
+    """The index without rows, trained on `sample` f32 [t, d]."""
+    index = new_faiss_index(resolved["factory"], sample.shape[1])
+    rotation, lists = split(index)
+    if rotation is not None:
+        rotation.train(sample)
+        sample = rotation.apply(sample)  # f32 [t, e]
+    settings = {"settings": dict(resolved), "sample": sha256_of_bytes(sample.reshape(-1).view(np.uint8).data)}
+    centroids = _centroids(sample, resolved, checkpoints, {"of": digest_of(settings)}, progress)  # f32 [K, e]
+    lists.quantizer.add(centroids)
+    # The codec codes what is left of rows after subtracting the centroid of their list.
+    coded = sample[:: -(-len(sample) // CODEC_TRAIN_ROWS)].copy()  # f32 [<= CODEC_TRAIN_ROWS, e]
+    numbers = RowAssigner(centroids).nearest(coded)  # i64 [<= CODEC_TRAIN_ROWS]
+    if lists.by_residual:
+        coded -= centroids[numbers]
+    faiss = import_faiss()
+    lists.train_encoder(len(coded), faiss.swig_ptr(coded), faiss.swig_ptr(numbers))
+    lists.is_trained = index.is_trained = True
+    return index
+
+
+def _centroids(
+    sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path, made_of: Mapping[str, Any], progress: Report
+) -> np.ndarray:
+    """Centroids f32 [K, e] of `sample` f32 [t, e] by k-means, from K of its rows; each round is stored."""
+    faiss, list_count, seed = import_faiss(), resolved["list_count"], resolved["seed"]
+    centroids = sample[drawn_rows(len(sample), list_count, seed=seed)]  # f32 [K, e]
+    done = 0
+    for place in checkpoints.glob("*"):
+        try:
+            manifest = check_folder(place, kind=ROUND_KIND, hash_all=True)
+            if dict(manifest.settings) != made_of or int(place.name, 16) <= done:
+                raise ArtifactError(f"{place} is of another training, or of an earlier round")
+        except ArtifactError:
+            remove(place)
+        else:
+            remove(checkpoints / f"{done:x}")
+            done, centroids = int(place.name, 16), np.array(open_array(place, "centroids"))
+    while done < resolved["train_iterations"]:
+        # One round at a time, from the centroids of the last: the same as all rounds in one call.
+        means = faiss.Kmeans(
+            sample.shape[1],
+            list_count,
+            niter=1,
+            seed=seed,
+            min_points_per_centroid=1,
+            max_points_per_centroid=len(sample),  # of all rows: there is no other sample within this one
+        )
+        means.train(sample, init_centroids=centroids)
+        done, centroids = done + 1, means.centroids
+        with write_folder(checkpoints / f"{done:x}", kind=ROUND_KIND, settings=made_of) as writer:
+            writer.write_array("centroids", centroids)
+        remove(checkpoints / f"{done - 1:x}")
+        progress(done, resolved["train_iterations"])
+    return centroids
+
+
+def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:
+    """At most `most` of `row_count` rows drawn with `seed`, ascending i64 [n]; memory does not grow with the rows."""
+    if most >= row_count:
+        return np.arange(row_count)  # i64 [n]
+    return np.sort(np.random.default_rng(seed).choice(row_count, size=most, replace=False, shuffle=False))  # i64 [most]
+
+
+def split(index: FaissIndex) -> tuple[Any | None, FaissIndex]:
+    """The rotation before the lists of `index`, or None, and the lists by their own class; `index` owns both."""
+    faiss = import_faiss()
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.downcast_VectorTransform(index.chain.at(0)), faiss.downcast_index(index.index)
+    return None, index
+
+
+class RowAssigner:
+    """Finds the nearest of `centroids` f32 [K, e] by Euclidean distance, by a graph where they are many."""
+
+    def __init__(self, centroids: np.ndarray) -> None:
+        faiss = import_faiss()
+        dimensions = centroids.shape[1]
+        self._index = faiss.IndexFlatL2(dimensions)
+        if len(centroids) >= ROW_GRAPH_LISTS:
+            self._index = faiss.IndexHNSWFlat(dimensions, 32)
+            self._index.hnsw.efSearch = ROW_GRAPH_SEARCH
+        with faiss_threads(1):  # a graph depends on the order in which threads add to it
+            self._index.add(centroids)
+
+    def nearest(self, vectors: np.ndarray) -> np.ndarray:
+        """The nearest centroid of each of `vectors` f32 [n, e]: i64 [n]."""
+        return np.ascontiguousarray(self._index.search(vectors, 1)[1][:, 0])
+
+
+class Quantiser:
+    """A trained quantiser: which list a vector belongs to, and the few bytes that stand for it there."""
+
+    def __init__(self, file: Path, *, digest: str, thread_count: int) -> None:
+        self.index = read_faiss(file)
+        self.file, self.digest = file, digest
+        self._rotation, self.lists = split(self.index)
+        self.list_count: int = self.lists.nlist
+        self.code_bytes: int = self.lists.code_size
+        self._thread_count = thread_count
+        self._assigner: RowAssigner | None = None  # made when first needed: a search never encodes
+
+    @classmethod
+    def open(cls, folder: Path) -> Quantiser:
+        """The quantiser in `folder`; raises ArtifactError if it is missing or damaged."""
+        manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
+        threads = manifest.settings.typed("thread_count", int)
+        return cls(folder / TRAINED_FILE, digest=manifest.digest, thread_count=threads)
+
+    def check_dimensions(self, dimensions: int) -> None:
+        """Raise ArtifactError unless vectors of `dimensions` fit this quantiser."""
+        if dimensions != self.index.d:
+            raise ArtifactError(
+                f"{self.file} was trained for vectors of {self.index.d} dimensions, got {dimensions}; "
+                "train a quantizer on vectors of this encoder (stage=quantise)"
+            )
+
+    def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The list i64 [n] and the code u8 [n, code_bytes] of each of `vectors` f32 [n, d], all finite."""
+        faiss = import_faiss()
+        with faiss_threads(self._thread_count):
+            if self._rotation is not None:
+                vectors = self._rotation.apply(vectors)  # f32 [n, e]
+            if self._assigner is None:
+                self._assigner = RowAssigner(self.lists.quantizer.reconstruct_n(0, self.list_count))
+            lists = self._assigner.nearest(vectors)  # i64 [n]
+            codes = np.empty((len(vectors), self.code_bytes), dtype=np.uint8)  # [n, code_bytes]
+            self.lists.encode_vectors(len(vectors), *(faiss.swig_ptr(array) for array in (vectors, lists, codes)))
+        return lists, codes
+
+
+def code_shard_settings(quantiser: Quantiser, vectors_digest: str) -> dict[str, Any]:
+    """Settings of a code shard: the quantiser and the vector shard, by the digests of their manifests."""
+    return {"quantiser": quantiser.digest, "vectors": vectors_digest}
+
+
+def write_code_shard(
+    folder: Path, vectors: np.ndarray, quantiser: Quantiser, *, settings: Mapping[str, Any]
+) -> Manifest:
+    """Code all `vectors` f16|f32 [n, d] of one shard, sorted by list; `settings` are those of `code_shard_settings`.
+
+    A finished shard of the same settings is kept. Raises ArtifactError if the vectors have other dimensions than the
+    quantiser, one is not finite, or `folder` was made with other settings.
+    """
+    quantiser.check_dimensions(vectors.shape[1])
+    if (kept := finished_folder(folder, kind=CODE_SHARD_KIND, settings=settings)) is not None:
+        return kept
+    lists = np.empty(len(vectors), dtype=np.int32)  # [n]
+    codes = np.empty((len(vectors), quantiser.code_bytes), dtype=np.uint8)  # [n, code_bytes]
+    for start in range(0, len(vectors), ROWS_PER_CHUNK):
+        chunk = vectors[start : start + ROWS_PER_CHUNK]  # [c, d]
+        stop = start + len(chunk)
+        check_finite(chunk, np.arange(start, stop))
+        lists[start:stop], codes[start:stop] = quantiser.encode(to_float32(chunk))
+    order = np.argsort(lists, kind="stable").astype(np.uint32)  # [n]
+    with write_folder(folder, kind=CODE_SHARD_KIND, settings=settings) as writer:
+        writer.write_array("list_sizes", np.bincount(lists, minlength=quantiser.list_count))  # i64 [K]
+        writer.write_array("rows", order)
+        writer.write_array("codes", codes[order])
+    return read_manifest(folder, kind=CODE_SHARD_KIND)
+
+
+def write_search_folder(
+    folder: Path,
+    resolved: Mapping[str, Any],
+    vectors: ShardedArray,
+    *,
+    quantiser: Quantiser | None = None,
+    code_folders: Sequence[Path] = (),
+    progress: Report = no_report,
+) -> Manifest:
+    """Write the search folder over `vectors` f16|f32 [n, d], or keep a finished one of the same.
+
+    With a quantiser it holds the lists of all code shards, which follow each other in the order of their rows; without,
+    for exact search, vectors are checked to be finite, and the manifest is all there is. `progress(done, of all)`
+    counts lists or rows. Raises ArtifactError for damage, another quantiser, or shards that do not make up the rows.
+    """
+    row_count, dimensions = vectors.shape
+    settings = {**resolved, "row_count": row_count}
+    if quantiser is None:
+        for start, chunk in finite_chunks(vectors):
+            progress(start + len(chunk), row_count)
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_manifest(folder, kind=SEARCH_KIND, settings=settings)
+    quantiser.check_dimensions(dimensions)
+    shards = [check_folder(place, kind=CODE_SHARD_KIND, hash_all=True) for place in code_folders]
+    for place, shard in zip(code_folders, shards, strict=True):
+        if shard.settings["quantiser"] != quantiser.digest:
+            raise ArtifactError(f"the codes in {place} come from another quantizer; remove it and run stage=code again")
+    settings |= {
+        "quantiser": quantiser.digest,
+        "codes": digest_of([shard.digest for shard in shards]),
+        "probed_lists": default_probed_lists(quantiser.list_count),
+        "rerank_factor": default_rerank_factor(resolved["factory"]),
+    }
+    if (kept := finished_folder(folder, kind=SEARCH_KIND, settings=settings)) is not None:
+        return kept
+    rows = [open_array(place, "rows") for place in code_folders]  # u32 [rows of the shard] each
+    codes = [open_array(place, "codes") for place in code_folders]  # u8 [rows of the shard, code_bytes] each
+    first_rows = np.cumsum([0, *map(len, rows)]).tolist()
+    if first_rows[-1] != row_count:
+        raise ArtifactError(
+            f"the code shards do not make up the {row_count} rows of {folder}: they have {first_rows[-1]}; "
+            "code the vector shards that are missing or were made again (stage=code)"
+        )
+    sizes = np.stack([open_array(place, "list_sizes") for place in code_folders])  # i64 [shards, K]
+    stops = np.cumsum(sizes, axis=1)  # i64 [shards, K]
+    starts = stops - sizes  # i64 [shards, K]
+    with write_folder(folder, kind=SEARCH_KIND, settings=settings) as writer:
+        writer.write_array("list_sizes", sizes.sum(axis=0))  # i64 [K]
+        file = writer.open_binary(LISTS_FILE)
+        for number, total in enumerate(sizes.sum(axis=0).tolist()):
+            pieces = list(map(slice, starts[:, number], stops[:, number]))  # of each shard
+            if total:
+                file.write(np.concatenate([each[piece] for each, piece in zip(codes, pieces, strict=True)]).tobytes())
+                file.write(bytes((_capacity(total) - total) * quantiser.code_bytes))
+                ids = [each[piece].astype(np.int64) for each, piece in zip(rows, pieces, strict=True)]
+                file.write(np.concatenate(list(map(np.add, ids, first_rows))).tobytes())
+            progress(number + 1, quantiser.list_count)
+    return read_manifest(folder, kind=SEARCH_KIND)
+
+
+def _capacity(size: Any) -> Any:
+    """Codes that a list of `size` has space for."""
+    return -(-size // CAPACITY_STEP) * CAPACITY_STEP
+
+
+def attach_lists(quantiser: Quantiser, folder: Path) -> Any:
+    """Map the lists of a checked search folder into the index of `quantiser`; the result must live as long as it.
+
+    Raises ArtifactError if the lists do not fit the quantiser.
+    """
+    faiss = import_faiss()
+    sizes, code_bytes = open_array(folder, "list_sizes"), quantiser.code_bytes  # i64 [K]
+    ends = np.cumsum(_capacity(sizes) * code_bytes + sizes * ID_BYTES)  # i64 [K]
+    path = folder / LISTS_FILE
+    if (len(sizes), path.stat().st_size) != (quantiser.list_count, ends[-1]):
+        raise ArtifactError(f"the lists in {folder} do not fit {quantiser.file}; remove this folder and merge again")
+    lists = faiss.OnDiskInvertedLists()
+    lists.nlist, lists.code_size = len(sizes), code_bytes
+    lists.read_only, lists.filename, lists.totsize = True, str(path), int(ends[-1])
+    lists.prefetch_nthread = 0  # its threads would read whole lists ahead of the search, into all cores
+    for size, offset in zip(sizes.tolist(), [0, *ends[:-1].tolist()], strict=True):
+        one = faiss.OnDiskOneList()
+        one.size, one.capacity, one.offset = size, _capacity(size), offset
+        lists.lists.push_back(one)
+    if lists.totsize:
+        lists.do_mmap()
+    quantiser.lists.replace_invlists(lists, False)
+    quantiser.lists.ntotal = quantiser.index.ntotal = int(sizes.sum())
+    return lists
