@@ -120,7 +120,6 @@ def test_only_the_folders_of_the_new_generation_are_left(live: Path, encoder: En
         "quantiser.3",
         "search",
         "search/00003",
-        "search/00003/00000",
         "segments",
         "segments/00002",
         *(f"segments/00002/{name}" for name in ("codes", "codes/00000", "codes/00001", "corpus", "corpus/00000")),
