@@ -81,7 +81,7 @@ def test_a_flipped_byte_is_found_by_verify_and_by_fill(
         for outcome in (npmlm("verify", f"index={index}"), npmlm("fill", f"index={index}", QUESTION)):
             if file.name == "manifest.json" and place == -1 and outcome.status == 0:
                 continue  # the last byte is white space
-            outcome.refused(file.name, "remove" if "newer" not in outcome.err else "newer")
+            outcome.refused(file.name)
         assert all_bytes(tmp_path) == before
         flip(file, place)
     assert npmlm("verify", f"index={index}").status == 0
