@@ -67,18 +67,18 @@ def train_quantiser(
     if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved)) is not None:
         remove(checkpoints, also=[lock])
         return kept
+    trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
+    # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
+    rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
+    rows = rows if trainable_rows is None else trainable_rows[rows]
+    if resolved["list_count"] > len(rows):
+        raise SettingError(
+            f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
+        )
+    sample = vectors.take(rows)  # [t, d]
+    check_finite(sample, rows)
+    sample = to_float32(sample)  # [t, d]
     with folder_lock(checkpoints / folder.name):
-        trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
-        # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
-        rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
-        rows = rows if trainable_rows is None else trainable_rows[rows]
-        if resolved["list_count"] > len(rows):
-            raise SettingError(
-                f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
-            )
-        sample = vectors.take(rows)  # [t, d]
-        check_finite(sample, rows)
-        sample = to_float32(sample)  # [t, d]
         with faiss_threads(resolved["thread_count"]):
             index = _trained(sample, resolved, checkpoints, progress)
         with write_folder(folder, kind=QUANTISER_KIND, settings=resolved) as writer:
