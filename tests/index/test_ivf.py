@@ -27,7 +27,7 @@ from index.ivf import (
     write_search_folder,
 )
 from index.search import open_search
-from index.settings import resolved_settings
+from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import NewFile, sha256_of_file
 from tests.helpers.locks import locked_elsewhere
@@ -234,8 +234,7 @@ def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, tier: s
     vectors = sample_vectors(rows=3000)
     found = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        settings = settings_for(tier, 16, train_rows=2000, seed=seed)
-        settings.thread_count = 2
+        settings = SearchSettings(tier=SearchTier(tier), list_count=16, train_rows=2000, seed=seed)  # on two threads
         build_search(tmp_path / name, vectors, settings)
         found.append(hashes(tmp_path / name))
     assert found[0] == found[1]
