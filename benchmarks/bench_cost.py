@@ -38,11 +38,10 @@ import npm.evaluation.zero_shot.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
 from npm.core.errors import SettingError, UserError
-from npm.core.figures import check_picture, save_figure
+from npm.core.figures import check_figure, colour, legend_below, marker, new_panels, plain_axes, save_figure
 from npm.core.files import check_writable, read_object
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
-from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
 from npm.evaluation.zero_shot.methods import loading
@@ -274,15 +273,18 @@ def _objects(found: Any) -> dict[str, dict[str, Any]]:
     return {key: value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
 
 
-def quality_panel(found: Sequence[Cost], task: str, quality: Quality) -> Panel:
+def draw_quality(found: Sequence[Cost], task: str, quality: Quality) -> Any:
     """Exact match of each method of a task, over the milliseconds of a question asked alone."""
-    lines = []
-    for cost in found:
-        if cost.method in quality and cost.batch == 1:
-            count, share = quality[cost.method]
-            point = Point(f"{cost.median:.1f} ms", count, share, cost.median)
-            lines.append(Line(f"{cost.method}, {cost.device}", (point,)))
-    return Panel(task, "ms a question (median)", "exact match", tuple(lines), is_log=True)
+    figure, (axes,) = new_panels(1)
+    for number, cost in enumerate(each for each in found if each.method in quality and each.batch == 1):
+        _, share = quality[cost.method]
+        errors = [[share.mean - share.low], [share.high - share.mean]]
+        look = {"color": colour(number), "marker": marker(number), "label": f"{cost.method}, {cost.device}"}
+        axes.errorbar(cost.median, share.mean, yerr=errors, **look)
+    axes.set_xscale("log")
+    plain_axes(axes, x="median time of a question, ms", y="exact match, share", title=task)
+    legend_below(figure, [axes], columns=2)
+    return axes
 
 
 def main(argv: list[str]) -> int:
@@ -321,7 +323,7 @@ def check_before(given: Mapping[str, str], out: Path, devices: Sequence[str]) ->
     """Raise UserError for devices, a model, a corpus, an `out` or a picture that are refused later on."""
     check_writable(out)
     if "results" in given:
-        check_picture(out / "cost.png")
+        check_figure(out / "cost.png")
     for device in devices:
         choose_device(device)
     if "corpus" in given:
@@ -359,8 +361,8 @@ def write_costs(given: Mapping[str, str]) -> None:
     (out / "cost.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(text)
     if quality is not None:
-        panel = quality_panel(found, *quality)
-        save_figure(draw_panels([(panel, f"{panel.title}: quality over time")]), out / "cost.png")
+        figure = draw_quality(found, *quality).figure
+        save_figure(figure, out / "cost.png")
 
 
 if __name__ == "__main__":

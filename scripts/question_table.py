@@ -1,8 +1,8 @@
 """Open questions by style and kind: python scripts/question_table.py QUESTIONS EVALUATION [QUESTIONS EVALUATION …]
 
-QUESTIONS is a questions.jsonl with `style`, `kind` and `document`, EVALUATION the result of `npmlm evaluate` on all of
-it. A hit equals an answer but for case, space and a leading "the": `15,000` is not `$15,000` and `40` is not `40%`,
-which `npmlm evaluate` takes as equal.
+QUESTIONS is a questions.jsonl with `style`, `kind` and `document`, or some of them, EVALUATION the result of
+`npmlm evaluate` on all of it. A hit equals an answer but for case, space and a leading "the": `15,000` is not `$15,000`
+and `40` is not `40%`, which `npmlm evaluate` takes as equal.
 The right document is first if the first phrase's best occurrence is in it; ids are compared by their stems.
 """
 
@@ -19,17 +19,20 @@ HEADER = ("questions", "n", f"{FIRST} [95 %]", f"{FIVE} [95 %]", DOCUMENT, "hit@
 
 
 def judged_rows(questions: Path, evaluation: Path) -> list[dict]:
-    """Questions with whether each measure of `FIRST`, `FIVE` and `DOCUMENT` is met."""
+    """Questions, once per method, with whether each measure of `FIRST`, `FIVE` and `DOCUMENT` is met."""
     asked, predictions = (
         [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         for file in (questions, evaluation / "predictions.jsonl")
     )
-    for row, found in zip(asked, predictions, strict=True):
-        answers = {compared(answer) for answer in row["answers"]}
-        hits = [compared(each["phrase"]) in answers for each in found["phrases"]]
-        documents = [stem(each["document"]) for each in found["evidence"][:1]]
-        row |= {FIRST: any(hits[:1]), FIVE: any(hits[:5]), DOCUMENT: stem(row["document"]) in documents}
-    return asked
+    judged: list[dict] = []
+    for method in dict.fromkeys(found["method"] for found in predictions):
+        for row, found in zip(asked, [each for each in predictions if each["method"] == method], strict=True):
+            answers = {compared(answer) for answer in row["answers"]}
+            hits = [compared(each["phrase"]) in answers for each in found["phrases"]]
+            documents = [stem(each["document"]) for each in found["evidence"][:1]]
+            is_first = stem(row.get("document", "")) in documents
+            judged.append(row | {"method": method, FIRST: any(hits[:1]), FIVE: any(hits[:5]), DOCUMENT: is_first})
+    return judged
 
 
 def compared(phrase: str) -> str:
@@ -71,10 +74,10 @@ def main(arguments: list[str]) -> None:
     """Print the table: all, each set, and each style, kind and pair of both."""
     pairs = [(Path(questions), Path(out)) for questions, out in zip(arguments[::2], arguments[1::2], strict=True)]
     rows = [{"set": questions.parent.name} | row for questions, out in pairs for row in judged_rows(questions, out)]
-    groups: dict[str, list[dict]] = {"all": rows}
-    for keys in (("set",), ("set", "style"), ("style",), ("kind",), ("kind", "style")):
-        for row in rows:
-            groups.setdefault(", ".join(row[key] for key in keys), []).append(row)
+    groups: dict[str, list[dict]] = {}
+    for keys in ((), ("set",), ("set", "style"), ("style",), ("kind",), ("kind", "style")):
+        for row in (row for row in rows if row.keys() >= {*keys}):
+            groups.setdefault(": ".join([row["method"], ", ".join(row[key] for key in keys) or "all"]), []).append(row)
     sys.stdout.write(markdown_table(HEADER, [table_row(name, group) for name, group in groups.items()]) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Rated reviews as a corpus for `task=word_sense`: each sentence with one of its words, and those around it.
+"""Rated reviews as a corpus for docs/notebooks/word_sense.py: each sentence with one of its words, and those around it.
 
     python scripts/rated_passages.py reviews.jsonl.zst > rated.jsonl
 
@@ -17,9 +17,14 @@ from pathlib import Path
 from npm.core.errors import CorpusError, UserError
 from npm.corpus.readers import read_rows
 from npm.corpus.text import sentence_bounds
-from npm.evaluation.settings import RATED_WORDS
 
 LOW, HIGH, HALF = 1, 5, 1000
+
+RATED_WORDS = (
+    "cheap sick cold sharp predictable unreal short simple loud dark light hot cool wicked slow quick thin plain funny "
+    "sweet"
+)
+"""Words that praise in one review and blame in another."""
 
 
 def main(path: str) -> None:

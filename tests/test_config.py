@@ -214,12 +214,6 @@ def test_config_choices_are_written_as_they_are_declared() -> None:
                 assert composed is None or composed == last, name
 
 
-def test_config_defaults_that_are_lists_of_choices_are_shown_as_they_are_written() -> None:
-    shown = declared_settings(ROOTS["evaluate"])["article_questions.retrievals"].shown
-    assert shown == "[hybrid,dense]  (dense|bm25|blocks|hybrid)"
-    assert try_compose("evaluate", f"article_questions.retrievals={shown.partition(' ')[0]}") is not None
-
-
 def try_compose(verb: str, override: str) -> object:
     """The value that an override gives; None where it contradicts a default."""
     try:

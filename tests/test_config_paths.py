@@ -70,16 +70,14 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "zero_shot.causal.model",
             "zero_shot.t5.model",
             "sts.before.encoder",
-            "word_sense.encoders",
             "objective.block_teacher.encoder",
         ),
         *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus"),
         *("treebank", "target", "grammar.file", "labelled.files", "questions"),
-        *("donor", "tokenizer", "parameters.before", "embeddings.groups", "vocabulary.other"),
-        *("trained_on", "unseen_words.trained_on", "word_sense.pairs"),
+        *("donor", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and "." not in name}
-    assert texts == {"device", "shard", "host", "word", "colour_by"}
+    assert texts == {"device", "shard", "host"}
     lists = {name for name, item in declared.items() if item.kind == list[str]}
     assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists
 

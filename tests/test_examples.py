@@ -62,9 +62,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm build", ("", ACCURACY)),
         Runs("npmlm evaluate", (ACCURACY, ACCURACY, COMPARED, COMPARED)),
     ),
-    "docs/plots.md": (
-        Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("An ambassador", "test: demo")),
-    ),
+    "docs/plots.md": (Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("An ambassador",)),),
     "docs/studies.md": (
         Runs("npmlm edit", ("", "")),
         Runs("npmlm train encoder=DIR", ("",)),
@@ -105,7 +103,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "npmlm publish": "needs an object store: tests/indexing publishes to folders",
     },
     "docs/plots.md": {
-        "npmlm tune": "takes minutes, and two more indexes: tests/cli/test_plot.py draws small tunes",
+        "npmlm tune": "takes minutes, and two more indexes",
         "npmlm evaluate task=agn": NEEDS_DATA,
         "npmlm evaluate task=sts": NEEDS_DATA,
     },
@@ -117,7 +115,6 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
     },
     "docs/studies.md": {
-        "npmlm evaluate task=parameters": NEEDS_DATA,
         "npmlm evaluate task=sts": NEEDS_DATA,
         "npmlm finetune": NEEDS_DATA,
         "awk": NEEDS_DATA,

@@ -11,9 +11,7 @@ import pytest
 from npm.core import figures
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.figures import (
-    MOST_PANELS,
-    check_panel_count,
-    check_picture,
+    check_figure,
     colour,
     folder_names,
     legend_below,
@@ -51,12 +49,12 @@ def test_a_picture_is_of_the_kind_of_its_name_and_the_same_bytes_each_time(suffi
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_a_picture_takes_the_place_of_none_but_our_own(suffix: str, tmp_path: Path) -> None:
     picture = tmp_path / f"picture{suffix}"
-    check_picture(picture)
+    check_figure(picture)
     picture.write_bytes(MAGIC[suffix] + b" of somebody else")
     with pytest.raises(ArtifactError, match="was not drawn by npmlm"):
-        check_picture(picture)
+        check_figure(picture)
     save_figure(drawing("a"), picture)
-    check_picture(picture)
+    check_figure(picture)
 
 
 def test_names_from_outside_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -84,7 +82,7 @@ def test_folders_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path
 def test_without_matplotlib_one_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match="pip install matplotlib"):
-        check_picture(tmp_path / "x.png")
+        check_figure(tmp_path / "x.png")
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -93,15 +91,9 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         save_figure(drawing("a"), tmp_path / "file" / "x.png")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(SettingError, match="PNG"):
-        check_picture(tmp_path / "folder.png")
+        check_figure(tmp_path / "folder.png")
     with pytest.raises(SettingError, match="SVG"):
-        check_picture(tmp_path / "x.pdf")
-
-
-def test_too_many_panels_are_refused() -> None:
-    check_panel_count(["panel"] * MOST_PANELS)
-    with pytest.raises(SettingError, match="too many panels"):
-        check_panel_count(["panel"] * (MOST_PANELS + 1))
+        check_figure(tmp_path / "x.pdf")
 
 
 def test_nothing_draws_with_the_state_of_pyplot() -> None:

@@ -39,11 +39,9 @@ from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_queries
 from npm.training.plotting import CurveSettings, read_curves
 from tests.cli.test_fill import TEXTS
-from tests.evaluation.test_pictures import closed_line
 from tests.helpers.command_line import DOCUMENTS, all_bytes
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 from tests.helpers.toy_training import toy_trainer
-from tests.tuning.test_pareto import point, record
 
 MANY = int(os.environ.get("NPM_FUZZ_EXAMPLES", "0"))
 REMOVED = object()
@@ -272,35 +270,6 @@ def test_run_folders_changed_at_random_go_on_or_are_refused(
         read_curves(run, CurveSettings())
     with ground.guarded(), contextlib.suppress(UserError):
         toy_trainer(run, max_steps=2, parts=("masked",)).resume()
-
-
-@fuzz(15)
-@given(data=st.data())
-def test_what_can_be_drawn_changed_at_random_is_drawn_or_refused(ground: Ground, data: st.DataObject) -> None:
-    pytest.importorskip("matplotlib")
-    shutil.rmtree(ground.given / "drawn", ignore_errors=True)
-    kind, suffix = (
-        data.draw(st.sampled_from(["closed", "demo", "sts", "tune"])),
-        data.draw(st.sampled_from(["png", "svg"])),
-    )
-    if kind == "tune":
-        (ground.given / "drawn").mkdir()
-        written(ground.given / "drawn" / "tune.json", data.draw(changed(record(point(2.0, 0.5, 0.9)))))
-    else:
-        lines: list[Any] = [closed_line(number, "world", "sports", [0.25, 0.75]) for number in range(2)]
-        if kind == "demo":
-            lines = [{"id": "1", "hit_rank": rank, "phrases": [{"phrase": "a", "score": 0.5}]} for rank in (1, 2)]
-        encoder = {"name": "mini", "geometry": {"alignment": 0.25, "uniformity": -3.0}}
-        metrics: Any = {"geometry": {"splits": ["test"]}, "encoders": [encoder]} if kind == "sts" else {}
-        metrics |= {"tasks": {"agn": {"suite": "closed", "labels": ["world", "sports"]}}} if kind == "closed" else {}
-        if data.draw(st.booleans()):
-            metrics = data.draw(changed(metrics).filter(lambda each: each is not REMOVED))
-        else:
-            lines[1] = data.draw(changed(lines[1]).filter(lambda each: each is not REMOVED))
-        with contextlib.suppress(ValueError):  # what our writer does not write
-            lines, metrics = json.loads(json.dumps([lines, metrics], allow_nan=False))
-            write_results(ground.given / "drawn", record={"task": kind}, predictions=lines, metrics=metrics)
-    ground.run("plot", "drawn", f"out=drawn.{suffix}", data.draw(st.sampled_from(["output=json", "picture=auto"])))
 
 
 @fuzz(15)

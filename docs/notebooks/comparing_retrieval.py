@@ -80,7 +80,7 @@ for way, given in answers.items():
     print(f"{way:<7} mean score {mean:.2f}; right: {right[0]:.0%} of the lower half, {right[1]:.0%} of the upper")
 
 # %% [markdown]
-# `npmlm evaluate task=demo` and `npmlm plot` draw this as a reliability diagram with its calibration error. To
+# The notebook `evaluation_plots` draws this as a reliability diagram with its calibration error. To
 # choose by score when to show an answer, choose the threshold on questions of your own, for the way and the
 # index that you use.
 

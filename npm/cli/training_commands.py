@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import field
-from enum import Enum
-from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from npm.cli.commands import Command, Output
 from npm.core.settings import PathText
@@ -34,47 +32,11 @@ class FinetuneCommand(FinetuneSettings, Command):
     with the same command."""
 
 
-class PictureKind(Enum):
-    """What `npmlm plot` can draw."""
-
-    auto = "auto"
-    curves = "curves"
-    tune = "tune"
-    reliability = "reliability"
-    confusion = "confusion"
-    geometry = "geometry"
-    panels = "panels"
-    senses = "senses"
-    parameters = "parameters"
-    embeddings = "embeddings"
-
-
 class PlotCommand(CurveSettings, Command):
-    """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png; or the
-    places of a word: npmlm plot senses index=DIR word=WORD out=FILE.png."""
+    """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
 
     out: PathText = ""
-    """The picture, FILE.png or FILE.svg; one that npmlm plot drew is replaced. Required."""
-    picture: PictureKind = PictureKind.auto
-    """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
-    labels, of evaluations; geometry: alignment and uniformity, of task=sts; panels: what an analysis measured (docs/
-    analyses.md); senses: places of a word in an index; parameters, embeddings: of the tasks of that
-    name; auto: by what the folders hold."""
-    tasks: list[str] = field(default_factory=list)
-    """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
-    methods: list[str] = field(default_factory=list)
-    """Of reliability and confusion: methods by name, a panel each; empty: all that the folders hold."""
-    bins: Annotated[int, Field(ge=1, le=100)] = 10
-    """Of reliability: bins of equal numbers of answers."""
-    arrows: bool = False
-    """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
-    arrows."""
-    index: PathText = ""
-    """Of senses: the index, which no folder stands for."""
-    word: str = ""
-    """Of senses: the word whose places are drawn."""
-    colour_by: str = ""
-    """Of senses: the kept field that places are coloured by; empty: one colour."""
+    """The figure, FILE.svg or FILE.png; one that npmlm plot drew is replaced. Required."""
     output: Output = Output.table
     """Form of the numbers on stdout: `table` for people, `json` for programs."""
 

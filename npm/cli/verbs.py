@@ -248,10 +248,21 @@ def run_edit(settings: EditCommand) -> int:
 
 
 def run_plot(settings: PlotCommand, folders: list[str]) -> int:
-    """`npmlm plot`: several runs, tunes or evaluations in one picture."""
-    from npm.cli.plot import plot
+    """`npmlm plot`: the curves of training runs in one figure, and their numbers on stdout."""
+    from npm.cli.commands import Output
+    from npm.cli.tables import number_tables
+    from npm.core.figures import check_figure, save_figure
+    from npm.training.plotting import draw_runs
 
-    plot(settings, [Path(folder) for folder in folders])
+    out = Path(settings.out)
+    check_figure(out)
+    drawn = draw_runs([Path(folder) for folder in folders], settings)
+    save_figure(drawn.figure, out)
+    if settings.output is Output.json:
+        sys.stdout.write(json.dumps(drawn.record, ensure_ascii=False, allow_nan=False) + "\n")
+    else:
+        sys.stdout.write(number_tables(drawn.tables))
+    say(f"the figure is in {out}")
     return 0
 
 
@@ -412,11 +423,11 @@ VERBS = {
         group="edit",
     ),
     "plot": Verb(
-        "draw runs, tunes or evaluations in one picture",
+        "draw the curves of training runs",
         "PlotCommand",
         run_plot,
-        first="out picture terms x smoothed_points tasks methods bins arrows index word colour_by output",
-        example="npmlm plot runs/mine runs/other out=curves.png",
+        first="out terms x smoothed_points output",
+        example="npmlm plot runs/mine runs/other out=curves.svg",
         required="out",
         takes_texts=True,
     ),

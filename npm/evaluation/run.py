@@ -12,19 +12,11 @@ from npm.core.errors import SettingError, exclusive
 from npm.core.files import sha256_of_file
 from npm.core.settings import changed_settings
 from npm.core.types import Progress
-from npm.corpus.documents import read_corpus
-from npm.corpus.sources import find_sources
-from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
-from npm.evaluation.analyses.word_sense import evaluate_word_sense
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
-from npm.evaluation.held_out.article_questions import evaluate_article_questions
 from npm.evaluation.held_out.articles import held_out_store
 from npm.evaluation.held_out.denoising import evaluate_denoising
 from npm.evaluation.held_out.in_batch import evaluate_in_batch
 from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
-from npm.evaluation.models.embeddings import evaluate_embeddings, read_groups
-from npm.evaluation.models.parameters import evaluate_parameters
-from npm.evaluation.models.vocabulary import evaluate_vocabulary
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, any_record, check_out, refuse_other_results
 from npm.evaluation.settings import (
@@ -48,19 +40,16 @@ from npm.evaluation.zero_shot.methods import (
     READS_ITS_INDEX,
     READS_LANGUAGE_MODEL,
     READS_RETRIEVAL,
-    Methods,
 )
-from npm.evaluation.zero_shot.suite import check_questions, chosen_tasks, evaluate_suite
+from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
 from npm.indexing.generation import Generation
-from npm.indexing.phrase_index import PhraseIndex
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
 from npm.models.names import locate_encoder
-from npm.models.settings import Precision, check_leading_dimensions
+from npm.models.settings import check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
-from npm.training.record import recorded_sources
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,13 +79,6 @@ class BuiltInTask:
     run: Callable[[EvaluationSettings, CheckRecord, Progress], Result]
     reads: tuple[str, ...]
     """Shared settings that it has a use for, beside those of READ_BY_ALL; if others were set, they are refused."""
-    refuses: tuple[tuple[str, str], ...] = ()
-    """Parts of these that it has no use for, each with what would be read in their place."""
-
-
-def check_evaluation(settings: EvaluationSettings, *, task_folder: Path) -> None:
-    """Raise UserError, as `run_evaluation` would, for what of zero-shot tasks can be known while there is no index."""
-    check_questions(settings, _asked(settings, task_folder))
 
 
 def _asked(settings: EvaluationSettings, task_folder: Path) -> list[Task]:
@@ -124,7 +106,7 @@ def run_evaluation(
         result: Result = suite
     else:
         own = (*built_in.reads, built_in.name)
-        _refuse_unused(settings, f"task={built_in.name}", own, refused=dict(built_in.refuses))
+        _refuse_unused(settings, f"task={built_in.name}", own)
         if not settings.task:
             _refuse_other_corpus(settings)
             notice("note: no task= was named: task=demo, the questions about the demo corpus")
@@ -193,73 +175,6 @@ def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress
         return evaluate_denoising(denoiser, store, chosen, settings, check_record=check_record, progress=progress)
 
 
-def _article_questions(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    _require(",".join(settings.corpus.files), "corpus.files", "held-out articles with titles")
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
-    return evaluate_article_questions(
-        encoder,
-        settings.corpus,
-        settings.article_questions,
-        settings,
-        settings.fill,
-        language_model=Methods(settings).language_model() if settings.zero_shot.mlm.encoder else None,
-        check_record=check_record,
-        progress=progress,
-    )
-
-
-def _unseen_words(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    _require(",".join(settings.corpus.files), "corpus.files", "documents with names, such as encyclopedia articles")
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
-    return evaluate_unseen_words(
-        encoder,
-        settings.corpus,
-        settings.unseen_words,
-        settings,
-        settings.fill,
-        language_model=Methods(settings).language_model() if settings.zero_shot.mlm.encoder else None,
-        check_record=check_record,
-        progress=progress,
-    )
-
-
-def _word_sense(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    index = PhraseIndex.open(Path(settings.index)) if settings.index else None
-    device, dtype = settings.device, settings.precision
-    if index is not None:
-        first = index.load_encoder(settings.encoder or None, device=device, dtype=dtype)
-    else:
-        first = Encoder.load(settings.encoder, device=device, dtype=dtype)
-    others = [Encoder.load(name, device=device, dtype=dtype) for name in settings.word_sense.encoders]
-    encoders = {first.name: first}
-    for number, other in enumerate(others, start=2):
-        # folders of several runs may have one name
-        encoders[other.name if other.name not in encoders else f"{other.name} ({number})"] = other
-    chosen = settings.word_sense
-    return evaluate_word_sense(encoders, chosen, settings, index=index, check_record=check_record, progress=progress)
-
-
-def _parameters(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    before = settings.parameters.before
-    return evaluate_parameters(settings.encoder, before, check_record=check_record, progress=progress)
-
-
-def _embeddings(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    file = settings.embeddings.groups
-    _require(file, "embeddings.groups", "a JSON file with the group of each token")
-    groups = read_groups(Path(file))
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=Precision.float32)
-    return evaluate_embeddings(encoder, groups, where=file, check_record=check_record, progress=progress)
-
-
-def _vocabulary(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    _require(settings.vocabulary.other, "vocabulary.other", "another encoder or tokenizer")
-    sources = recorded_sources("corpus", find_sources(settings.corpus.files)) if settings.corpus.files else {}
-    texts = (document.text for document in (read_corpus(settings.corpus) if sources else ()))
-    names = (settings.encoder, settings.vocabulary.other)
-    return evaluate_vocabulary(*names, texts, sources=sources, check_record=check_record, progress=progress)
-
-
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
@@ -283,30 +198,13 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     )
 
 
-OF_OWN_INDEX = ("corpus", "resamples", "fill", "zero_shot")
-"""What a task reads that builds an index of its own and may ask a masked language model beside it."""
-
-
-def _unread_of_own_index(task: str) -> tuple[tuple[str, str], ...]:
-    """The parts of `OF_OWN_INDEX` that it has no use for."""
-    filters, others = ("documents", "where"), ("closed", "mlm.index", "causal", "t5", "date")
-    unread = [*(f"fill.{each}" for each in filters), *(f"zero_shot.{each}" for each in others)]
-    return (("fill.retrieval", f"{task}.retrievals=[…]"), *((name, "") for name in unread))
-
-
 BUILT_IN_TASKS = {
     task.name: task
     for task in (
         BuiltInTask("demo", _demo, reads=("index", "split", "limit", "resamples", "fill")),
         BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
-        BuiltInTask("article_questions", _article_questions, OF_OWN_INDEX, _unread_of_own_index("article_questions")),
-        BuiltInTask("unseen_words", _unseen_words, OF_OWN_INDEX, _unread_of_own_index("unseen_words")),
-        BuiltInTask("word_sense", _word_sense, reads=("index", "resamples")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
-        BuiltInTask("parameters", _parameters, reads=()),
-        BuiltInTask("embeddings", _embeddings, reads=()),
-        BuiltInTask("vocabulary", _vocabulary, reads=("corpus",)),
         BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
     )
 }

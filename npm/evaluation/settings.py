@@ -13,7 +13,7 @@ from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.tasks.task import ClosedScoring, Split
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps
 
 
 class SampleSettings(Settings):
@@ -43,7 +43,7 @@ class ParametricSettings(Settings):
 
     encoder: PathText = ""
     """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-n, mlm-pmi,
-    mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it, and the tasks article_questions and unseen_words ask it too."""
+    mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it."""
     index: PathText = ""
     """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
 
@@ -84,16 +84,6 @@ class ZeroShotSettings(Settings):
     """Which of its two dates a task such as templama asks about; empty: the later."""
 
 
-class Breakdown(Enum):
-    """What the examples of open tasks are told apart by."""
-
-    answer_tokens = "answer_tokens"  # of the shortest answer
-    answer_count = "answer_count"  # in the corpus of the index
-    subject_count = "subject_count"  # in the corpus of the index
-    popularity = "popularity"  # a column of the data, by quarters
-    trained_count = "trained_count"  # of the answer in the text that the encoder was trained on
-
-
 class ZeroShotEvaluation(SampleSettings):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
 
@@ -101,9 +91,7 @@ class ZeroShotEvaluation(SampleSettings):
     """Keys that the command line gave, of those with the value of the default too; empty in Python."""
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
-    `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
-    filled), `unseen_words` (invented names); `word_sense` (places of a word); `sts` (sentence pairs, with data_dir=);
-    of the model alone: `parameters`, `embeddings` (embeddings.groups=), `vocabulary` (vocabulary.other=);
+    `masked_tokens` (masked language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
@@ -112,15 +100,6 @@ class ZeroShotEvaluation(SampleSettings):
     causal, causal-pmi, causal-knn, t5, majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid,
     oracle-blocks, mlm, mlm-n, causal, causal-bm25, t5, majority, random. Empty: all that the settings serve, but for
     mlm-n and oracle-blocks, which are told more than the others."""
-    breakdown: list[Breakdown] = field(default_factory=list)
-    """Exact match of open tasks also by answer_tokens, answer_count, subject_count, popularity or trained_count:
-    tokens of the shortest answer; how often an answer, or the subject, stands in the index's corpus; quarters of the
-    column data.columns.popularity; how often an answer stands in trained_on=."""
-    trained_on: list[PathText] = field(default_factory=list)
-    """Files of the text that the encoder was trained on, for breakdown=[trained_count]."""
-    corpus_shares: list[float] = field(default_factory=list)
-    """Such as [0.05,0.25,1.0]: the tasks are also asked of nested parts of the index, each with that share of its
-    documents, drawn three times."""
     data_dir: PathText = ""
     """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
     folder of the sentence pairs."""
@@ -222,67 +201,6 @@ class DenoisingTaskSettings(HeldOutSettings):
     """Blocks from the beginning of each article; at least 2."""
 
 
-class ArticleQuestionSettings(Settings):
-    """Task `article_questions`: how questions are made of held-out articles."""
-
-    question_count: PositiveInt = 2000
-    """Questions at most, taken in turn from all articles."""
-    filled_questions: PositiveInt = 1000
-    """Questions, the first of them, that are filled too, which takes most of the time; blocks are ranked for all."""
-    questions_per_article: PositiveInt = 2
-    """Questions of an article at most."""
-    passage_words: Annotated[int, Field(ge=10)] = 90
-    """Words of a passage at most, but for a sentence that is longer."""
-    seed: NonNegativeInt = 0
-    """Seed of the choice among the sentences of an article."""
-    retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.hybrid, Retrieval.dense])
-    """How the questions are answered, one after the other; fill.retrieval= is not read."""
-
-
-class UnseenWordsSettings(Settings):
-    """Task `unseen_words`: which names of the corpus are replaced by invented ones."""
-
-    sentences: PositiveInt = 300
-    """Sentences at most, each with a name of its own."""
-    others_per_document: NonNegativeInt = 20
-    """Passages of other documents that stand in the index beside each passage with a name, as far as there are any."""
-    most_documents: Annotated[int, Field(ge=2)] = 8
-    """A name that stands in more documents is not asked for; at least 2."""
-    passage_words: Annotated[int, Field(ge=10)] = 90
-    """Words of a passage at most, but for a sentence that is longer; a document is one passage in the index."""
-    trained_on: list[PathText] = field(default_factory=list)
-    """Files of the text that the encoder was trained on, read as corpus.files are: no word of it is invented."""
-    retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.dense, Retrieval.bm25, Retrieval.hybrid])
-    """How the sentences are answered, one after the other; fill.retrieval= is not read."""
-
-
-RATED_WORDS = (
-    "cheap sick cold sharp predictable unreal short simple loud dark light hot cool wicked slow quick thin plain funny "
-    "sweet"
-)
-"""Words that praise in one review and blame in another."""
-
-
-class WordSenseSettings(Settings):
-    """Task `word_sense`: pairs of places of a word, and places of words under low and high ratings."""
-
-    pairs: PathText = ""
-    """Folder of WiC or of SuperGLUE's WiC, or a .jsonl file; empty: without index= the shipped pairs of twenty English
-    words."""
-    encoders: list[PathText] = field(default_factory=list)
-    """Further encoders that rank the same pairs, such as the one that training started from."""
-    layers: bool = False
-    """Whether the pairs are ranked by the states behind every layer too."""
-    words: list[str] = field(default_factory=RATED_WORDS.split)
-    """With index=, the words whose places are compared."""
-    low: str = "rating<=2"
-    """Condition on the kept fields of documents with a low rating."""
-    high: str = "rating>=4"
-    """Condition on those with a high rating."""
-    places: Annotated[int, Field(ge=5)] = 200
-    """Places of a word under each rating at most, drawn by seed=."""
-
-
 class GeometryPairs(Enum):
     """Which pairs of STS-B are measured."""
 
@@ -332,27 +250,6 @@ class StsSettings(Settings):
     """How the vectors lie in space."""
 
 
-class ParametersSettings(Settings):
-    """Task `parameters`: what the weights of encoder= are compared with."""
-
-    before: PathText = ""
-    """Folder or name of the encoder that it was made of; empty: it stands beside a newly made one alone."""
-
-
-class EmbeddingsSettings(Settings):
-    """Task `embeddings`: which word vectors belong together."""
-
-    groups: PathText = ""
-    """JSON file with the group of each token, {token: group}, such as OUT/groups.json of npmlm generate."""
-
-
-class VocabularySettings(Settings):
-    """Task `vocabulary`: what the vocabulary of encoder= is compared with."""
-
-    other: PathText = ""
-    """Folder or name of another encoder, or of a tokenizer."""
-
-
 class EvaluationSettings(ZeroShotEvaluation):
     """One evaluation."""
 
@@ -361,8 +258,7 @@ class EvaluationSettings(ZeroShotEvaluation):
     overwrite: bool = False
     """Whether results of another task, or of other settings, are replaced in `out`."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """Documents for the tasks in_batch, masked_tokens, denoising and article_questions, held-out ones, and for
-    unseen_words."""
+    """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
     demo: DemoSettings = field(default_factory=DemoSettings)
     """Task demo."""
     in_batch: InBatchSettings = field(default_factory=InBatchSettings)
@@ -371,20 +267,8 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task masked_tokens."""
     denoising: DenoisingTaskSettings = field(default_factory=DenoisingTaskSettings)
     """Task denoising."""
-    article_questions: ArticleQuestionSettings = field(default_factory=ArticleQuestionSettings)
-    """Task article_questions."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
-    word_sense: WordSenseSettings = field(default_factory=WordSenseSettings)
-    """Task word_sense."""
-    unseen_words: UnseenWordsSettings = field(default_factory=UnseenWordsSettings)
-    """Task unseen_words."""
-    parameters: ParametersSettings = field(default_factory=ParametersSettings)
-    """Task parameters."""
-    embeddings: EmbeddingsSettings = field(default_factory=EmbeddingsSettings)
-    """Task embeddings."""
-    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
-    """Task vocabulary."""
 
     def check(self) -> None:
         """Refuse two numbers of articles."""

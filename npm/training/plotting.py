@@ -1,4 +1,4 @@
-"""Curves of several training runs in one picture, a panel for each term."""
+"""Curves of several training runs in one figure, a panel per term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.figures import (
     NumberTable,
-    Picture,
+    Plot,
     colour,
     count_ticks,
     folder_names,
@@ -70,7 +70,7 @@ class Curve:
     smoothed: bool  # a training curve; else it was measured now and then
 
 
-def curves_picture(runs: Sequence[Path], settings: CurveSettings) -> Picture:
+def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
     """The curves of `runs`, with where each begins, ends, and is lowest and highest.
 
     Raises SettingError without runs, or where no term is to be drawn; ArtifactError for a folder
@@ -87,10 +87,10 @@ def curves_picture(runs: Sequence[Path], settings: CurveSettings) -> Picture:
         for run, name, curve in drawn
     ]
     title = f"curves; of training, means of up to {settings.smoothed_points} lines"
-    return Picture(
+    return Plot(
         figure=draw_curves(curves, terms, axis=settings.x),
         tables=(NumberTable(title, header, rows),),
-        record={"picture": "curves", "x": axis, "curves": record},
+        record={"x": axis, "curves": record},
     )
 
 

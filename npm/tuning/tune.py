@@ -17,7 +17,6 @@ from index.partitioned import parts_of
 from index.search import FaissSearcher
 from npm.core.artifact import folder_lock, read_manifest, refuse_changed
 from npm.core.errors import ArtifactError, QueryError, SettingError
-from npm.core.figures import can_draw, save_figure
 from npm.core.files import check_writable, digest_of, json_bytes, read_object, replace_file
 from npm.core.types import MASK_TEXT, Progress, silent
 from npm.corpus.markup import visible
@@ -39,7 +38,6 @@ from npm.tuning.measures import (
     search_choices,
     widest_first,
 )
-from npm.tuning.pareto import JSON_NAME, TuneMeasurements, draw_tunes, pareto_front
 from npm.tuning.settings import TuneSettings
 
 if TYPE_CHECKING:
@@ -48,8 +46,7 @@ if TYPE_CHECKING:
 
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
 MAX_MASKED_TOKENS = 4
-PLOT_NAME = "tune.png"
-NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install matplotlib)"
+JSON_NAME = "tune.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,11 @@ class TuneResult:
     @property
     def front(self) -> tuple[Measured, ...]:
         """Those that no other one beats in both p50 latency and agreement, fastest first."""
-        return tuple(pareto_front(self.measured, lambda each: each.p50_ms, lambda each: each.agreement))
+        best: list[Measured] = []
+        for each in sorted(self.measured, key=lambda each: (each.p50_ms, -each.agreement)):
+            if not best or each.agreement > best[-1].agreement:
+                best.append(each)
+        return tuple(best)
 
 
 def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Progress = silent) -> TuneResult:
@@ -129,8 +130,9 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
         written_generation=write_searching(generation, chosen.choice) if settings.write else None,
         notes=tuple(notes),
     )
-    note = write_report(result, settings.out) if settings.out else None
-    return result if note is None else replace(result, notes=(*result.notes, note))
+    if settings.out:
+        write_report(result, settings.out)
+    return result
 
 
 def choose(measured: Sequence[Measured], *, recall_goal: float, agreement_goal: float) -> tuple[Measured, bool]:
@@ -313,8 +315,7 @@ def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
     if place in (folder.resolve(), *folder.resolve().parents):
         raise SettingError(f"out must be outside of the index, got {settings.out}")
     fix = "choose another folder with out=DIR, or give overwrite=true to replace them"
-    found = [folder / name for name in (JSON_NAME, PLOT_NAME) if (folder / name).exists()]
-    if found and not settings.overwrite:
+    if (folder / JSON_NAME).exists() and not settings.overwrite:
         before = read_object(folder / JSON_NAME, fix=fix).get("request")
         problem = f"{folder} holds measurements of something else, or with other settings"
         recorded = before if isinstance(before, dict) else {}
@@ -322,19 +323,10 @@ def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
     check_writable(folder)
 
 
-def write_report(result: TuneResult, out: str | Path) -> str | None:
-    """Write the report to the folder `out`, over an earlier one; returns what the user should know.
-
-    Raises StorageError if the system refuses.
-    """
+def write_report(result: TuneResult, out: str | Path) -> None:
+    """Write the report to the folder `out`, over an earlier one. Raises StorageError if the system refuses."""
     file = Path(out) / JSON_NAME
-    record = tune_record(result)
-    replace_file(file, json_bytes(record))
-    if not can_draw():
-        return NO_PLOT
-    measurements = TuneMeasurements.of_record(record, file=file)
-    save_figure(draw_tunes({"": measurements}), file.with_name(PLOT_NAME))
-    return None
+    replace_file(file, json_bytes(tune_record(result)))
 
 
 def tune_record(result: TuneResult) -> dict[str, Any]:

@@ -67,15 +67,6 @@ def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> 
     assert (tmp_path / "out" / "metrics.json").is_file()
 
 
-@pytest.mark.parametrize("task", ["article_questions", "unseen_words"])
-def test_what_a_task_with_an_index_of_its_own_cannot_use_is_refused(task: str, npmlm: CommandLine) -> None:
-    asked = ["evaluate", f"task={task}", "corpus.files=[no-file.jsonl]", "out=out"]
-    npmlm(*asked, "fill.retrieval=dense").refused("no use for fill.retrieval", f"{task}.retrievals=[…]")
-    npmlm(*asked, "fill.documents=[a]", "zero_shot.mlm.index=x").refused(
-        "no use for fill.documents, zero_shot.mlm.index"
-    )
-
-
 @pytest.mark.parametrize(
     ("setting", "parts"),
     [

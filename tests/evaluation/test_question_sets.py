@@ -9,12 +9,23 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from npm.cli.main import main
+from npm.core.errors import CorpusError
 from npm.core.types import MASK_TEXT, Document
+from npm.evaluation.tasks.data import read_task
+from npm.evaluation.tasks.task import Split
+from npm.evaluation.tasks.task_file import load_task
 from scripts.make_article_questions import PHRASES, content_words, make_task, passages_of
 from scripts.make_article_questions import main as make_article_questions
+from scripts.make_held_out_questions import Article, Question, compatible, phrases_of
+from scripts.make_held_out_questions import make_task as make_held_out_task
+from scripts.make_synthetic_time import DATES, KINDS
+from scripts.make_synthetic_time import main as make_synthetic_time
+from scripts.make_unseen_words import SCRIPTS, invented_names, names_in
+from scripts.make_unseen_words import main as make_unseen_words
 from scripts.question_table import main as question_table
 
 DOMAINS = Path(__file__).parents[1] / "domains"
@@ -121,7 +132,115 @@ def test_a_made_task_is_asked_and_told_by_style_and_kind(tmp_path: Path, capsys:
     capsys.readouterr()
     question_table([str(task / "questions.jsonl"), str(out)])
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
-    counts = {name: int(count) for name, count, *_ in cells}
+    counts = {name.partition(": ")[2]: int(count) for name, count, *_ in cells}
     asked = rows_of(task / "questions.jsonl")
     assert counts["all"] == counts["copy"] + counts["paraphrase"] == len(asked)
     assert counts["date, copy"] == sum(row["kind"] == "date" and row["style"] == "copy" for row in asked)
+
+
+def candidates(text: str, *, common: frozenset[str] = frozenset()) -> list[Question]:
+    return list(Article(Document("vienna", "Vienna", text)).candidates(common))
+
+
+OTTOMAN = "The city of Vienna was besieged by a large army of the Ottoman Empire in the autumn of 1529."
+AGAIN = "{} of Vienna by an army of the Ottoman Empire was broken by King Sobieski of Poland."
+
+
+def test_a_held_out_question_shares_four_words_with_another_passage_and_not_all() -> None:
+    text = "\nHistory.\n".join([FIRST, OTTOMAN, AGAIN])
+    assert candidates(text.format("A second siege")) == []  # Vienna and army alone
+    found = candidates(text.format("The city was besieged again: a second siege"))
+    assert [(each.kind, each.answer, each.source, each.right) for each in found] == [
+        ("name", "Ottoman Empire", 1, 2),
+        ("term", "besieged", 1, 2),
+        ("name", "Ottoman Empire", 2, 1),
+        ("term", "besieged", 2, 1),
+    ]
+    assert found[0].text == OTTOMAN.replace("Ottoman Empire", MASK_TEXT)
+    assert candidates("\nHistory.\n".join([FIRST, OTTOMAN, OTTOMAN])) == []
+
+
+def test_titles_months_common_words_and_first_words_are_not_masked() -> None:
+    sentence = "Sobieski came to Vienna in September 1683 with Hungarian horsemen from Poland."
+    found = phrases_of(sentence, frozenset({"vienna"}), frozenset({"horsemen"}))
+    assert [phrase for _, phrase, _ in found] == ["Hungarian", "Poland", "1683"]
+
+
+def test_no_held_out_question_is_taken_from_the_right_passage_of_another() -> None:
+    first = Question("name", "a <mask>", "A", source=1, right=2)
+    clashing = [("B", 2, 3), ("B", 3, 1), ("B", 1, 3), ("A", 3, 2)]
+    fitting = Question("name", "a <mask>", "B", source=3, right=2)
+    others = [Question("name", "a <mask>", answer, *places) for answer, *places in clashing]
+    assert compatible([first, *others, fitting], 9) == [first, fitting]
+    assert compatible([first, *others, fitting], 1) == [first]
+
+
+def towns(count: int) -> list[Document]:
+    """Articles about towns, each with one question at least."""
+    made = []
+    for letter in map(chr, range(65, 65 + count)):
+        town, king = f"Town{letter}ville", f"King{letter}bert"
+        text = (
+            f"{town} is an old town of the northern province beside a wide river.\nHistory.\n"
+            f"The old walls of {town} were built of grey stone by order of {king} in a long war.\nTrade.\n"
+            f"In {town} a wide market was opened beside the grey stone walls that {king} had built in the war."
+        )
+        made.append(Document(town, town, text))
+    return made
+
+
+def test_the_corpus_of_held_out_questions_has_the_right_passages_and_not_the_questions() -> None:
+    questions, corpus = make_held_out_task(towns(4), 100, 0)
+    ids = {row["id"] for row in corpus}
+    for row in questions:
+        article = row["source"].partition("#")[0]
+        assert {row["document"], f"{article}#0"} <= ids and row["source"] not in ids
+    assert questions and make_held_out_task(towns(4), 100, 0) == (questions, corpus)
+    assert make_held_out_task(towns(4), 2, 0)[0] == questions[:2]
+
+
+def test_invented_names_are_new_in_every_spelling() -> None:
+    assert sorted(names_in("in New York City")) == ["City", "New", "New York", "New York City", "York", "York City"]
+    rng = np.random.default_rng(0)
+    known = {"anna", *(word.translate(SCRIPTS["greek"]) for word in ("annar", "annan"))}
+    words = invented_names(["Anna", "Annabel", "Annarosa", "Hanna", "Susanna"], known, rng)
+    found = [next(words) for _ in range(5)]
+    assert len(set(found)) == 5 and not {"anna", "annar", "annan"} & {*found}
+    assert all(5 <= len(word) <= 10 and {*word} <= {*"annabelhrosu"} for word in found)
+    with pytest.raises(CorpusError, match="no new name"):
+        next(invented_names(["Abc"], set(), rng))
+
+
+def test_a_name_is_replaced_wherever_its_documents_have_it(tmp_path: Path) -> None:
+    mill = "The old mill of the {} valley was built by Marlowe near a river."
+    rows = [{"id": n, "title": f"Town {n}", "text": mill.format(n)} for n in ("north", "south")]
+    sea = {"title": "Susanna", "text": "Ships of Marianne, Annabella and Gustavson sail over Atlantic waters."}
+    rows += [sea | {"id": str(number)} for number in range(9)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    make_unseen_words(str(tmp_path / "out"), str(corpus), "5")
+    asked = {v: rows_of(tmp_path / f"out/{v}-questions.jsonl") for v in ("original", "latin", "cyrillic")}
+    assert asked["original"][0]["answers"] == ["Marlowe"]
+    for variant, (question, *_) in asked.items():
+        (name,) = question["answers"]
+        passages = rows_of(tmp_path / f"out/{variant}.jsonl")[:2]
+        assert question["text"] == asked["original"][0]["text"] and MASK_TEXT in question["text"]
+        assert all(name in row["text"] for row in passages)
+        assert question["source"] in {row["source"] for row in passages}
+        assert ("Marlowe" in passages[0]["text"]) == (variant == "original")
+    assert rows_of(tmp_path / "out/other.jsonl")[0]["source"] == "other"
+    assert load_task(str(tmp_path / "out/latin.yaml"), folder=tmp_path).where == ("source!={source}",)
+
+
+def test_half_of_the_synthetic_facts_change_and_the_task_asks_them(tmp_path: Path) -> None:
+    make_synthetic_time(str(tmp_path), "24")
+    before, after = (rows_of(tmp_path / f"{date}.jsonl") for date in DATES)
+    changed = [a["text"] != b["text"] for a, b in zip(before, after, strict=True)]
+    assert [row["id"] for row in before] == [row["id"] for row in after] and sum(changed) == 12
+    assert all(sum(changed[kind :: len(KINDS)]) == 3 for kind in range(len(KINDS)))
+    assert len(rows_of(tmp_path / "both.jsonl")) == 48 and rows_of(tmp_path / "both.jsonl")[0]["id"] == "fact-0@2019"
+    task = load_task(str(tmp_path / "task.yaml"), folder=tmp_path)
+    found = read_task(task, None, split=Split.test, limit=None, seed=0, encoder=None).examples
+    assert len(found) == 24 and sum("changed" in each.subsets for each in found) == 12
+    with pytest.raises(ValueError, match="multiple of 8"):
+        make_synthetic_time(str(tmp_path), "12")

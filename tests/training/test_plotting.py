@@ -14,8 +14,8 @@ from npm.training.plotting import (
     CurveSettings,
     PlotAxis,
     chosen_terms,
-    curves_picture,
     draw_curves,
+    draw_runs,
     read_curves,
     trailing_mean,
 )
@@ -120,7 +120,7 @@ def test_terms_are_drawn_where_a_run_has_them_and_counters_by_name(first: Path, 
 
 
 def test_the_numbers_of_the_picture_are_those_of_its_curves(first: Path, second: Path) -> None:
-    picture = curves_picture([first, second], CurveSettings(smoothed_points=2))
+    picture = draw_runs([first, second], CurveSettings(smoothed_points=2))
     (table,) = picture.tables
     assert table.header == ("curve", "points", "tokens", "first", "last", "lowest", "highest")
     assert table.rows == (
@@ -141,7 +141,7 @@ def test_a_number_that_is_not_finite_is_null_in_the_record(tmp_path: Path) -> No
     run = run_with(tmp_path / "run", [{"step": step, "tokens": step, "masked": 1.0} for step in (1, 2)])
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "tokens": 3, "masked": NaN}\n')
-    picture = curves_picture([run], CurveSettings(smoothed_points=1))
+    picture = draw_runs([run], CurveSettings(smoothed_points=1))
     assert picture.record["curves"][0]["y"] == [1.0, 1.0, None]
     assert picture.tables[0].rows[0][-2:] == ("1", "1")
 
@@ -156,25 +156,25 @@ def test_a_damaged_line_is_named(first: Path) -> None:
     with (first / "metrics.jsonl").open("a") as file:
         file.write("{broken\n")
     with pytest.raises(ArtifactError, match=r"metrics.jsonl:6"):
-        curves_picture([first], CurveSettings())
+        draw_runs([first], CurveSettings())
 
 
 def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "nowhere"):
         with pytest.raises(ArtifactError, match=folder):
-            curves_picture([first, tmp_path / folder], CurveSettings())
+            draw_runs([first, tmp_path / folder], CurveSettings())
 
 
 def test_runs_without_a_common_term_are_refused(first: Path, tmp_path: Path) -> None:
     other = run_with(tmp_path / "other", [{"step": 1, "tokens": 5, **TRAINING, "sentence": 1.0}])
     with pytest.raises(SettingError, match="other: sentence"):
-        curves_picture([first, other], CurveSettings())
-    curves_picture([first, other], CurveSettings(terms=["masked", "sentence"]))
+        draw_runs([first, other], CurveSettings())
+    draw_runs([first, other], CurveSettings(terms=["masked", "sentence"]))
 
 
 def test_a_term_of_no_run_is_refused(first: Path) -> None:
     with pytest.raises(SettingError, match="maskd"):
-        curves_picture([first], CurveSettings(terms=["maskd"]))
+        draw_runs([first], CurveSettings(terms=["maskd"]))
     with pytest.raises(SettingError, match="smoothed_points"):
         CurveSettings(smoothed_points=0)

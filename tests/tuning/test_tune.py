@@ -24,7 +24,7 @@ from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.measures import TIE, Measured, SearchChoice
 from npm.tuning.settings import TuneSettings
-from npm.tuning.tune import TuneResult, choose, draw_questions, tune_index, write_report, write_searching
+from npm.tuning.tune import TuneResult, choose, draw_questions, tune_index, write_searching
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
@@ -242,27 +242,7 @@ def test_a_report_holds_every_measure_and_no_place_of_this_machine(
     assert record["written_generation"] is None
     assert record["index"]["hot_bytes_per_vector"] > 32
     assert str(tmp_path) not in text
-    assert {path.name for path in out.iterdir()} <= {"tune.json", "tune.png"}
-
-
-def test_without_matplotlib_a_note_says_what_to_install(
-    tuned: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from npm.tuning import tune
-
-    monkeypatch.setattr(tune, "can_draw", lambda: False)
-    note = tune.write_report(tuned, tmp_path)
-    assert note is not None and "pip install matplotlib" in note
-    assert [path.name for path in tmp_path.iterdir()] == ["tune.json"]
-
-
-def test_the_report_has_a_picture_that_another_tune_of_the_same_replaces(tuned: TuneResult, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert write_report(tuned, tmp_path) is None
-    data = (tmp_path / "tune.png").read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert write_report(tuned, tmp_path) is None
-    assert (tmp_path / "tune.png").read_bytes() == data
+    assert [path.name for path in out.iterdir()] == ["tune.json"]
 
 
 def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything_is_measured(

@@ -97,9 +97,8 @@ class RowReader:
         conditions = filled_conditions(
             self.conditions, lambda field: _cell(row, task.data.columns.get(field, field), where), where=where
         )
-        popularity = _number_aside(task, row, "popularity", where)
         example = Example(
-            name, text, label, answers, group, subject, popularity, subsets=self._subsets(row, where), where=conditions
+            name, text, label, answers, group, subject, subsets=self._subsets(row, where), where=conditions
         )
         return Asked(replace(example, old_answers=old_answers), values, where)
 
@@ -192,15 +191,6 @@ def _aside(task: Task, row: Row, name: str, where: str) -> str:
     text = _text(task, row, name, where)
     _check_whole(task.data.columns[name], text, where)
     return text
-
-
-def _number_aside(task: Task, row: Row, name: str, where: str) -> float | None:
-    """A column of numbers beside the prompt; None where the task names none."""
-    text = _aside(task, row, name, where)
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise _wrong_cell(task.data.columns[name], "a number", text, where) from None
 
 
 def _check_whole(column: str, text: str, where: str) -> None:

@@ -31,8 +31,6 @@ class Example:
     """What the example belongs to, such as a relation or a language; "" where the task names no such column."""
     subject: str = ""
     """Open tasks: the entity that is asked about; "" where the task names no such column."""
-    popularity: float | None = None
-    """Open tasks: how often the subject is looked up, or the like; None where the task names no such column."""
     cut: bool = False
     """Whether the text was longer than the encoder takes and the task allowed to cut it."""
     blank: bool = False
@@ -229,7 +227,7 @@ class TaskData:
     dates: tuple[int | str, ...] = ()
     """Reader templama: the two dates that are compared, the earlier first."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`, `popularity`) → column of it."""
+    """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`) → column of it."""
     detokenise: bool = False
     """Whether the fields are in Treebank tokens, which are joined again: `it 's` becomes `it's`."""
     development: Development = Development.none

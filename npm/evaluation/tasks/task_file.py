@@ -54,9 +54,7 @@ def check_task(task: Task, where: str) -> None:
     if not template.fields:
         raise TemplateError(f"{where}: template has no field of an example, such as {{text}}: {task.template!r}")
     gold = "label" if task.suite is Suite.closed else ANSWERS
-    named = sorted(
-        {*template.fields, gold, "group", "subject", "popularity", *((OLD_ANSWERS,) if gold == ANSWERS else ())}
-    )
+    named = sorted({*template.fields, gold, "group", "subject", *((OLD_ANSWERS,) if gold == ANSWERS else ())})
     for name in task.data.columns:
         if name not in named:
             raise TaskFileError(f"{where}: unknown data.columns.{name}: {near(name, named)}")

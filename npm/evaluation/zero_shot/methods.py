@@ -114,14 +114,6 @@ class Methods:
         self._writers: dict[str, DecoderWriter | SentinelWriter] = {}
         self._verbalizers: dict[tuple[str, str, bool], Verbalizer] = {}
 
-    def over(self, part: Callable[[PhraseIndex], PhraseIndex]) -> Methods:
-        """The same over a part of each index that was opened so far."""
-        other = Methods(self._settings)
-        other._indexes = {place: (part(index), encoder) for place, (index, encoder) in self._indexes.items()}
-        other._language_model, other._word_logs = self._language_model, self._word_logs
-        other._writers = self._writers
-        return other
-
     def names(self, task: Task) -> list[str]:
         """The methods for `task`: those asked for, or all that the settings serve.
 
@@ -230,13 +222,6 @@ class Methods:
                 self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
 
-    def locate_models(self) -> None:
-        """Raise EncoderError for a language model or writer that is not there; none is loaded."""
-        for setting in ("mlm.encoder", "causal.model", "t5.model"):
-            if name := attrgetter(setting)(self._settings.zero_shot):
-                with loading(f"zero_shot.{setting}"):
-                    locate_encoder(name)
-
     def writer(self, name: str) -> DecoderWriter | SentinelWriter:
         """The model that the method `name` writes with, loaded once. Raises EncoderError if it cannot serve."""
         kind = "t5" if name == "t5" else "causal"
@@ -302,10 +287,6 @@ class Methods:
         """The methods that would answer `task` if index= were given."""
         known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
         return [name for name in known if self._lacking(name, task) == "index="]
-
-    def reads_index(self, name: str, task: Task) -> bool:
-        """Whether what a method answers depends on an index."""
-        return name in READS_ITS_INDEX or "index" in self._needs(name, task)
 
     def _needs(self, name: str, task: Task) -> list[str]:
         """The settings that a method cannot do without."""

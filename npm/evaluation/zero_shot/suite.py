@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING, Any
 from npm.core.errors import SettingError
 from npm.core.settings import as_json
 from npm.core.types import Progress
-from npm.evaluation.analyses.breakdown import breakdown_panels, check_breakdown
-from npm.evaluation.analyses.corpus_shares import (
-    ShareResult,
-    check_parts,
-    check_shares,
-    evaluate_shares,
-    share_notes,
-    share_panels,
-)
-from npm.evaluation.analyses.panels import KEY, Panel, panels_markdown, show_panels
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
@@ -34,13 +24,11 @@ from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, ove
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
 from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
 from npm.models.encoder import Encoder
-from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from npm.evaluation.tasks.task import Example
-    from npm.indexing.phrase_index import PhraseIndex
 
 
 EXAMPLES_PER_TASK = 3000
@@ -57,9 +45,6 @@ class SuiteResult:
     sources: dict[str, Any]
     """By task: SHA-256 of its file, and which index and encoders are asked."""
     remarks: tuple[str, ...] = ()
-    panels: tuple[Panel, ...] = ()
-    """Of breakdowns and of shares of the corpus."""
-    shares: tuple[ShareResult, ...] = ()
 
     def tables(self) -> list[SuiteTable]:
         """Accuracy of closed tasks; exact match of open ones, on all examples and on the covered ones."""
@@ -84,7 +69,7 @@ class SuiteResult:
 
     def notes(self) -> list[str]:
         """What a reader of the tables should know."""
-        return [*self.remarks, *(note for result in self.results for note in result.notes()), *share_notes(self.panels)]
+        return [*self.remarks, *(note for result in self.results for note in result.notes())]
 
     def write(self, out: str | Path) -> None:
         """Write predictions.jsonl, metrics.json and results.md to the folder `out`; see `write_results`."""
@@ -92,15 +77,12 @@ class SuiteResult:
             "settings": self.settings,
             "tasks": {result.task.name: result.metrics() for result in self.results},
         }
-        metrics |= {KEY: [asdict(panel) for panel in self.panels]} if self.panels else {}
-        metrics |= {"corpus_shares": [each.record() for each in self.shares]} if self.shares else {}
-        report = suite_markdown(self.tables(), self.notes())
         write_results(
             out,
             record=suite_record(self.settings, self.sources),
             predictions=(record for result in self.results for record in result.records()),
             metrics=metrics,
-            report=f"{report}\n{panels_markdown(self.panels)}\n" if self.panels else report,
+            report=suite_markdown(self.tables(), self.notes()),
         )
 
     def show(self, console: Console) -> None:
@@ -108,7 +90,6 @@ class SuiteResult:
         for table in self.tables():
             for number, (header, rows) in enumerate(fitting_rows(table, console.width)):
                 console.print(terminal_table(header, rows, title=None if number else table.title))
-        show_panels(self.panels, console)
         for note in self.notes():
             console.print(f"note: {note}", markup=False)
 
@@ -134,29 +115,16 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[st
     return tasks
 
 
-def _methods(
-    settings: ZeroShotEvaluation, tasks: Sequence[Task]
-) -> tuple[Methods, dict[str, list[str]], dict[str, list[str]]]:
-    """The methods, and by task the names of all of them and of those that read an index; raises UserError."""
-    check_breakdown(settings, tasks)
+def _methods(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> tuple[Methods, dict[str, list[str]]]:
+    """The methods, and their names by task; raises UserError."""
     methods = Methods(settings)
     names = {task.name: methods.names(task) for task in tasks}
     for task in tasks:
         if not names[task.name]:
             raise SettingError(f"task {task.name} has no method: give index=DIR, or choose another method")
-    reading = {task.name: [each for each in names[task.name] if methods.reads_index(each, task)] for task in tasks}
-    check_shares(settings.corpus_shares, reads_index=all(reading.values()))
     check_conditions(settings.fill.where, where="fill.where")
     _refuse_missing_data(settings, tasks)
-    return methods, names, reading
-
-
-def check_questions(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None:
-    """Raise UserError, as `evaluate_suite` would, for what can be known while there is no index yet."""
-    methods, *_ = _methods(settings, tasks)
-    methods.locate_models()
-    for task in tasks:
-        _read(settings, task, None)
+    return methods, names
 
 
 def evaluate_suite(
@@ -170,47 +138,19 @@ def evaluate_suite(
 
     All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
     """
-    methods, names, reading = _methods(settings, tasks)
+    methods, names = _methods(settings, tasks)
     recorded = as_record(settings, names)
     sources = {task.name: _sources(settings, methods, task) for task in tasks}
     check_record(suite_record(recorded, sources))
-    if settings.corpus_shares:
-        filters = [methods.fill_settings(task) if task.suite is Suite.open else FillSettings() for task in tasks]
-        read = [(methods.index(task)[0], fill) for task, fill in zip(tasks, filters, strict=True)]
-        check_parts(settings.corpus_shares, settings.seed, read)
     examples = {task.name: _with_helpful_names(settings, methods, _examples(settings, methods, task)) for task in tasks}
 
-    def ask(methods: Methods, names: Mapping[str, Sequence[str]]) -> list[TaskResult]:
-        made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
-        # a task's methods keep vectors of their words, and go with the task
-        return [
-            _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
-            for task in tasks
-        ]
-
-    def ask_part(part: Callable[[PhraseIndex], PhraseIndex]) -> list[TaskResult]:
-        return ask(methods.over(part), reading)
-
-    results = ask(methods, names)
-    panels = [
-        panel for task, result in zip(tasks, results, strict=True) for panel in _panels(settings, methods, task, result)
-    ]
-    shares: list[ShareResult] = []
-    if settings.corpus_shares:
-        indexes = [methods.index(task)[0] for task in tasks]
-        shares = evaluate_shares(settings.corpus_shares, settings, results, indexes, ask_part)
-        panels += share_panels(shares, settings)
-    remarks = tuple(_remarks(settings, methods, tasks))
-    return SuiteResult(tuple(results), recorded, sources, remarks, tuple(panels), tuple(shares))
-
-
-def _panels(settings: ZeroShotEvaluation, methods: Methods, task: Task, result: TaskResult) -> Iterator[Panel]:
-    """The breakdowns of the results of an open task."""
-    if settings.breakdown and isinstance(result, OpenTaskResult):
-        index = methods.index(task)[0] if settings.index else None
-        fill = methods.fill_settings(task)
-        encoder = _tokenizer_encoder(settings, methods, task)
-        yield from breakdown_panels(result, settings, index, encoder, where=fill.where, documents=fill.documents)
+    made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
+    # a task's methods keep vectors of their words, and go with the task
+    results = tuple(
+        _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
+        for task in tasks
+    )
+    return SuiteResult(results, recorded, sources, tuple(_remarks(settings, methods, tasks)))
 
 
 def _remarks(settings: ZeroShotEvaluation, methods: Methods, tasks: Sequence[Task]) -> Iterator[str]:
@@ -264,10 +204,6 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
     given |= {"closed": closed, "fill": asdict(settings.fill)}
-    # only where they were asked for: older results know nothing of them
-    given |= {"breakdown": settings.breakdown} if settings.breakdown else {}
-    given |= {"trained_on": [Path(file).name for file in settings.trained_on]} if settings.trained_on else {}
-    given |= {"corpus_shares": settings.corpus_shares} if settings.corpus_shares else {}
     given |= {"date": settings.zero_shot.date} if settings.zero_shot.date else {}
     if "causal-knn" in {name for asked in names.values() for name in asked}:
         causal = settings.zero_shot.causal

@@ -13,8 +13,6 @@ from npm.core.errors import CorpusError, SettingError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.evaluation.analyses.breakdown import breakdown_panels
-from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, filled_conditions
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
@@ -92,7 +90,7 @@ def test_each_example_is_answered_from_the_documents_that_meet_its_own_condition
     ("where", "documents"),
     [(["date<=2019"], None), ([], ["2022"]), (["date>=2019"], ["2022", "2019"]), (["date<=2019"], ["2022"])],
 )
-def test_coverage_and_breakdowns_count_in_the_documents_that_the_conditions_of_filling_leave(
+def test_coverage_counts_in_the_documents_that_the_conditions_of_filling_leave(
     dated: PhraseFiller, encoder: Encoder, where: list[str], documents: list[str] | None
 ) -> None:
     conditions = [("date=2019",), ("date=2022",)] * 2
@@ -117,11 +115,6 @@ def test_coverage_and_breakdowns_count_in_the_documents_that_the_conditions_of_f
     result = evaluate_open(task, examples, [right], tokenizer_encoder=encoder, index=dated.index, resamples=5, **given)
     assert [record["answer_held"] for record in result.records()] == held
     assert [record["subject_named"] for record in result.records()] == named
-    kinds = [Breakdown.answer_count, Breakdown.subject_count]
-    panels = breakdown_panels(result, ZeroShotEvaluation(breakdown=kinds), dated.index, encoder, **given)
-    for panel, stands in zip(panels, (held, named), strict=True):
-        bins = {point.name: point.count for point in panel.lines[0].points}
-        assert bins == {name: count for name, count in (("0", stands.count(False)), ("1", sum(stands))) if count}
 
 
 def test_the_report_says_what_the_documents_of_fill_where_hold(dated: PhraseFiller, tmp_path: Path) -> None:
@@ -129,7 +122,7 @@ def test_the_report_says_what_the_documents_of_fill_where_hold(dated: PhraseFill
     task = task_written(tmp_path, OPEN_SMALL)
     dated.encoder.save(tmp_path / "encoder")
     asked = ["evaluate", f"task={task}", f"index={dated.index.folder}", f"encoder={tmp_path / 'encoder'}"]
-    asked += ["method=[npm-bm25]", "resamples=5", "breakdown=[answer_count]"]
+    asked += ["method=[npm-bm25]", "resamples=5"]
     for name, more in {"all": [], "old": ["fill.where=[date<=2019]"], "new": ["fill.documents=[2022]"]}.items():
         assert main([*asked, *more, f"out={tmp_path / name}"]) == 0
         lines = (tmp_path / name / "predictions.jsonl").read_text("utf-8").splitlines()
@@ -137,10 +130,6 @@ def test_the_report_says_what_the_documents_of_fill_where_hold(dated: PhraseFill
         assert held == {"all": [True, True], "old": [True, False], "new": [False, True]}[name]
         report = (tmp_path / name / "results.md").read_text("utf-8")
         assert f"of 2 examples the corpus holds an answer of {sum(held)}." in report
-        metrics = json.loads((tmp_path / name / "metrics.json").read_text("utf-8"))
-        ((line,),) = (panel["lines"] for panel in metrics["panels"])
-        bins = {point["name"]: point["count"] for point in line["points"]}
-        assert bins == ({"0": 1, "1": 1} if more else {"1": 2})
 
 
 def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: OpenTaskResult) -> None:

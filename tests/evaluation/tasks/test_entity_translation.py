@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+import scripts.entity_translation
 from npm.core.errors import CorpusError
 from npm.core.types import Document
-from npm.evaluation.tasks.entity_translation import (
+from npm.evaluation.tasks.task_file import load_task
+from scripts.entity_translation import (
     LANGUAGES,
     WORDS_LOOKED_THROUGH,
     build_entity_translation,
+    main,
     named_in_other_languages,
-    write_entity_translation,
     write_name_passages,
 )
-from npm.evaluation.tasks.task_file import load_task
 from tests.evaluation.tasks.task_samples import SHIPPED, read_examples, written
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -66,10 +67,11 @@ def test_only_the_first_words_and_the_rest_of_the_line_are_looked_through() -> N
     assert len(set(LANGUAGES)) == 16
 
 
-def test_the_file_is_what_the_shipped_task_asks(tmp_path: Path) -> None:
+def test_the_file_is_what_the_shipped_task_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts.entity_translation.Encoder, "load", lambda *_, **__: tiny_encoder("roberta"))
     rows = [{"id": each.id, "title": each.title, "text": each.text} for each in documents()]
     corpus = written(tmp_path, rows, "corpus.jsonl")
-    write_entity_translation([str(corpus)], tmp_path / "open" / "entity-translation.jsonl", tiny_encoder("roberta"))
+    main(str(corpus), str(tmp_path / "open" / "entity-translation.jsonl"))
     task = load_task("entity_translation", folder=SHIPPED)
     assert task.fill == {"max_phrase_tokens": 20}
     found = read_examples(task, tmp_path)
@@ -77,12 +79,6 @@ def test_the_file_is_what_the_shipped_task_asks(tmp_path: Path) -> None:
         ("The Chinese translation of Beijing is: <mask>.", ("北京",), "Chinese"),
         ("The Russian translation of Beijing is: <mask>.", ("Пекин",), "Russian"),
     ]
-
-
-def test_a_corpus_without_such_names_is_refused(tmp_path: Path) -> None:
-    corpus = written(tmp_path, [{"id": "a", "title": "A", "text": "A (Thai: ก)."}], "corpus.jsonl")
-    with pytest.raises(CorpusError, match="unknown characters: 1"):
-        write_entity_translation([str(corpus)], tmp_path / "out.jsonl", tiny_encoder("bert"))
 
 
 def test_passages_of_a_list_of_names_are_apart_and_give_questions(tmp_path: Path) -> None:

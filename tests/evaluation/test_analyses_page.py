@@ -1,4 +1,4 @@
-"""docs/analyses.md and scripts/analyses.sh: every command composes, and every analysis has a section."""
+"""docs/analyses.md: every command composes, and every program is there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
-from npm.evaluation.settings import Breakdown
 from scripts.study import Study
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "analyses.md").read_text(encoding="utf-8")
 
 
@@ -27,7 +26,7 @@ def commands(program: str) -> list[list[str]]:
 def test_every_command_of_the_page_composes(words: list[str]) -> None:
     found = split_arguments(words[2:])
     assert compose_settings(words[1], found.settings)
-    assert found.texts == {"plot": ["senses"], "compare": ["runs/oracle"]}.get(words[1], [])
+    assert found.texts == {"compare": ["runs/oracle"]}.get(words[1], [])
 
 
 def test_programs_that_the_page_starts_are_there_and_its_studies_compose() -> None:
@@ -39,13 +38,3 @@ def test_programs_that_the_page_starts_are_there_and_its_studies_compose() -> No
             stage = study.measured(study.chosen[0], 0)["in_batch"]
             assert compose_settings(stage.command[0], stage.command[1:]).task == ["in_batch"]
     assert len(commands("python")) == 6
-
-
-def test_the_page_and_the_script_name_every_analysis() -> None:
-    for name in (*(each.value for each in Breakdown), "unseen_words", "word_sense", "corpus_shares", "bench_cost"):
-        assert f"{name}" in PAGE, name
-    script = (REPOSITORY / "scripts" / "analyses.sh").read_text(encoding="utf-8")
-    for name in ("breakdown=", "corpus_shares=", "task=unseen_words", "task=word_sense", "plot senses", "bench_cost"):
-        assert name in script, name
-    for picture in re.findall(r"\]\(([\w-]+\.png)\)", PAGE):
-        assert (REPOSITORY / "docs" / picture).is_file(), picture

@@ -1,12 +1,13 @@
-"""Facts that change between two dates, with invented names: passages of 2019 and of 2022, and questions about them.
+"""Facts that change between two dates: python scripts/make_synthetic_time.py OUT [FACTS [SEED]]
 
-Half of the facts change. The questions are phrased in other words than the passages, and lie in a folder of the form
-that TempLAMA is published in. All is a function of the seed and the number of facts.
+FACTS (200, a multiple of 8) facts with invented names, half of which change; the questions are worded differently from
+the passages. OUT gets 2019.jsonl and 2022.jsonl, the documents of each date under the same ids; both.jsonl, the same
+with the date in each id and as a field; and task.yaml with its questions in the form that TempLAMA is published in.
+scripts/temporal.sh asks them.
 """
 
-from __future__ import annotations
-
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -14,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from npm.core.files import replace_file
 
 DATES = ("2019", "2022")
 LEAST_FACTS = 8
@@ -67,7 +66,7 @@ KINDS = (
         "{} {}",
     ),
 )
-TASK = """# Facts with invented names that change between two dates; made by npm.evaluation.tasks.synthetic_time.
+TASK = """# Facts with invented names that change between two dates; made by scripts/make_synthetic_time.py.
 suite: open
 data:
   file: templama
@@ -79,31 +78,18 @@ subsets: {unchanged: unchanged, changed: changed}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SyntheticTime:
-    """Where everything lies."""
-
-    task: Path  # YAML; its data lies beside it
-    corpora: dict[str, Path]  # date → .jsonl of documents with that date
-
-
-def synthetic_files(folder: Path) -> SyntheticTime:
-    """Where the set lies in `folder`."""
-    return SyntheticTime(folder / "synthetic_time.yaml", {date: folder / f"{date}.jsonl" for date in DATES})
-
-
-def write_synthetic_time(folder: Path, *, facts: int = 200, seed: int = 0) -> SyntheticTime:
-    """Write corpora, questions and task to `folder`; `facts` is a multiple of 8, so that half of each kind change."""
-    if facts < LEAST_FACTS or facts % LEAST_FACTS:
-        raise ValueError(f"facts must be a multiple of {LEAST_FACTS}, not {facts}")
-    names = _invented_names(np.random.default_rng(seed))
+def make_facts(count: int, seed: int) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Documents by date, and a question per fact and date."""
+    if count < LEAST_FACTS or count % LEAST_FACTS:
+        raise ValueError(f"FACTS must be a multiple of {LEAST_FACTS}, got {count}")
+    names = invented_names(np.random.default_rng(seed))
 
     def named(pattern: str) -> str:
         return pattern.format(*islice(names, pattern.count("{}")))
 
     documents: dict[str, list[dict[str, Any]]] = {date: [] for date in DATES}
     questions: list[dict[str, Any]] = []
-    for number in range(facts):
+    for number in range(count):
         kind, changes = KINDS[number % len(KINDS)], number // len(KINDS) % 2 == 0
         subject, before, after = named(kind.subject), named(kind.answer), named(kind.answer)
         for date, answer in zip(DATES, (before, after if changes else before), strict=True):
@@ -118,16 +104,10 @@ def write_synthetic_time(folder: Path, *, facts: int = 200, seed: int = 0) -> Sy
                     "relation": kind.relation,
                 }
             )
-    made = synthetic_files(folder)
-    (folder / "templama").mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "templama" / "test.json", json_lines(questions))
-    for date, own in documents.items():
-        replace_file(made.corpora[date], json_lines(own))
-    replace_file(made.task, TASK.encode())
-    return made
+    return documents, questions
 
 
-def _invented_names(rng: np.random.Generator) -> Iterator[str]:
+def invented_names(rng: np.random.Generator) -> Iterator[str]:
     """Different words of three syllables; there are 343,000."""
     seen: set[str] = set()
     while True:
@@ -137,6 +117,22 @@ def _invented_names(rng: np.random.Generator) -> Iterator[str]:
             yield name
 
 
-def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """The bytes of a file with an object a line."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+def write_lines(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON object a line."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+
+
+def main(out: str, facts: str = "200", seed: str = "0") -> None:
+    """Write the corpora and the task."""
+    documents, questions = make_facts(int(facts), int(seed))
+    for date, rows in documents.items():
+        write_lines(Path(out, f"{date}.jsonl"), rows)
+    both = [row | {"id": f"{row['id']}@{date}"} for date, rows in documents.items() for row in rows]
+    write_lines(Path(out, "both.jsonl"), both)
+    write_lines(Path(out, "templama", "test.json"), questions)
+    Path(out, "task.yaml").write_text(TASK, "utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

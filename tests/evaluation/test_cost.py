@@ -16,9 +16,9 @@ from benchmarks.bench_cost import (
     PartClock,
     TimedSearch,
     cost_of,
+    draw_quality,
     main,
     measured,
-    quality_panel,
     read_quality,
 )
 from npm.core.errors import SettingError
@@ -149,10 +149,10 @@ def test_quality_stands_over_milliseconds(tmp_path: Path) -> None:
     write_results(tmp_path / "out", record={}, predictions=[], metrics=metrics)
     clock = PartClock(Hand())
     costs = [cost_of(lambda _: None, TEXTS, batch, clock, name, "cpu") for name in METHODS for batch in (1, 2)]
-    panel = quality_panel(costs, *read_quality({"results": f"{tmp_path / 'out'},trex"}))
-    (line,) = panel.lines
-    assert line.name == "npm-bm25, cpu"
-    assert (line.points[0].x, line.points[0].share.mean) == (pytest.approx(1000), 0.5)
+    axes = draw_quality(costs, *read_quality({"results": f"{tmp_path / 'out'},trex"}))
+    (line,) = axes.lines[:1]
+    assert axes.get_legend_handles_labels()[1] == ["npm-bm25, cpu"]
+    assert (line.get_xdata()[0], line.get_ydata()[0]) == (pytest.approx(1000), 0.5)
 
 
 @pytest.mark.parametrize("results", ["foo", "absent,trex", "out,nq", "out,trex"])

@@ -1,1 +1,0 @@
-"""The analyses of the paper: rare and unseen words, word sense, the size of the corpus."""
