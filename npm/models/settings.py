@@ -96,10 +96,12 @@ class FreshSettings(Settings):
         """Raise SettingError for incompatible sizes."""
         width, heads = self.dimensions, self.attention_heads
         if self.window_tokens % 2:
-            raise SettingError(f"window_tokens must be even, got {self.window_tokens}")
+            raise SettingError(f"start.fresh.window_tokens must be even, got {self.window_tokens}")
         if width % heads or (self.window_tokens and width // heads % 2):
-            multiple = f"{'an even multiple' if self.window_tokens else 'a multiple'} of attention_heads={heads}"
-            raise SettingError(f"dimensions must be {multiple}, got {width}: change one of the two")
+            multiple = (
+                f"{'an even multiple' if self.window_tokens else 'a multiple'} of start.fresh.attention_heads={heads}"
+            )
+            raise SettingError(f"start.fresh.dimensions must be {multiple}, got {width}: change one of the two")
 
 
 def check_leading_dimensions(dimensions: Sequence[int], *, where: str, most: int | None = None) -> None:

@@ -303,7 +303,7 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         ),
         (["evaluation.patience_evaluations=3"], ["evaluation.files"]),
         (["evaluation.files=[no.jsonl]"], ["no.jsonl"]),
-        (["objective.denoising_weight=1"], ["no head for the other objectives"]),
+        (["objective.denoising_weight=1"], ["objective.denoising_weight and objective.nonparametric_weight exclude"]),
         (
             ["objective.denoising_weight=1", "objective.nonparametric_weight=0", "masking.min_masked_fraction=0.05"],
             ["not an encoder-decoder"],
