@@ -91,7 +91,7 @@ def run_training(
             if rank() == 0:
                 announce(f"training {number_format(settings, trainer)}: {'; '.join(sources.notes)}")
             trainer.train(report_step if rank() == 0 else lambda _: None, most_minutes=most_minutes)
-        except UserError:
+        except (UserError, OSError):
             # a run that never began leaves nothing behind
             if rank() == 0 and not was_there and not RunFolder(folder).has_begun:
                 RunFolder(folder).discard()
