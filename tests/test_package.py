@@ -79,7 +79,7 @@ def shipped() -> dict[str, str]:
 def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == set(shipped())
-    assert {"npm/configs/train.yaml", "npm/assets/demo/questions.json", WEIGHTS} <= names
+    assert {"npm/configs/experiment/simcse_unsup.yaml", "npm/assets/demo/questions.json", WEIGHTS} <= names
     assert wheel.stat().st_size < MOST_WHEEL_BYTES
 
 
