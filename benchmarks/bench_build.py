@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 from npm.core.files import shown_bytes, stored_bytes
 from npm.core.memory import private_bytes
 from npm.indexing.generation import Generation
-from npm.indexing.sizes.inspection import footprint
+from npm.indexing.inspect import footprint
 
 STAGES = ("start", "blocks", "vectors", "lexicon", "quantiser", "codes", "lists")
 SAMPLE_SECONDS = 0.05
@@ -175,29 +176,26 @@ def print_builds(builds: list[Built]) -> None:
     for built in builds:
         note = "; went on with what was there" if built.went_on else ""
         print(f"\n{built.label}: {built.tier}{note}\n")
-        print("| stage | s | share | estimated s | peak private | estimated | left on disk | estimated |")
-        print("|---|---|---|---|---|---|---|---|")
-        left = stage_disk(built)
+        print("| stage | s | share | peak private | left on disk | estimated |\n|---|---|---|---|---|---|")
+        left = stage_disk(built.disk_bytes)
+        estimated = stage_disk((built.estimate or {}).get("disk", {}))
         for stage in STAGES:
-            seconds = memory = disk = ""
-            if built.estimate is not None and (estimated := built.estimate["stages"].get(stage)) is not None:
-                seconds = f"{estimated['seconds']:,.1f}"
-                memory, disk = shown_bytes(estimated["memory_bytes"]), shown_bytes(estimated["disk_bytes"])
             taken = built.seconds[stage]
-            print(
-                f"| {stage} | {taken:,.1f} | {taken / built.total_seconds:.1%} | {seconds} |"
-                f" {shown_bytes(built.peak_bytes[stage])} | {memory} | {shown_bytes(left[stage])} | {disk} |"
-            )
+            sizes_of_stage = map(shown_bytes, (built.peak_bytes[stage], left[stage], estimated[stage]))
+            print(f"| {stage} | {taken:,.1f} | {taken / built.total_seconds:.1%} | {' | '.join(sizes_of_stage)} |")
+        if (estimate := built.estimate) is not None:
+            memory = shown_bytes(estimate["build_bytes"])
+            print(f"\nestimated: {estimate['encoding_seconds']:,.0f} s of encoding, {memory} of memory")
         hot = ", ".join(f"{name} {count / built.rows:.2f}" for name, count in built.hot_bytes.items())
         print(f"\nhot bytes a vector: {hot}")
 
 
-def stage_disk(built: Built) -> dict[str, int]:
+def stage_disk(disk_bytes: Mapping[str, float]) -> dict[str, float]:
     """What each stage left, by the parts of the index."""
     parts = {"blocks": "corpus", "lists": "search"} | {
         name: name for name in ("vectors", "lexicon", "quantiser", "codes")
     }
-    return {stage: built.disk_bytes.get(parts.get(stage, ""), 0) for stage in STAGES}
+    return {stage: disk_bytes.get(parts.get(stage, ""), 0) for stage in STAGES}
 
 
 def print_growth(builds: list[Built]) -> None:
@@ -212,7 +210,7 @@ def print_growth(builds: list[Built]) -> None:
     times = BILLION / largest.tokens
     print(f"\na billion tokens, {times:.1f} times {largest.label}; training does not grow, all else does:\n")
     print("| stage | one job | 20 jobs | left on disk |\n|---|---|---|---|")
-    left = stage_disk(largest)
+    left = stage_disk(largest.disk_bytes)
     one_job = shared = 0.0
     for stage in STAGES[1:]:
         seconds = largest.seconds[stage] * (1 if stage == "quantiser" else times)

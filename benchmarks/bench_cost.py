@@ -46,9 +46,9 @@ from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
 from npm.evaluation.zero_shot.methods import loading
 from npm.indexing.build import build_index
+from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
-from npm.indexing.sizes.inspection import inspect_index
 from npm.models.encoder import Encoder, choose_device
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.models.names import locate_encoder

@@ -21,7 +21,7 @@ from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
-from npm.indexing.sizes.inspection import index_encoder, verify_index, verify_vectors
+from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 

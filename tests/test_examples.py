@@ -31,7 +31,7 @@ class Runs:
 
 
 ACCURACY, COMPARED, ESTIMATED = "Closed tasks: accuracy", "task       method", "what a build needs"
-INSPECTED, OUTAGE = "what is in the index", "The outage was caused by <mask>."
+INSPECTED, OUTAGE = "contents", "The outage was caused by <mask>."
 RUNS: dict[str, tuple[Runs, ...]] = {
     "README.md": (
         Runs(
@@ -74,10 +74,7 @@ SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
     "README.md": {
         "train": ("schedule.max_minutes=null", "schedule.max_steps=2", "groups.sequences_per_group=4"),
         "tune": ("queries=10",),
-        "estimate": ("sample_seconds=0.1",),
     },
-    "docs/large-corpora.md": {"estimate": ("tokens=1000000000", "sample_seconds=0.1")},
-    "docs/own-corpus.md": {"estimate": ("sample_seconds=0.1",)},
     "docs/plots.md": {"evaluate": ("limit=20",)},
     "docs/studies.md": {"train": ("schedule.max_epochs=1",)},
 }

@@ -148,14 +148,14 @@ class TuneCommand(TuneSettings, Command):
 
 
 class InspectCommand(IndexCommand):
-    """Show what is in an index, what made it, and how large each part is."""
+    """Show the contents of an index, how it was built, and the size of each part."""
 
     output: Output = Output.table
     """`table` for people, `json` for programs."""
 
 
 class EstimateCommand(EstimateSettings, Command):
-    """Estimate memory, disk and time of a build, stage by stage, from a sample measured on this machine."""
+    """Estimate disk, memory and encoding time of a build from a sample of the corpus."""
 
     output: Output = Output.table
     """`table` for people, `json` for programs."""

@@ -89,7 +89,7 @@ def run_verify(settings: VerifyCommand) -> int:
 def run_add(settings: AddCommand) -> int:
     """`npmlm add`."""
     from npm.indexing.changes import add_documents
-    from npm.indexing.sizes.inspection import index_encoder
+    from npm.indexing.verify import index_encoder
 
     encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
     with StageProgress() as progress:
@@ -159,7 +159,7 @@ def run_inspect(settings: InspectCommand) -> int:
     """`npmlm inspect`."""
     from npm.cli.commands import Output
     from npm.cli.tables import inspection_json, inspection_text
-    from npm.indexing.sizes.inspection import inspect_index
+    from npm.indexing.inspect import inspect_index
 
     inspection = inspect_index(Path(settings.index))
     sys.stdout.write(inspection_json(inspection) if settings.output is Output.json else inspection_text(inspection))
@@ -170,7 +170,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     """`npmlm estimate`."""
     from npm.cli.commands import Output
     from npm.cli.tables import estimate_text
-    from npm.indexing.sizes.estimate import estimate_build, summary, table_rows
+    from npm.indexing.estimate import estimate_build
     from npm.models.encoder import Encoder
 
     with StageProgress() as progress:
@@ -179,7 +179,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     if settings.output is Output.json:
         sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate), estimate.cluster))
+        sys.stdout.write(estimate_text(estimate))
     return 0
 
 

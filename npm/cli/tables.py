@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from npm.core.display import one_line
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from npm.core.figures import NumberTable
-    from npm.indexing.sizes.inspection import Footprint, Inspection
-    from npm.indexing.sizes.simulation import ClusterEstimate
+    from npm.indexing.estimate import Estimate
+    from npm.indexing.inspect import Footprint, Inspection
     from npm.tuning.measures import Measured
     from npm.tuning.tune import TuneResult
 
@@ -59,62 +61,79 @@ def generated_text(report: Mapping[str, Any]) -> str:
     return plain_table(["", ""], [list(fact) for fact in facts])
 
 
-def _rotation(facts: dict[str, Any] | None) -> str:
-    """How stored vectors were rotated."""
-    if facts is None:
-        return "none"
-    return f"{facts['method']} of {facts['sample_rows']:,} vectors; keeps {facts['kept_share']:.1%} of their squares"
-
-
 def inspection_text(inspection: Inspection) -> str:
-    """The report of `npmlm inspect`."""
+    """The report of `npmlm inspect`: contents, how the index was built, and bytes, in 80 columns."""
     counts, encoder, partitions = inspection.counts, inspection.encoder, inspection.partitions
-    inside = ", a copy inside" if inspection.encoder_inside else ""
-    facts = [
+    contents = [
         ("generation", f"{inspection.generation}, digest {inspection.digest[:DIGEST_CHARS]}…"),
         ("documents", f"{counts['documents']:,}, {counts['deleted_documents']:,} of them deleted"),
         ("blocks", f"{counts['blocks']:,}"),
         ("tokens", f"{counts['tokens']:,}"),
         ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
-        ("rotation", _rotation(inspection.rotation)),
-        ("partitions", named([f"{stop - first:,}" for first, stop in partitions]) if len(partitions) > 1 else "none"),
         ("block vectors", f"pooler {inspection.block_pooler}" if inspection.block_pooler else "none"),
         ("kept fields", ", ".join(inspection.kept_fields) or "none"),
-        ("encoder", f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}"),
-        ("versions", ", ".join(f"{name} {number}" for name, number in sorted(inspection.versions.items()))),
         ("search", f"{inspection.tier}, {inspection.factory}" if inspection.factory else inspection.tier),
         ("searched with", ", ".join(f"{name}={value}" for name, value in inspection.searching.items() if value)),
+        ("partitions", named([f"{stop - first:,}" for first, stop in partitions]) if len(partitions) > 1 else "none"),
     ]
-    facts += [(name, _flat(made)) for name, made in inspection.made_with.items()]
+    inside = ", a copy inside" if encoder["inside"] else ""
+    built = [("encoder", f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}")]
+    if (rotation := inspection.rotation) is not None:
+        made = f"{rotation['method']} of {rotation['sample_rows']:,} vectors"
+        built.append(("rotation", f"{made}; keeps {rotation['kept_share']:.1%} of their squares"))
+    for part, settings in inspection.settings.items():
+        chosen = (f"{name}={value}" for name, value in sorted(settings.items()) if value not in (None, []))
+        built.append((part, ", ".join(chosen)))
+    built.append(("versions", ", ".join(f"{name} {number}" for name, number in sorted(inspection.versions.items()))))
+    pruning = inspection.pruning
+    kept = [
+        (f"{name} (chosen)" if name == pruning["rule"] else name, f"{count:,}", f"{count / pruning['tokens']:.1%}")
+        for name, count in pruning["kept_by_rule"].items()
+    ]
+    if pruning["max_token_share"] is not None:
+        frequent = f"{pruning['rule']}, no token of more than {pruning['max_token_share']:.2%}"
+        kept.append((frequent, f"{pruning['kept']:,}", f"{pruning['kept'] / pruning['tokens']:.1%}"))
     segments = [
         (
-            each.name,
-            *(f"{each.counts[name]:,}" for name in ("documents", "blocks", "tokens", "rows")),
-            named([str(source["name"]) for source in each.sources]),
+            name,
+            *(f"{count:,}" for count in each["counts"].values()),
+            named([str(file["name"]) for file in each["sources"]]),
         )
-        for each in inspection.segments
+        for name, each in inspection.segments.items()
     ]
+    columns = ("", "documents", "blocks", "tokens", "vectors", "sources")
     tables = [
-        terminal_table(("", "in all segments"), facts, title="what is in the index", numbers=()),
-        terminal_table(
-            ("", "documents", "blocks", "tokens", "vectors", "sources"),
-            segments,
-            title="segments",
-            numbers=range(1, 5),
-        ),
-        _pruning_table(inspection),
+        terminal_table(("", "in all segments"), contents, title="contents", numbers=()),
+        terminal_table(columns, segments, title="segments", numbers=range(1, 5)),
+        terminal_table(("", "settings"), built, title="how it was built", numbers=()),
+        terminal_table(("vectors.pruning", "tokens", "share"), kept, title="tokens with a vector, by rule"),
         *_bytes_tables(inspection.footprint),
     ]
-    return _printed(tables)
+    return _printed(tables, most=80)
 
 
-def estimate_text(rows: Sequence[Sequence[str]], summary: Iterable[str], cluster: ClusterEstimate | None = None) -> str:
-    """The report of `npmlm estimate`: a table whose first row is its heading, one of several machines, sentences."""
-    tables = [terminal_table(rows[0], rows[1:], title="what a build needs")]
-    if cluster is not None and cluster.stages:
-        heading, *runs = cluster.rows()
-        tables.append(terminal_table(heading, runs, title="what it takes with these jobs on these machines"))
-    return _printed(tables) + "\n".join(["", *summary, ""])
+def estimate_text(estimate: Estimate) -> str:
+    """The report of `npmlm estimate`: a table of bytes on disk, then sentences."""
+    parts = [*estimate.disk.items(), ("all", estimate.disk_bytes)]
+    rows = [(part, shown_bytes(size), f"{size / estimate.tokens:.1f}") for part, size in parts]
+    duration = timedelta(seconds=math.ceil(estimate.encoding_seconds))
+    lines = [
+        f"about {estimate.documents:,.0f} documents, {estimate.tokens:,.0f} tokens, {estimate.rows:,.0f} stored "
+        f"vectors, from {estimate.sampled_documents:,} documents; tier {estimate.tier}",
+        f"encoding takes about {duration} (h:mm:ss) on this machine and is most of a build, which needs "
+        f"{shown_bytes(estimate.build_bytes)} of memory; a search reads {shown_bytes(estimate.search_bytes)}",
+    ]
+    if (count := estimate.partitions) > 1:
+        files, held = (shown_bytes(size) for size in (estimate.partition_disk_bytes, estimate.partition_memory_bytes))
+        lines.append(
+            f"each of {count} partitions searches {estimate.rows / count:,.0f} vectors, reads {files} of files and "
+            f"keeps {held} in memory, besides its process (0.2 GiB: docs/results/serving.md)"
+        )
+    if estimate.unknown_sources:
+        names = ", ".join(estimate.unknown_sources)
+        lines.append(f"only the sample of {names} counts, since their size is unknown; set corpus.max_documents")
+    table = terminal_table(("part", "size", "bytes a token"), rows, title="what a build needs on disk")
+    return _printed([table]) + "\n".join(["", *lines, ""])
 
 
 def inspection_json(inspection: Inspection) -> str:
@@ -176,7 +195,6 @@ def _bytes_tables(footprint: Footprint) -> list[Table]:
     tokens, rows = footprint.token_count, footprint.row_count
     disk = [(name, shown_bytes(size), f"{size / tokens:.2f}") for name, size in sorted(footprint.disk.items())]
     disk.append(("all", shown_bytes(sum(footprint.disk.values())), f"{footprint.disk_bytes_per_token:.2f}"))
-    disk.append(("of it cold", shown_bytes(footprint.cold), f"{footprint.cold_bytes_per_token:.2f}"))
     hot = [(name, shown_bytes(size), f"{size / rows:.2f}") for name, size in footprint.hot.items()]
     hot.append(("all", shown_bytes(sum(footprint.hot.values())), f"{footprint.hot_bytes_per_vector:.2f}"))
     return [
@@ -185,28 +203,12 @@ def _bytes_tables(footprint: Footprint) -> list[Table]:
     ]
 
 
-def _pruning_table(inspection: Inspection) -> Table:
-    pruning = inspection.pruning
-    rows = [
-        (f"{name} (chosen)" if name == pruning.rule else name, f"{kept:,}", f"{kept / pruning.token_count:.1%}")
-        for name, kept in pruning.kept_by_rule.items()
-    ]
-    if pruning.max_token_share is not None:
-        frequent = f"{pruning.rule}, no token of more than {pruning.max_token_share:.2%}"
-        rows.append((frequent, f"{pruning.kept:,}", f"{pruning.kept / pruning.token_count:.1%}"))
-    return terminal_table(("vectors.pruning", "tokens", "share"), rows, title="tokens with a vector, by rule")
-
-
-def _flat(settings: dict[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()) if value not in (None, []))
-
-
 def _number(value: int | None) -> str:
     return "–" if value is None else f"{value}"
 
 
-def _printed(tables: Sequence[Table]) -> str:
-    console = memory_console(least=100, usual=120, most=140)
+def _printed(tables: Sequence[Table], *, most: int = 140) -> str:
+    console = memory_console(least=min(100, most), usual=120, most=most)
     for table in tables:
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in written_on(console).splitlines())

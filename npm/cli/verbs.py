@@ -132,7 +132,7 @@ def run_serve(settings: ServeCommand) -> int:
         ) from error
     from npm.cluster.settings import Engine
     from npm.indexing.partitions import local_searcher
-    from npm.indexing.sizes.inspection import index_encoder
+    from npm.indexing.verify import index_encoder
     from npm.serving.server import serve
 
     folder, precision = Path(settings.index), settings.precision
@@ -301,11 +301,11 @@ VERBS = {
         example="npmlm inspect index=DIR",
     ),
     "estimate": Verb(
-        "estimate memory, disk and time of a build",
+        "estimate disk, memory and encoding time of a build",
         "EstimateCommand",
         run_estimate,
         first="corpus.files encoder device precision vectors.pruning search.tier dimensions rotation "
-        "sample_documents jobs machines output tokens",
+        "sample_documents output tokens",
         example='npmlm estimate "corpus.files=[docs/*.jsonl]"',
         required=None,
     ),

@@ -25,6 +25,7 @@ from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, re
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
+from npm.indexing.estimate import check_disk_needs
 from npm.indexing.generation import (
     ENCODER_FOLDER,
     INDEX_KIND,
@@ -46,7 +47,6 @@ from npm.indexing.generation import (
 from npm.indexing.layout import clear_folder, refuse_links, refuse_others
 from npm.indexing.rotation import axes_of_build, train_rotation
 from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
-from npm.indexing.sizes.disk_needs import check_disk_needs
 from npm.indexing.stages import (
     SegmentSettings,
     code_segments,

@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from index.settings import SearchSettings
 from npm.core.errors import SettingError
@@ -134,25 +134,11 @@ class EstimateSettings(IndexBuildSettings):
     """What a build would take, with the settings of the build."""
 
     sample_documents: PositiveInt = 200
-    """Documents that are read, cut and encoded, from up to 16 files spread over the corpus."""
-    sample_seconds: PositiveFloat = 5.0
-    """Seconds of encoding, of which the speed is measured."""
+    """Documents that are read and cut, from up to 16 files spread over the corpus; a batch of them is encoded."""
     tokens: PositiveInt | None = None
     """Estimate for a corpus like the one given, of so many tokens; unset: for the one given."""
-    jobs: PositiveInt = 1
-    """Jobs of each stage, but the quantiser's one; with more than one, what the same build takes on `machines`."""
-    machines: PositiveInt = 1
-    """Machines like this one, each with one job at a time."""
     partitions: PositiveInt = 1
     """Partitions that the index is to be searched in; with more than one, what each of their processes reads."""
-    mtbf_hours: PositiveFloat = 1000.0
-    """Hours between two failures of a machine, on average."""
-    restart_seconds: NonNegativeFloat = 120.0
-    """From a failure until a machine works again, or another one in its place."""
-    network_gbit_per_second: PositiveFloat = 10.0
-    """Gigabits a second between a machine and the disk or object store that all share."""
-    disk_mb_per_second: PositiveFloat = 1000.0
-    """Megabytes a second of the disk or object store that all share, of all machines together."""
 
 
 class AddSettings(Settings):

@@ -19,8 +19,8 @@ from npm.evaluation.tasks.task import Calibration, ClosedScoring, Example, Label
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
-from npm.indexing.sizes.inspection import inspect_index
 from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.fill import PhraseFiller

@@ -23,8 +23,8 @@ from npm.corpus.markup import visible
 from npm.corpus.text import sentence_bounds
 from npm.indexing.changes import commit
 from npm.indexing.generation import Generation, IndexManifest, Searching
+from npm.indexing.inspect import Footprint, footprint
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.sizes.inspection import Footprint, footprint
 from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings

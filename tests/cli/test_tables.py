@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune_text
-from npm.indexing.sizes.inspection import Inspection, inspect_index
+from npm.indexing.estimate import Estimate
+from npm.indexing.inspect import Inspection, inspect_index
 from npm.models.encoder import Encoder
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import TuneResult, tune_index
@@ -22,7 +23,7 @@ def bert() -> Encoder:
 
 @pytest.fixture(scope="module")
 def folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_measured(tmp_path_factory.mktemp("tables") / "index", bert, f"IVF{LISTS},SQ8")
+    return build_measured(tmp_path_factory.mktemp("tables") / "index", bert, f"ivf_sq8 {LISTS}")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,8 @@ def test_an_inspection_is_shown_whole(inspection: Inspection) -> None:
     shown = inspection_text(inspection)
     for part in ("150, 0 of them deleted", "tiny-bert", "index.jsonl", f"IVF{LISTS},SQ8", "without_stopwords (chosen)"):
         assert part in shown, part
-    assert f"{inspection.pruning.kept:,}" in shown
+    assert f"{inspection.pruning['kept']:,}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
     assert shown.endswith("\n")
 
 
@@ -97,7 +99,35 @@ def test_an_inspection_as_json_is_one_line(inspection: Inspection) -> None:
 
 
 def test_an_estimate_is_a_table_with_sentences_below_it() -> None:
-    shown = estimate_text([("stage", "time"), ("encode", "3 h"), ("all", "4 h")], ["about 2 documents"])
-    lines = shown.splitlines()
-    assert [line.split() for line in lines if "h" in line.split()] == [["encode", "3", "h"], ["all", "4", "h"]]
-    assert lines[-1] == "about 2 documents"
+    estimate = Estimate(
+        documents=1e4,
+        tokens=2e6,
+        rows=1e6,
+        tier="exact",
+        disk={"corpus": 2.0**30, "vectors": 3 * 2.0**30},
+        build_bytes=5 * 2.0**30,
+        search_bytes=6 * 2.0**30,
+        partitions=2,
+        partition_disk_bytes=7 * 2.0**30,
+        partition_memory_bytes=8 * 2.0**30,
+        sampled_documents=200,
+        unknown_sources=["hub:x"],
+        encoding_seconds=7300.0,
+    )
+    shown = estimate_text(estimate)
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["vectors", "3.0", "GiB", "1610.6"] in lines
+    assert ["all", "4.0", "GiB", "2147.5"] in lines
+    for part in (
+        "2,000,000 tokens, 1,000,000 stored vectors",
+        "2:01:40",
+        "5.0 GiB",
+        "6.0 GiB",
+        "7.0 GiB",
+        "8.0 GiB",
+        "hub:x",
+    ):
+        assert part in shown, part
+    record = estimate.record()
+    assert json.loads(json.dumps(record)) == record
+    assert record["disk_bytes"] == 4 << 30

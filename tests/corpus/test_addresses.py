@@ -16,11 +16,10 @@ from npm.core.types import Document
 from npm.corpus.addresses import Address
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.sources import find_sources
+from npm.indexing.estimate import sample_corpus
 from npm.indexing.generation import input_record
-from npm.indexing.sizes.disk_needs import sample_corpus
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus, zstd
 
-DAY = 86_400.0
 PLACE = Address("memory://bucket/texts")
 
 
@@ -62,7 +61,7 @@ def without_place(document: Document) -> Document:
 def test_files_at_addresses_hold_the_documents_of_the_same_files_on_a_disk(folder: Path) -> None:
     expected = list(map(without_place, read_corpus(settings(folder / "*"))))
     assert len(expected) == 3 * 6 + 2 + 1 + 1 + 1
-    of_paths = sample_corpus(settings(folder / "*"), documents=7, seconds=DAY)
+    of_paths = sample_corpus(settings(folder / "*"), documents=7)
     for files in (
         ["memory://bucket/texts/*"],
         [f"file://{folder}/*"],
@@ -71,7 +70,7 @@ def test_files_at_addresses_hold_the_documents_of_the_same_files_on_a_disk(folde
         assert list(map(without_place, read_corpus(settings(*files)))) == expected
         at_addresses, on_disk = (find_sources(each.files) for each in (settings(*files), settings(folder / "*")))
         assert input_record(at_addresses) == input_record(on_disk)
-        sampled = sample_corpus(settings(*files), documents=7, seconds=DAY)
+        sampled = sample_corpus(settings(*files), documents=7)
         assert list(map(without_place, sampled.documents)) == list(map(without_place, of_paths.documents))
         assert sampled.weights.tolist() == of_paths.weights.tolist()
     assert [source.name for source in find_sources(["memory://bucket/texts/*.jsonl*"])] == [

@@ -25,11 +25,12 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
+from npm.indexing.estimate import estimated_sizes
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, Stage, VectorSettings
-from npm.indexing.sizes.disk_needs import corpus_needs
-from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.batches import encode_pooled
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
@@ -332,7 +333,7 @@ def test_inspect_tells_of_them_and_what_they_take(
     assert disk["block vectors"] == sum(path.stat().st_size for path in files if path.name == "blocks.npy")
     assert disk["vectors"] + disk["block vectors"] == sum(path.stat().st_size for path in files)
     assert "block signs" not in inspection.footprint.hot
-    monkeypatch.setattr("npm.indexing.sizes.inspection.EXACT_ROWS", 10)
+    monkeypatch.setattr("npm.indexing.inspect.EXACT_ROWS", 10)
     assert inspect_index(folder).footprint.hot["block signs"] == inspection.counts["blocks"] * 32 / 8
     without = inspect_index(built(tmp_path / "without", encoder, blocks=False))
     assert without.block_pooler is None
@@ -340,6 +341,6 @@ def test_inspect_tells_of_them_and_what_they_take(
 
 
 def test_an_estimate_counts_them(encoder: Encoder, folder: Path) -> None:
-    needs = {blocks: corpus_needs(settings_for(folder, blocks=blocks), encoder) for blocks in (True, False)}
-    block_count = inspect_index(folder).counts["blocks"]
-    assert needs[True] - needs[False] == pytest.approx(block_count * 32 * 2)
+    found, without = (estimated_sizes(settings_for(folder, blocks=blocks), encoder)[0].disk for blocks in (True, False))
+    assert found["block vectors"] == pytest.approx(inspect_index(folder).counts["blocks"] * 32 * 2)
+    assert "block vectors" not in without

@@ -17,7 +17,7 @@ from npm.indexing.embed import open_vectors, reencode_sample
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.sizes.inspection import verify_index
+from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (

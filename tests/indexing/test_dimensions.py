@@ -19,7 +19,9 @@ from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
+from npm.indexing.estimate import estimated_sizes
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import (
     AddSettings,
@@ -29,8 +31,7 @@ from npm.indexing.settings import (
     VectorDtype,
     VectorSettings,
 )
-from npm.indexing.sizes.disk_needs import corpus_needs
-from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
@@ -216,8 +217,8 @@ def test_the_room_that_a_build_needs_is_that_of_the_shortened_vectors(encoder: E
     settings = settings_for(tmp_path / "index", range(8))
     build_index(tmp_path / "index", settings, encoder)
     rows = Generation.read(tmp_path / "index").manifest.counts.rows
-    saved = corpus_needs(settings, encoder) - corpus_needs(settings, encoder.cut_to(CUT))
-    assert saved == pytest.approx(4 * rows * (WHOLE - CUT), rel=1e-6)
+    whole, cut = (estimated_sizes(settings, each)[0].disk["vectors"] for each in (encoder, encoder.cut_to(CUT)))
+    assert whole - cut == pytest.approx(4 * rows * (WHOLE - CUT), rel=1e-6)
 
 
 def test_passages_that_are_kept_for_the_whole_encoder_are_not_handed_to_the_cut_one(encoder: Encoder) -> None:

@@ -16,9 +16,10 @@ from npm.core.errors import ArtifactError, UserError
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.sizes.inspection import inspect_index, verify_index
+from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.forged_manifests import Forgery, Place, forgeries
 from tests.helpers.live_indexes import added, all_bytes, built, record

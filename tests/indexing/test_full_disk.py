@@ -13,7 +13,7 @@ import pytest
 from npm.core.errors import StorageError
 from npm.core.files import KEPT_FREE_BYTES, NewFile, check_room, stored_bytes
 from npm.indexing.build import build_index
-from npm.indexing.sizes.disk_needs import check_disk_needs, corpus_needs
+from npm.indexing.estimate import check_disk_needs, estimated_sizes
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
@@ -108,7 +108,7 @@ def test_a_build_that_will_not_fit_is_refused_before_it_begins(
     bert: Encoder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = small_settings(corpus)
-    needed = corpus_needs(settings, bert)
+    needed = estimated_sizes(settings, bert)[0].disk_bytes
     set_free(monkeypatch, KEPT_FREE_BYTES + needed - 1)
     with pytest.raises(StorageError, match="no room for the index"):
         build_index(tmp_path / "index", settings, bert)

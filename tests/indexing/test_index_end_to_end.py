@@ -18,7 +18,7 @@ from npm.indexing.embed import kept_tokens, open_vectors
 from npm.indexing.generation import Segment
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, PruningRule, Stage, VectorDtype, VectorSettings
-from npm.indexing.sizes.inspection import verify_index
+from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller

@@ -22,7 +22,9 @@ from npm.indexing import rotation
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
+from npm.indexing.estimate import estimate_build, estimated_sizes
 from npm.indexing.generation import ROTATION_FOLDER, Generation
+from npm.indexing.inspect import inspect_index
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rotation import axes_of_build, principal_axes
@@ -35,10 +37,8 @@ from npm.indexing.settings import (
     Stage,
     TransferSettings,
 )
-from npm.indexing.sizes.disk_needs import corpus_needs
-from npm.indexing.sizes.estimate import estimate_build
-from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.transfer import fetch, publish
+from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.similarity import leading_scale
 from npm.retrieval.fill import PhraseFiller
@@ -320,4 +320,5 @@ def test_axes_count_among_the_bytes_that_a_build_needs_and_no_length_gets_a_note
     build_index(tmp_path / "index", settings, encoder, notice=told.append)
     assert told == []
     plain, cut = replace(settings, rotation=Rotation.none), encoder.cut_to(CUT)
-    assert corpus_needs(settings, cut) - corpus_needs(plain, cut) == 4 * CUT * WHOLE
+    assert "rotation" not in estimated_sizes(plain, cut)[0].disk
+    assert estimated_sizes(settings, cut)[0].disk["rotation"] == 4 * CUT * WHOLE

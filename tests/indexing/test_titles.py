@@ -18,11 +18,12 @@ from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import frequent_token_ids
+from npm.indexing.estimate import estimate_build
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings, VectorSettings
-from npm.indexing.sizes.estimate import estimate_build
-from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
@@ -71,7 +72,7 @@ def test_unset_titles_are_as_long_as_those_of_training_and_have_no_rows(tmp_path
     store = index.store
     assert notes == []
     assert Generation.read(folder).manifest.settings["blocks"]["title_tokens"] == 4
-    assert inspect_index(folder).made_with["blocks"]["title_tokens"] == 4
+    assert inspect_index(folder).settings["blocks"]["title_tokens"] == 4
     flags = store.flags.slice(0, store.token_count)
     row_positions = index.rows.positions(np.arange(len(index.rows)))
     for block in range(store.block_count):

@@ -19,8 +19,8 @@ from fsspec.registry import _registry
 from npm.core.errors import ArtifactError, CorpusError, SettingError, StorageError
 from npm.corpus.addresses import Address
 from npm.indexing.settings import TransferSettings
-from npm.indexing.sizes.inspection import verify_index
 from npm.indexing.transfer import CHUNK_BYTES, DIGEST_NAME, fetch, publish
+from npm.indexing.verify import verify_index
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 from tests.helpers.live_indexes import built, record
 from tests.helpers.tiny_models import tiny_encoder

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from npm.core.errors import ArtifactError
-from npm.indexing.sizes.inspection import index_encoder, verify_vectors
+from npm.indexing.verify import index_encoder, verify_vectors
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import added, built, record
 from tests.helpers.tiny_models import tiny_encoder

@@ -17,7 +17,7 @@ from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
-from npm.indexing.sizes.inspection import verify_index
+from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries

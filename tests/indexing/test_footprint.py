@@ -10,9 +10,9 @@ import torch
 
 from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import footprint, hot_bytes
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
-from npm.indexing.sizes.inspection import footprint, table_bytes
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
@@ -57,7 +57,7 @@ def held_bytes(value: Any, seen: set[int] | None = None) -> int:
 
 
 def test_tables_are_as_large_as_the_arrays_of_an_opened_index(folder: Path) -> None:
-    tables, index = table_bytes(Generation.read(folder)), PhraseIndex.open(folder)
+    tables, index = hot_bytes(Generation.read(folder)), PhraseIndex.open(folder)
     assert held_bytes(index.rows) == tables["row bitmap"] + tables["row counts"]
     assert held_bytes(index.lexicon) == tables["block lengths"]
     store = tables["block offsets"] + tables["block documents"]
@@ -69,7 +69,7 @@ def test_tables_are_as_large_as_the_arrays_of_an_opened_index(folder: Path) -> N
 def test_what_deletions_take_counts_too(bert: Encoder, tmp_path: Path) -> None:
     folder = build_measured(tmp_path / "index", bert, None)
     delete_documents(folder, DeleteSettings(ids=["d3"]))
-    tables, index = table_bytes(Generation.read(folder)), PhraseIndex.open(folder)
+    tables, index = hot_bytes(Generation.read(folder)), PhraseIndex.open(folder)
     live = [index.live_documents, index.live_blocks, index.live_rows]
     assert held_bytes(live) == tables["live documents, blocks, rows"]
 
@@ -80,9 +80,6 @@ def test_parts_add_up_to_all_files_on_disk(folder: Path) -> None:
     assert sum(found.disk.values()) == sum(files.values())
     vectors = sum(size for path, size in files.items() if path.is_relative_to(folder / "segments/00000/vectors"))
     assert found.disk["vectors"] == vectors
-    hot = sum(size for path, size in files.items() if path.name in ("lists.bin", "trained.faiss"))
-    assert found.cold == sum(files.values()) - hot
-    assert found.cold_bytes_per_token == found.cold / found.token_count
 
 
 def test_hot_bytes_are_those_of_the_searcher(folder: Path) -> None:

@@ -1,0 +1,335 @@
+"""Size of an index before it is built: bytes by arithmetic from a sample of the corpus, time from one encoded batch.
+
+Each sampled document counts as often as the corpus contains as much; bytes follow from the shapes of stored arrays.
+
+Shapes: S sampled documents, T tokens of all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.settings import SearchSettings, SearchTier, resolved_settings
+from npm.core.errors import CorpusError
+from npm.core.files import check_room, stored_bytes
+from npm.core.memory import private_bytes
+from npm.core.types import Block, Document, Progress, silent
+from npm.corpus.addresses import file_size
+from npm.corpus.blocks import BlockPacker
+from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
+from npm.corpus.readers import COMPRESSED, open_text, parquet_row_count, read_records
+from npm.corpus.shards import encoded_document
+from npm.corpus.sources import Source, find_sources
+from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
+from npm.corpus.text import is_title
+from npm.indexing.block_vectors import block_bytes
+from npm.indexing.embed import kept_tokens
+from npm.indexing.lexicon import count_words
+from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
+from npm.indexing.settings import EstimateSettings, IndexBuildSettings, Rotation
+from npm.models.batches import encode_batch, length_sorted_batches
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+
+SAMPLED_DOCUMENTS = 32
+"""Read before every build."""
+MAX_FILES = 16
+"""Files that are sampled, evenly spread over the corpus."""
+RATIO_BYTES = 5 << 18
+"""Read of each compressed file to learn its compression ratio."""
+MAX_CHARS = 1 << 18
+"""Read of one document; a longer one counts as several of this length."""
+HEAPS_EXPONENT = 0.5
+"""Growth of the vocabulary with the text, by Heaps' law; 0.4 to 0.6 for English."""
+STORE_BYTES = 32
+"""Memory of a block of an opened store: its offset, its document, its length."""
+ID_BYTES = 48
+"""Memory of a document in the table that finds repeated ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSample:
+    """Some documents, and how many of its length each represents."""
+
+    documents: list[Document]  # S
+    weights: np.ndarray  # f64 [S]
+    document_count: float  # documents of the corpus, as far as known
+    unknown_sources: list[str] = field(default_factory=list)  # data sets of unknown size: only their sample counts
+
+
+@dataclass(frozen=True, slots=True)
+class _CorpusCounts:
+    documents: float
+    blocks: float
+    tokens: float
+    rows: float
+    document_bytes: float  # as they are stored
+    lexicon_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected size of an index; bytes of memory and seconds are those of one job on this machine."""
+
+    documents: float
+    tokens: float
+    rows: float  # stored vectors
+    tier: str  # with the FAISS factory string, if there is one
+    disk: dict[str, float]  # bytes by part of the index
+    build_bytes: float  # memory of a build at its peak
+    search_bytes: float  # memory that a search reads: float32 vectors in the exact tier, else codes and centroids
+    partitions: int
+    partition_disk_bytes: float  # files that one partition reads
+    partition_memory_bytes: float  # memory that it fills; its lists are mapped
+    sampled_documents: int
+    unknown_sources: list[str]
+    encoding_seconds: float = 0.0
+
+    @property
+    def disk_bytes(self) -> float:
+        """The finished index."""
+        return sum(self.disk.values())
+
+    def record(self) -> dict[str, Any]:
+        """JSON values of all fields."""
+        return {**asdict(self), "disk_bytes": self.disk_bytes}
+
+
+def check_disk_needs(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
+    """Raise StorageError if the finished index will not fit the disk, less what an earlier build left in `folder`."""
+    check_room(folder, estimated_sizes(settings, encoder)[0].disk_bytes - stored_bytes(folder), what="index")
+
+
+def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Progress = silent) -> Estimate:
+    """Estimate of a build with these settings; writes nothing.
+
+    Raises CorpusError as reading the corpus does, if no token of the sample has a vector, and for too few vectors for a
+    rotation; EncoderError if the encoder does not fit the blocks, SettingError if its vectors are too short.
+    """
+    encoder = encoder.cut_to(settings.dimensions)
+    settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
+    estimate, blocks = estimated_sizes(
+        settings,
+        encoder,
+        sample_documents=settings.sample_documents,
+        tokens=settings.tokens,
+        partitions=settings.partitions,
+    )
+    progress("sample", len(blocks), len(blocks))
+    if estimate.rows == 0:
+        raise CorpusError(
+            f"vectors.pruning={settings.vectors.pruning.value} keeps none of the tokens of the sample; use another "
+            "rule, such as word_boundaries, or a larger sample_documents"
+        )
+    if settings.rotation is not Rotation.none:
+        refuse_few_vectors(round(estimate.rows), encoder.dimensions)
+    prefix, suffix = (np.array(ids, dtype=np.int64) for ids in (encoder.prefix_ids, encoder.suffix_ids))
+    sequences = [np.concatenate([prefix, block.token_ids, suffix]) for block in blocks]
+    lengths = np.array(list(map(len, sequences)))  # i64 [blocks]
+    batches = length_sorted_batches(lengths, tokens_per_batch=settings.vectors.tokens_per_batch)
+    batch = [sequences[number] for number in batches[len(batches) // 2]]
+    for _ in range(2):  # the first one warms up
+        started = time.perf_counter()
+        encode_batch(encoder, batch, list(map(np.arange, map(len, batch))), settings.vectors.block_pooler(encoder))
+        seconds = time.perf_counter() - started
+    progress("encoder", 1, 1)
+    batch_tokens = sum(len(sequence) - len(prefix) - len(suffix) for sequence in batch)
+    tokens = estimate.tokens + rotation_tokens(settings.rotation, estimate.tokens)
+    return replace(
+        estimate,
+        encoding_seconds=tokens * seconds / batch_tokens,
+        build_bytes=estimate.build_bytes + private_bytes(),
+    )
+
+
+def estimated_sizes(
+    settings: IndexBuildSettings,
+    encoder: Encoder,
+    *,
+    sample_documents: int = SAMPLED_DOCUMENTS,
+    tokens: int | None = None,
+    partitions: int = 1,
+) -> tuple[Estimate, list[Block]]:
+    """The estimate without anything encoded, for a corpus like this of so many `tokens` if given; the sample's blocks.
+
+    Data sets of unknown size count with their sample only. Raises CorpusError as reading the corpus does.
+    """
+    vectors, dimensions = settings.vectors, encoder.dimensions
+    packer = BlockPacker(encoder.tokenizer, settings.blocks)
+    sample = sample_corpus(settings.corpus, documents=sample_documents)
+    packed = packer.pack_many(sample.documents)
+    counts = _corpus_counts(sample, packed, settings, tokens)
+    rows = counts.rows
+    tier, lists, code_bytes, quantizer = _search_shape(settings.search, round(rows), dimensions)
+    vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
+    id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
+    code_shards = math.ceil(counts.tokens / vectors.tokens_per_shard)
+    disk = {
+        "corpus": counts.tokens * (id_bytes + 1 + 8)
+        + counts.blocks * 32
+        + counts.documents * 24
+        + counts.document_bytes,
+        "vectors": rows * vector_bytes + counts.tokens / 8,
+        "block vectors": counts.blocks * block_bytes(dimensions) if vectors.block_pooler(encoder) else 0,
+        "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
+        "lexicon": counts.lexicon_bytes,
+        "quantiser": quantizer,
+        "codes": rows * (code_bytes + 4) + code_shards * 8 * lists if lists else 0,
+        "search": _list_bytes(rows, lists, code_bytes),
+        "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,
+    }
+    shard_rows = rows * min(1.0, vectors.tokens_per_shard / max(1.0, counts.tokens))
+    # FAISS takes the training sample as float32, rotated into another array; k-means sums centroids in 8 bytes.
+    training = min(settings.search.train_rows, rows) * dimensions * 8 + 5 * quantizer if lists else 0
+    with_rows = counts.tokens / 4 + max(shard_rows * (vector_bytes + 8), training)
+    share = rows / partitions
+    estimate = Estimate(
+        documents=counts.documents,
+        tokens=counts.tokens,
+        rows=rows,
+        tier=tier,
+        disk={part: float(size) for part, size in disk.items() if size},
+        build_bytes=counts.blocks * STORE_BYTES + max(counts.documents * ID_BYTES, with_rows),
+        search_bytes=float(disk["search"] + quantizer if lists else 4 * dimensions * rows),
+        partitions=partitions,
+        partition_disk_bytes=share * vector_bytes + _list_bytes(share, lists, code_bytes) + quantizer,
+        partition_memory_bytes=float(quantizer if lists else 4 * dimensions * share),
+        sampled_documents=len(sample.documents),
+        unknown_sources=sample.unknown_sources,
+    )
+    return estimate, [block for blocks in packed for block in blocks]
+
+
+def _search_shape(settings: SearchSettings, row_count: int, dimensions: int) -> tuple[str, int, int, int]:
+    """Tier, number of lists, bytes per code, and bytes of centroids and rotation: 0 in the exact tier."""
+    resolved = resolved_settings(settings, row_count, dimensions)
+    tier = resolved["tier"]
+    if tier == SearchTier.exact.value:
+        return tier, 0, 0, 0
+    from index.faiss_library import new_faiss_index
+    from index.ivf import split
+
+    index = new_faiss_index(resolved["factory"], dimensions)  # owns both of its parts
+    rotation, lists = split(index)
+    rotation_bytes = 0 if rotation is None else 4 * rotation.d_in * rotation.d_out
+    return f"{tier} {resolved['factory']}", lists.nlist, lists.code_size, 4 * lists.nlist * lists.d + rotation_bytes
+
+
+def _list_bytes(rows: float, lists: int, code_bytes: int) -> float:
+    """Codes and row ids of inverted lists; each is padded to a multiple of 8 codes, by 3.5 on average."""
+    return rows * (code_bytes + 8) + lists * (3.5 * code_bytes + 8) if lists else 0.0
+
+
+def _corpus_counts(
+    sample: CorpusSample, packed: Sequence[Sequence[Block]], settings: IndexBuildSettings, tokens: int | None
+) -> _CorpusCounts:
+    """The counts of the corpus, or of one like it of so many `tokens`, from the blocks of the S documents."""
+    vectors = settings.vectors
+    blocks = [block for of_document in packed for block in of_document]
+    token_ids = np.concatenate([np.zeros(0, np.int32), *(block.token_ids for block in blocks)])  # i32 [T]
+    flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
+    token_counts = [sum(len(block.token_ids) for block in of_document) for of_document in packed]
+    sampled_tokens = float(sample.weights @ token_counts)
+    factor = 1.0 if tokens is None else tokens / max(1.0, sampled_tokens)
+    weights = sample.weights * factor  # f64 [S]
+    token_weights = np.repeat(weights, token_counts)  # f64 [T]
+    dropped = np.zeros(0, dtype=np.int64)  # i64 [n]
+    if vectors.max_token_share is not None:
+        of_text = ~is_title(flags)  # bool [T]
+        counts = np.bincount(token_ids[of_text], weights=token_weights[of_text])  # f64 [largest id + 1]
+        dropped = np.flatnonzero(counts > vectors.max_token_share * counts.sum())
+    block_count = float(weights @ [len(of_document) for of_document in packed])
+    texts: list[tuple[str, str]] = []
+    for document, of_document in zip(sample.documents, packed, strict=True):
+        for block in of_document:
+            assert block.start_chars is not None and block.end_chars is not None, "blocks of documents have text"
+            texts.append((document.title, document.text[int(block.start_chars[0]) : int(block.end_chars[-1])]))
+    words = count_words(texts, settings.lexicon)
+    repeats = sampled_tokens * factor / max(1, len(token_ids))
+    shards = max(1.0, sampled_tokens * factor / TOKENS_PER_SHARD)  # each has a vocabulary of its own
+    vocabularies = shards * (repeats / shards) ** HEAPS_EXPONENT  # times that of the sample
+    word_bytes = sum(len(word.encode()) for word in words.words) + 2 * words.posting_offsets.nbytes
+    return _CorpusCounts(
+        documents=sample.document_count * factor,
+        blocks=block_count,
+        tokens=float(token_weights.sum()),
+        rows=float(token_weights @ kept_tokens(flags, vectors.pruning, token_ids, dropped)),
+        document_bytes=float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents]),
+        lexicon_bytes=repeats * (words.posting_blocks.nbytes + words.posting_counts.nbytes)
+        + word_bytes * vocabularies
+        + block_count * words.block_lengths.itemsize,
+    )
+
+
+def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
+    """About `documents` documents, the first ones of files spread over the corpus.
+
+    Raises CorpusError as reading the corpus does.
+    """
+    sources = find_sources(settings.files)
+    hub = [source for source in sources if source.format == "hub"]
+    files = [source for source in sources if source.format != "hub"]
+    chosen = files[:: math.ceil(len(files) / MAX_FILES) or 1]
+    spread = _stored_bytes(files) / max(1, _stored_bytes(chosen))
+    sampled: list[Document] = []
+    weights: list[float] = []
+    unknown: list[str] = []
+    for number, source in enumerate([*chosen, *hub]):
+        quota = max(1, (documents - len(sampled)) // (len(chosen) + len(hub) - number))
+        found, factor = _first_documents(source, settings, quota)
+        sampled += found
+        weights += [(factor or 1.0) * (1.0 if source.format == "hub" else spread)] * len(found)
+        if factor is None:
+            unknown.append(source.name)
+    document_weights = np.array(weights)  # f64 [S]
+    document_count = float(document_weights.sum())
+    most = settings.max_documents
+    if most is not None and document_count > 0 and (unknown or most < document_count):
+        document_weights *= most / document_count
+        document_count, unknown = float(most), []
+    lengths = np.array([len(document.text) for document in sampled], dtype=np.float64)  # f64 [S]
+    document_weights = document_weights * np.maximum(1.0, lengths / MAX_CHARS)  # f64 [S]
+    cut = [replace(document, text=document.text[:MAX_CHARS]) for document in sampled]
+    return CorpusSample(cut, document_weights, document_count, unknown)
+
+
+def _stored_bytes(sources: Sequence[Source]) -> int:
+    return sum(file_size(source.file) for source in sources)
+
+
+def _first_documents(source: Source, settings: CorpusSettings, quota: int) -> tuple[list[Document], float | None]:
+    """The first `quota` documents of a source, and how many times as much it contains; None: unknown."""
+    read = read_corpus(replace(settings, files=[source.path], max_documents=None))
+    documents = list(islice(read, quota))
+    if next(read, None) is None or (source.format == "txt" and settings.split is DocumentSplit.file):
+        return documents, 1.0
+    if source.format == "hub":
+        return documents, None
+    if source.format == "parquet":
+        return documents, parquet_row_count(source) / len(documents)
+    records = read_records(source, on_bad=lambda *_: None) if source.format != "txt" else iter(())
+    if source.format == "json":  # read entirely in any case
+        return documents, sum(1 for _ in records) / len(documents)
+    last_line = next((number for number, _ in islice(records, len(documents) - 1, None)), 0)
+    path, text_bytes, sampled_bytes = source.file, 0, 0
+    is_plain, size = path.suffix.lower() not in COMPRESSED, file_size(path)
+    with path.open("rb") as stored, open_text(path, stored) as text:
+        for number, line in enumerate(text, start=1):
+            text_bytes += len(line)
+            if number <= last_line:
+                sampled_bytes = text_bytes
+            elif is_plain or stored.tell() >= RATIO_BYTES:
+                break
+        text_bytes = size if is_plain else round(text_bytes * size / stored.tell())
+    if source.format == "txt":
+        sampled_bytes = sum(len(document.text.encode()) + 1 for document in documents)
+    return documents, max(1.0, text_bytes / sampled_bytes)
