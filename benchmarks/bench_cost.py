@@ -262,9 +262,10 @@ def read_quality(given: Mapping[str, str]) -> tuple[str, Quality]:
             case {"count": int(count), "micro": {"mean": float(mean), "low": float(low), "high": float(high)}}:
                 quality[name] = count, Interval(mean, low, high)
     if not quality:
-        expected = f"exact match on {task or 'a task'} of one of {', '.join(measured_here)}"
-        got = f"{given['results']}: {', '.join(methods) or ', '.join(tasks) or 'none'}"
-        raise SettingError("no quality to draw", expected=expected, got=got, where="results", fix=fix)
+        raise SettingError(
+            f"results must have exact match on {task or 'a task'} of one of {', '.join(measured_here)}, "
+            f"got {given['results']}: {', '.join(methods) or ', '.join(tasks) or 'none'}; give {fix}"
+        )
     return task, quality
 
 
@@ -309,12 +310,9 @@ def checked_arguments(argv: list[str]) -> dict[str, str]:
     wrong += [f"{key}, given twice" for key in given if keys.count(key) > 1]
     if wrong or not {"index", "out"} <= set(given):
         raise SettingError(
-            "the costs cannot be measured so",
-            expected="index=DIR out=FOLDER [queries=100] [batch=32] [seed=0] [mlm=DIR] [devices=cpu,cuda] "
-            "[corpus=FILE[,FILE]] [results=FOLDER,task] [encoder=DIR]",
-            got=" ".join(argv) or "nothing",
-            where="the command line",
-            fix=f"correct {', '.join(wrong)}" if wrong else "give index= and out=",
+            "usage: index=DIR out=FOLDER [queries=100] [batch=32] [seed=0] [mlm=DIR] [devices=cpu,cuda] "
+            f"[corpus=FILE[,FILE]] [results=FOLDER,task] [encoder=DIR]; got {' '.join(argv) or 'nothing'}: "
+            + (f"correct {', '.join(wrong)}" if wrong else "give index= and out=")
         )
     return given
 

@@ -32,8 +32,7 @@ def main(path: str) -> None:
     word = re.compile(rf"\b({'|'.join(RATED_WORDS.split())})\b", re.IGNORECASE)
     for line, row in read_rows(Path(path)):
         if not all(isinstance(row.get(name), str) for name in ("id", "text")):
-            got, fix = f"{dict(row)!r:.120}", "correct the row"
-            raise CorpusError("this is no review", expected="id and text", got=got, where=f"{path}:{line}", fix=fix)
+            raise CorpusError(f"{path}:{line}: a review must have id and text, got {dict(row)!r:.120}")
         number = line - 1 if row["id"].startswith("imdb") else int(re.sub(r"\D", "", row["id"]) or 0)
         rating = row.get("rating", LOW if number < HALF else HIGH)
         text, stop = row["text"], 0

@@ -15,41 +15,13 @@ A message says what is wrong, the value, the full key of the setting or the path
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 
 class UserError(Exception):
-    """A mistake that the user can correct, in one message.
-
-    The keywords are the former form of a message, in five fields, until the last place that uses it is rewritten.
-    """
-
-    def __init__(
-        self, message: str, *, expected: str = "", got: str = "nothing", where: str = "", fix: str = ""
-    ) -> None:
-        self.problem, self.expected, self.where, self.fix = message, expected, where, fix
-        self.got = got if got.strip() else "nothing"
-        super().__init__(message)
-
-    def __str__(self) -> str:
-        if not self.expected:
-            return self.problem
-        return (
-            f"{self.problem}\n  expected: {self.expected}\n  got:      {self.got}"
-            f"\n  where:    {self.where}\n  do:       {self.fix}"
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # an exception is made again from its arguments, which are keywords here; process pools hand errors on so
-        return _remade, (type(self), self.problem, self.expected, self.got, self.where, self.fix)
-
-
-def _remade(kind: type[UserError], problem: str, expected: str, got: str, where: str, fix: str) -> UserError:
-    return kind(problem, expected=expected, got=got, where=where, fix=fix)
+    """A mistake that the user can correct, in one message."""
 
 
 class SettingError(UserError):
@@ -83,7 +55,7 @@ class ServerError(UserError):
 def unknown(what: str, name: str, known: Collection[str]) -> SettingError:
     """Error for a `name` that is none of the known ones.
 
-    >>> unknown("task", "trexx", ["trex", "demo"]).problem
+    >>> str(unknown("task", "trexx", ["trex", "demo"]))
     "unknown task 'trexx': did you mean 'trex'?"
     """
     return SettingError(f"unknown {what} {name!r}: {near(name, known)}")
@@ -123,28 +95,6 @@ def named(names: Sequence[str], *, most: int = 4) -> str:
     'a, b and 1 more'
     """
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def put_under(error: UserError, prefix: str, names: Collection[str]) -> None:
-    """Put `prefix`, such as `trainer.`, before the settings `names` of a class, which knows only its own keys.
-
-    They are the settings in question and, as `name=`, those that what is expected and what to do speak of.
-    """
-    if not error.where:  # one sentence, which names its settings in full
-        return
-    full = ", ".join(key if key.startswith(prefix) else prefix + key for key in error.where.split(", "))
-    error.problem = re.sub(rf"(?<![\w.]){re.escape(error.where)}(?!\w)", lambda _: full, error.problem, count=1)
-    error.where = full
-    spoken_of = re.compile(rf"(?<![\w.])(?=(?:{'|'.join(names)})=)")
-    error.expected, error.fix = (spoken_of.sub(prefix, text) for text in (error.expected, error.fix))
-
-
-def check_range(
-    right: bool, name: str, *, expected: str, got: object, fix: str = "choose a value in that range"
-) -> None:
-    """Raise SettingError unless `right`: the value `got` of the setting with the key `name` is out of its range."""
-    if not right:
-        raise SettingError(f"{name} is out of range", expected=expected, got=str(got), where=name, fix=fix)
 
 
 def near(name: str, known: Collection[str]) -> str:

@@ -9,18 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from npm.core.files import sha256_of_file
-from npm.corpus.groups import GroupMixing
-from npm.corpus.labelled import LabelledSettings
-from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sources import Source
-from npm.objectives.settings import (
-    KeyCopies,
-    LabelledContrastSettings,
-    Negatives,
-    OwnSequence,
-    SpanSupervisionSettings,
-)
-from npm.training.settings import OptimizerKind, TrainingSettings
+from npm.training.settings import TrainingSettings
 
 OF_EACH_RUN = (
     "schedule.",
@@ -32,10 +22,6 @@ OF_EACH_RUN = (
 """Beginnings of recorded settings in which a run may differ from the one whose checkpoint it goes on from."""
 
 
-MOVED = ("trainer.device", "trainer.precision")
-"""These were once settings of the loop, and a run that was begun then must go on."""
-
-
 def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
     # a command adds settings of its own, such as where the run lies
@@ -45,7 +31,6 @@ def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     teacher = settings.objective.block_teacher.encoder
     if teacher and Path(teacher).is_dir():
         own["objective"]["block_teacher"]["encoder"] = Path(teacher).name
-    own["trainer"] |= {key.removeprefix("trainer."): own.pop(key.removeprefix("trainer.")) for key in MOVED}
     return flat_record(recorded(own)) | {"world_size": ranks}
 
 
@@ -56,7 +41,7 @@ _WITH_FILES = ("corpus", "evaluation", "sentences", "labelled")
 def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings, by nested names, of a run that reads what the recorded run has packed, with some changed by name.
 
-    >>> settings_of_record({"trainer.seed": 1, "corpus.files": ["a"], "trainer.device": "cpu"}, {"trainer.seed": 2})
+    >>> settings_of_record({"trainer.seed": 1, "corpus.files": ["a"], "device": "cpu"}, {"trainer.seed": 2})
     {'trainer': {'seed': 2}, 'device': 'cpu'}
     """
     facts = (*_FACTS, *(f"{name}.{part}" for name in _WITH_FILES for part in ("files", "sources")))
@@ -65,7 +50,7 @@ def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) ->
         is_fact = any(key == fact or key.startswith((f"{fact}.", f"{fact}_")) for fact in facts)
         if is_fact and key not in changes:
             continue
-        *groups, name = (key.removeprefix("trainer.") if key in MOVED else key).split(".")
+        *groups, name = key.split(".")
         inner = nested
         for group in groups:
             inner = inner.setdefault(group, {})
@@ -91,43 +76,6 @@ def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
     return found
 
 
-UNRECORDED: dict[str, Any] = {
-    "skip_bad": False,
-    "max_span_words": 10,
-    "encoder_half": False,
-    "encoder_half_tokens": 1024,
-    "title_tokens": None,
-    "max_block_words": None,
-    "allow_bytes": False,
-    "reading_weight": 0.0,
-    "block_teacher": {"encoder": ""},
-    "block_teacher_weight": 0.0,
-    "optimizer": OptimizerKind.adamw,
-    "layer_decay": 1.0,
-    "from_run": "",
-    "packed": "",
-    "mixing": GroupMixing.document,
-    "negatives": Negatives.all,
-    "keys": KeyCopies.clean,
-    "own_sequence": OwnSequence.ignored,
-    "labelled": asdict(LabelledSettings()),
-    "labelled_weight": 0.0,
-    "labelled_contrast": asdict(LabelledContrastSettings()),
-    "labelled_contrast_weight": 0.0,
-    "questions": [],
-    "supervision": asdict(SupervisionSettings()),
-    "span_supervision": asdict(SpanSupervisionSettings()),
-    "span_supervision_weight": 0.0,
-    "dropout_from_step": 0,
-    "dropout_until_step": None,
-    "max_epochs": None,
-    "constant_fraction": 0.0,
-    "word_embeddings": False,
-    "untied": False,
-}
-"""Settings that came later, with the values at which a run is what it was before: so that one begun then goes on."""
-
-
 def recorded(value: Any, *, is_path: bool = False) -> Any:
     """A settings value as JSON: enums by name, files and folders by their last name."""
     if isinstance(value, Enum):
@@ -136,7 +84,6 @@ def recorded(value: Any, *, is_path: bool = False) -> Any:
         return {
             key: recorded(part, is_path=key in ("files", "questions", "vocabulary", "from_run", "packed"))
             for key, part in value.items()
-            if UNRECORDED.get(key, ...) != part
         }
     if isinstance(value, (list, tuple)):
         return [recorded(part, is_path=is_path) for part in value]

@@ -75,7 +75,7 @@ def asked(
 
 def test_a_server_that_is_stopping_is_not_ready_and_a_damaged_index_is_a_503_without_its_path() -> None:
     notes: list[str] = []
-    damage = ArtifactError("a shard is damaged", expected="a", got="b", where="/srv/secret/index/x.npy", fix="build")
+    damage = ArtifactError("/srv/secret/index/x.npy is damaged")
 
     class Damaged:
         folder, state = Path("/srv/secret/index"), IndexState(0, "digest")

@@ -16,7 +16,6 @@ from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.groups import GroupMixing
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
 from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
@@ -289,11 +288,3 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_ablations_are_recorded_only_where_they_are_asked_for() -> None:
-    names = ("groups.mixing", *(f"objective.nonparametric.{name}" for name in ("negatives", "keys", "own_sequence")))
-    settings = TrainingSettings()
-    assert not as_record(settings, ranks=1).keys() & set(names)  # a run that was begun before them goes on
-    settings.groups.mixing = GroupMixing.random
-    assert as_record(settings, ranks=1)["groups.mixing"] == "random"

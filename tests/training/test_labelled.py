@@ -19,7 +19,6 @@ from npm.objectives.encoded import EncodedLabelled, Passes
 from npm.objectives.labelled import LabelledText
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.labelled import LabelledSource
-from npm.training.record import as_record
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingEvaluationSettings, TrainingSettings
@@ -165,12 +164,6 @@ def test_what_does_not_fit_a_run_on_labels_is_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists()
     with pytest.raises(SettingError, match=r"schedule.max_epochs"):
         TrainingSettings(schedule=ScheduleSettings(max_epochs=1))
-
-
-def test_a_run_begun_before_there_were_labels_goes_on() -> None:
-    record = as_record(TrainingSettings(), ranks=1)
-    later = ("labelled", "max_epochs", "dropout_from", "dropout_until")
-    assert not [name for name in record if any(part in name for part in later)]
 
 
 @pytest.mark.parametrize(
