@@ -66,8 +66,8 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
 
     entry = {"id": "q", "kind": "capital", "text": question, "answers": ["Oslo"], "split": "test"}
     (tmp_path / "questions.json").write_text(json.dumps({"questions": [entry]}), encoding="utf-8")
-    evaluate = ("evaluate", f"index={index}", f"encoder={run / 'encoder'}", f"questions={tmp_path / 'questions.json'}")
-    outcome = npmlm(*evaluate, f"out={tmp_path / 'out'}")
+    evaluate = ("evaluate", f"index={index}", f"encoder={run / 'encoder'}", f"out={tmp_path / 'out'}")
+    outcome = npmlm(*evaluate, f"demo.questions={tmp_path / 'questions.json'}")
     assert outcome.status == 0, outcome.err
     assert question in outcome.out
 
@@ -136,7 +136,7 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
     run = ("experiment=npm_single", f"encoder={tmp_path / 'start'}", f"run={single.parent}")
     outcome = npmlm(*train, *run)
     assert outcome.status == 0, outcome.err
-    assert json.loads((single / "config.json").read_text(encoding="utf-8"))["query_masks"] == 1
+    assert json.loads((single / "config.json").read_text(encoding="utf-8"))["npm"]["query_masks"] == 1
 
     build = ("build", f"corpus.files={corpus}", f"index={index}", f"encoder={single}", "copy_encoder=true")
     outcome = npmlm(*build, "blocks.max_block_tokens=64")
@@ -173,7 +173,8 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
 
     run = ("experiment=encoder_mini", f"encoder={single}", f"run={tmp_path / 'pairs'}")
     assert npmlm(*train, *run).status == 0
-    assert json.loads((tmp_path / "pairs" / "encoder" / "config.json").read_text(encoding="utf-8"))["query_masks"] == 2
+    config = json.loads((tmp_path / "pairs" / "encoder" / "config.json").read_text(encoding="utf-8"))
+    assert config["npm"]["query_masks"] == 2
 
 
 def launchers(nodes: int, run: Path, *settings: str) -> list[list[str]]:

@@ -112,12 +112,12 @@ def build_index(
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
     `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder` None
-    loads the one of the settings; `notice(message)` says whom a job waits for, what to think of `settings.dimensions`
-    and `settings.blocks.title_tokens`, and what a finished index lacks. Raises CorpusError for input that cannot be
-    read, SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` holds something
-    else, was begun with other settings or lacks what an earlier stage should have left, EncoderError if the encoder
-    cannot serve, StorageError if the disk refuses or has no room. A new folder in which nothing was finished is taken
-    away again.
+    loads the one of the settings; `notice(message)` says whom a job waits for, and what to think of
+    `settings.dimensions` and `settings.blocks.title_tokens`. Raises CorpusError for input that cannot be read,
+    SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` holds something else,
+    was begun with other settings or lacks what an earlier stage should have left, EncoderError if the encoder cannot
+    serve, StorageError if the disk refuses or has no room. A new folder in which nothing was finished is taken away
+    again.
     """
     folder = Path(folder)
     refuse_others(folder)

@@ -17,7 +17,7 @@ from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from tests.helpers.live_indexes import FACTORIES, QUESTIONS, built, record
+from tests.helpers.live_indexes import QUESTIONS, TIERS, built, record
 from tests.helpers.tiny_models import tiny_encoder
 
 LANGUAGES = ("en", "de", "fr")
@@ -30,7 +30,7 @@ def encoder() -> Encoder:
     return encoder
 
 
-@pytest.fixture(scope="module", params=FACTORIES, ids=str)
+@pytest.fixture(scope="module", params=TIERS, ids=str)
 def filler(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
     records = [record(number, language=LANGUAGES[number % 3]) for number in range(9)]
     folder = built(tmp_path_factory.mktemp("filters") / "index", records, encoder, request.param)

@@ -36,7 +36,7 @@ def encoder() -> Encoder:
 @pytest.fixture(scope="module")
 def finished(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with inverted lists and a deleted document; an index of somebody else's lies two folders above."""
-    index = built(tmp_path_factory.mktemp("forged") / "index", list(map(record, range(12))), encoder, "IVF4,SQ8")
+    index = built(tmp_path_factory.mktemp("forged") / "index", list(map(record, range(12))), encoder, "ivf_sq8 4")
     delete_documents(index, DeleteSettings(ids=["d3"]))
     return index
 

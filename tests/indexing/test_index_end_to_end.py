@@ -153,7 +153,8 @@ def test_a_build_killed_anywhere_continues_and_ends_in_the_same_bytes(
 ) -> None:
     settings = settings_for(write_corpus(tmp_path))
     if killed_in in ("quantiser", "codes", "lists"):
-        settings.search = SearchSettings(tier=SearchTier.ivf_rabitq, list_count=4, train_iterations=4)
+        search = SearchSettings(tier=SearchTier.ivf_rabitq, list_count=4, train_iterations=4)
+        settings = replace(settings, search=search)
     build_index(tmp_path / "whole", settings, bert)
 
     def kill(stage: str, done: int, total: int | None) -> None:
@@ -196,8 +197,7 @@ def test_another_encoder_is_refused_when_opening(bert: Encoder, tmp_path: Path) 
 
 
 def test_an_encoder_saved_inside_the_index_is_found_there(bert: Encoder, tmp_path: Path) -> None:
-    settings = settings_for(write_corpus(tmp_path))
-    settings.copy_encoder = True
+    settings = replace(settings_for(write_corpus(tmp_path)), copy_encoder=True)
     build_index(tmp_path / "index", settings, bert)
     opened = PhraseFiller.open(tmp_path / "index")
     assert opened.encoder.fingerprint == bert.fingerprint

@@ -30,7 +30,7 @@ def encoder() -> Encoder:
 def finished(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with inverted lists, two segments and a deleted document."""
     index = built(
-        tmp_path_factory.mktemp("finished") / "index", [record(number) for number in range(12)], encoder, "IVF4,SQ8"
+        tmp_path_factory.mktemp("finished") / "index", [record(number) for number in range(12)], encoder, "ivf_sq8 4"
     )
     added(index, [record(number) for number in range(12, 16)], encoder)
     delete_documents(index, DeleteSettings(ids=["d3"]))

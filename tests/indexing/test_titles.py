@@ -134,10 +134,9 @@ def test_words_of_titles_count_for_bm25_as_often_as_without_them_before_blocks(t
     assert counted[0] and counted[0] == counted[1]
 
 
-def test_no_titles_make_the_index_that_there_was_before_titles_and_other_ones_are_noted(tmp_path: Path) -> None:
+def test_titles_other_than_those_of_training_are_noted(tmp_path: Path) -> None:
     plain, no_notes = built(tmp_path / "plain", encoder_of_titles(0))
     assert no_notes == []
-    assert "title_tokens" not in Generation.read(plain).manifest.settings["blocks"]
     (tmp_path / "other").mkdir()
     told, notes = built(tmp_path / "other" / "plain", encoder_of_titles(4), title_tokens=0)
     assert all_bytes(plain) == all_bytes(told)

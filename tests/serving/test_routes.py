@@ -323,5 +323,5 @@ def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
     npmlm("serve", f"index={built_index}", "port=0", "fill.retrieval=blocks").refused("block vectors")
     npmlm("serve", f"index={built_index}", "port=0", f"examples={tmp_path / 'none'}").refused("examples")
     npmlm("serve", f"index={built_index}", "port=0", f"log={tmp_path}").refused("log")
-    npmlm("serve", f"index={built_index}", "port=0", "queue_texts=3").refused("queue_texts=3")
+    npmlm("serve", f"index={built_index}", "port=0", "queue_texts=3").refused("queue_texts", "got 3")
     npmlm("serve", f"index={built_index}", "port=65536").refused("port")
