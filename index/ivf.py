@@ -18,7 +18,7 @@ import numpy as np
 from index.arrays import ShardedArray, to_float32
 from index.exact import check_finite, finite_chunks
 from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_faiss_index, read_faiss, write_faiss
-from index.settings import default_probed_lists, default_rerank_factor
+from index.settings import SearchTier, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
     Manifest,
@@ -280,7 +280,8 @@ def write_search_folder(
         "quantiser": quantiser.digest,
         "codes": digest_of([shard.digest for shard in shards]),
         "probed_lists": default_probed_lists(quantiser.list_count),
-        "rerank_factor": default_rerank_factor(resolved["factory"]),
+        # More candidates are scored exactly where codes have a bit or two per dimension.
+        "rerank_factor": 4 if resolved.get("tier") == SearchTier.ivf_rabitq.value else 2,
     }
     if (kept := finished_folder(folder, kind=SEARCH_KIND, settings=settings)) is not None:
         return kept

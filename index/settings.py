@@ -228,8 +228,3 @@ def check_search(settings: SearchSettings, *, row_count: int | None = None) -> N
 def default_probed_lists(list_count: int) -> int:
     """Inverted lists looked into for one query unless said otherwise."""
     return max(1, min(256, list_count))
-
-
-def default_rerank_factor(factory: str) -> int:
-    """Candidates scored exactly for each hit unless said otherwise: more for codes of a bit or two a dimension."""
-    return 4 if "RaBitQ" in factory else 2
