@@ -15,7 +15,7 @@ from npm.core.figures import can_draw, save_figure
 from npm.core.settings import read_settings
 from npm.training.checkpoints import METRICS, RunFolder
 from npm.training.loggers import read_metrics
-from npm.training.plotting import CurveSettings, curves_picture
+from npm.training.plotting import CurveSettings, draw_runs
 from npm.training.record import settings_of_record
 from npm.training.run import run_training
 from npm.training.settings import HELD_OUT_LOSS, TrainingSettings
@@ -52,7 +52,7 @@ def main(packed: Path, run: Path, out: Path, minutes: float, changes: list[str])
     if measured := [record for record in records if HELD_OUT_LOSS in record]:
         (out / "evaluation.json").write_text(json.dumps(measured[-1], indent=1) + "\n")
     if can_draw() and len(records) > 1:
-        save_figure(curves_picture([run], CurveSettings()).figure, out / "curves.png")
+        save_figure(draw_runs([run], CurveSettings()).figure, out / "curves.png")
     return 0 if RunFolder(run).is_finished else 3
 
 

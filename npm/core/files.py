@@ -159,8 +159,11 @@ def read_object(file: Path, *, fix: str) -> dict[str, Any]:
 def check_writable(folder: Path) -> None:
     """Raise OSError if the system refuses to write to `folder`, or to create it; nothing is left there."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with TemporaryFile(dir=place) as file:
-        file.write(bytes(4096))
+    try:
+        with TemporaryFile(dir=place) as file:
+            file.write(bytes(4096))
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def check_room(folder: Path, needed_bytes: float, *, what: str) -> None:

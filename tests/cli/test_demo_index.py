@@ -35,7 +35,7 @@ def first(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
             Outcome(process.returncode, out.decode(), err.decode())
             for process, (out, err) in zip(started, written, strict=True)
         ]
-        notes = [[line for line in outcome.err.splitlines() if "waits for process" not in line] for outcome in outcomes]
+        notes = [[line for line in outcome.err.splitlines() if "waits for another" not in line] for outcome in outcomes]
         assert (outcomes[0].status, outcomes[0].out, notes[0]) == (outcomes[1].status, outcomes[1].out, notes[1])
         yield cache, Outcome(outcomes[0].status, outcomes[0].out, "\n".join(notes[0]))
 

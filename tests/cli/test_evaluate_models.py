@@ -232,7 +232,8 @@ def test_blocks_too_short_for_the_titles_of_the_encoder_are_refused_by_a_setting
     folder = tmp_path / "titled"
     shutil.copytree(language_model_folder, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, "title_tokens": 16}), encoding="utf-8")
+    config["npm"]["title_tokens"] = 16
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     given = (f"task={task}", f"encoder={folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
     outcome = npmlm("evaluate", *given, f"{task}.max_block_tokens=32")
     outcome.refused(f"{task}.max_block_tokens=32 has too little room")

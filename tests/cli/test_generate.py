@@ -39,9 +39,6 @@ def test_a_source_is_trained_on_artificial_text_and_measured_on_every_document(
     assert metrics["article_count"] == 20 and metrics["settings"]["every_document"]
     npmlm(*measure, f"out={tmp_path / 'long'}").refused("too few long articles")
     npmlm(*measure, every, "limit=5", f"out={tmp_path / 'x'}").refused("limit and masked_tokens.every_document")
-    npmlm(*measure, every, "masked_tokens.articles=5", f"out={tmp_path / 'x'}").refused(
-        "masked_tokens.every_document=true without"
-    )
 
 
 def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_path: Path) -> None:

@@ -148,7 +148,6 @@ def test_bad_input_is_refused_before_anything_is_trained(npmlm: CommandLine, dat
     finetune(npmlm, data).refused("task")
     finetune(npmlm, data, "task=[sst3]").refused("sst2")
     finetune(npmlm, data, "task=[sst2]", "seeds=[0,0]").refused("seeds")
-    finetune(npmlm, data, "task=[sst2]", "trainer.seed=1").refused("trainer.seed")
     finetune(npmlm, data, "task=[sst2]", "layer=7").refused("labelled.layer")
     for rows in (
         [{"sentence": "a", "label": 1}] * 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
 
 def source_of(folder: Path, encoder: Encoder, *, rank: int = 0, world_size: int = 1) -> LabelledSource:
     settings = LabelledSettings(files=[str(write_rows(folder / "pairs.jsonl", PAIRS))], **PAIR_COLUMNS)
-    settings.examples_per_device_batch //= world_size
+    settings = replace(settings, examples_per_device_batch=settings.examples_per_device_batch // world_size)
     examples = encode_labelled(settings, encoder.tokenizer)
     return LabelledSource(examples, encoder, settings, seed=3, rank=rank, world_size=world_size)
 
