@@ -18,7 +18,7 @@ import numpy as np
 from index.arrays import ShardedArray, to_float32
 from index.exact import check_finite, finite_chunks
 from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_faiss_index, read_faiss, write_faiss
-from index.settings import SearchTier, default_probed_lists
+from index.settings import SearchTier, ThreadCount, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
     Manifest,
@@ -193,7 +193,7 @@ class Quantiser:
     def open(cls, folder: Path) -> Quantiser:
         """The quantiser in `folder`; raises ArtifactError if it is missing or damaged."""
         manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
-        threads = manifest.settings.typed("thread_count", int)
+        threads = manifest.settings.typed("thread_count", ThreadCount)
         return cls(folder / TRAINED_FILE, digest=manifest.digest, thread_count=threads)
 
     def check_dimensions(self, dimensions: int) -> None:

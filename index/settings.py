@@ -123,6 +123,9 @@ def _in_words(hint: Any) -> str:
     return plain.get(kind) or f"an instance of {kind.__name__}"
 
 
+ThreadCount = Annotated[int, Field(ge=1, le=1024)]
+
+
 class SearchTier(Enum):
     """How rows are searched."""
 
@@ -150,7 +153,7 @@ class SearchSettings(Settings):
     """Iterations of k-means."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the training sample and of k-means."""
-    thread_count: Annotated[int, Field(ge=1, le=1024)] = 2
+    thread_count: ThreadCount = 2
     """Number of threads of training and coding; the bytes of the index may depend on it."""
 
     def check(self) -> None:
