@@ -5,6 +5,7 @@ What stands on the command line is a text until the class of the setting reads i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,11 +15,20 @@ import yaml
 from npm.cli.help import Setting, declared_settings, similar_settings
 from npm.cli.verbs import VERBS, config_folder
 from npm.core.errors import SettingError, missing, unknown
-from npm.core.settings import PathText, checked, is_optional, merged, parse_list, read_settings
+from npm.core.settings import PathText, ShellText, checked, is_optional, merged, parse_list, read_settings
 from npm.core.types import SURROGATE
 
 STARTS_WITHOUT = ("fill",)
 """Verbs that look themselves whether what they require was given: some texts are answered from a demo corpus."""
+
+
+class _Yaml(yaml.SafeLoader):
+    """The safe loader, for which 1e-4 is a number, as in the files of the package, and not a text as in YAML 1.1."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def compose_settings(name: str, overrides: list[str]) -> Any:
@@ -60,7 +70,7 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
     """The value of one setting of the command line, as far as its text has a form of its own."""
     if key not in declared:
         if any(key.startswith(f"{group}.") for group, setting in declared.items() if setting.is_free_group):
-            return text
+            return ShellText(text)
         similar = similar_settings(key, declared)
         hint = f"did you mean {similar[0]}=?" if similar else f"npmlm {verb} --help all lists all settings"
         raise SettingError(f"unknown setting {key}: {hint}")
@@ -78,10 +88,10 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
     if (digits := text.lstrip("+-0")).isdecimal() and int(digits[:20]) >= 2**63:
         raise SettingError(f"{key} must be below 2**63, got {text[:80]}")
     if text[:1] not in ("[", "{"):
-        return text
+        return ShellText(text)
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return yaml.load(text, Loader=_Yaml)
+    except (ValueError, yaml.YAMLError) as error:
         raise SettingError(f"{key} must be {setting.expected}, got {text[:80]}") from error
 
 
@@ -89,7 +99,7 @@ def _group_values(verb: str, group: str, name: str) -> dict[str, Any]:
     """The settings that a file of a group of files sets, such as `experiment=NAME`, or a file of the user's own."""
     if group in ("experiment", "edit") and name.endswith(".yaml"):
         try:
-            found = yaml.safe_load(Path(checked(name, PathText, group)).read_text(encoding="utf-8"))
+            found = yaml.load(Path(checked(name, PathText, group)).read_text(encoding="utf-8"), Loader=_Yaml)
         except (OSError, ValueError, yaml.YAMLError) as error:
             reason = getattr(error, "strerror", None) or error
             raise SettingError(f"{group}: cannot read {name}: {reason}") from error

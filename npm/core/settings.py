@@ -30,9 +30,11 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticKnownError
+from pydantic_core.core_schema import no_info_before_validator_function
 
 from npm.core.errors import ArtifactError, SettingError, near
 
@@ -54,6 +56,55 @@ PATH = BeforeValidator(_usable_path)
 PathText = Annotated[str, PATH]
 """A setting that names a file, a folder, or an encoder; `~` is expanded."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class ShellText(str):
+    """A value from the command line: a number or flag may be read from it, as from no other text."""
+
+    __slots__ = ()
+
+
+def _no_stand_in(value: Any) -> Any:
+    """`value` of a number; raises for a flag, and for a text that is not from the command line."""
+    if isinstance(value, bool | bytes) or (isinstance(value, str) and not isinstance(value, ShellText)):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+def _no_number(value: Any) -> Any:
+    """`value` of a flag; raises for all but true, false, and a text of the command line."""
+    if not isinstance(value, bool | ShellText):
+        raise PydanticKnownError("bool_type")
+    return value
+
+
+GUARDS = {"int": _no_stand_in, "float": _no_stand_in, "bool": _no_number}
+
+
+class _Unmixed:
+    """Mark of a type whose numbers and flags are taken for themselves alone: pydantic would take "3" and True for 3."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _guard(schema)
+        return schema
+
+
+def _guard(schema: Any) -> None:
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, dict | list | tuple):
+            _guard(part)
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") == "str":
+        schema["strict"] = True
+    elif guard := GUARDS.get(schema.get("type", "")):
+        inner = dict(schema)
+        schema.clear()
+        schema.update(no_info_before_validator_function(guard, inner))
+
+
 LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
@@ -77,6 +128,8 @@ class Settings(metaclass=_Reporting):
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
 
+    __get_pydantic_core_schema__: ClassVar[Any] = _Unmixed.__get_pydantic_core_schema__
+
     def __init_subclass__(cls) -> None:
         config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
         validated_dataclass(cls, config=config, kw_only=True, frozen=True)
@@ -92,7 +145,7 @@ def read_settings(kind: type[Kind], values: Mapping[str, Any], prefix: str = "")
     """Settings of class `kind` from values by key, groups as mappings or dotted keys; raises SettingError.
 
     >>> from npm.retrieval.settings import FillSettings
-    >>> settings = read_settings(FillSettings, {"k": "3", "scoring.temperature": 2, "scoring": {"combination": "sum"}})
+    >>> settings = read_settings(FillSettings, {"k": 3, "scoring.temperature": 2, "scoring": {"combination": "sum"}})
     >>> settings.k, settings.scoring.temperature, settings.scoring.combination.value
     (3, 2.0, 'sum')
     """
@@ -115,7 +168,7 @@ def _over(default: Any, values: Any) -> Any:
 def checked(value: Any, hint: Any, key: str = "") -> Any:
     """`value` as the type `hint`; raises SettingError, which names it by `key`.
 
-    >>> checked((1, "2"), list[int], "numbers")
+    >>> checked((1, 2), list[int], "numbers")
     [1, 2]
     """
     try:
@@ -126,8 +179,9 @@ def checked(value: Any, hint: Any, key: str = "") -> Any:
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    plain = is_dataclass(hint)  # which has a configuration of its own
-    return TypeAdapter(hint, config=None if plain else ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
+    if is_dataclass(hint):  # which has a configuration of its own
+        return TypeAdapter(hint)
+    return TypeAdapter(Annotated[hint, _Unmixed], config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 
 
 def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +223,8 @@ def explain(error: ValidationError, hint: Any, key: str = "") -> str:
         return f"{key} is required"
     if mistake["type"] == "value_error":
         return f"{key}: {mistake['ctx']['error']}, got {_shown(got)}"
+    if mistake["type"] in ("int_type", "bool_type"):
+        return f"{key} must be {in_words(own)}, got {repr(got)[:80]}"
     close = get_close_matches(str(got).lower(), choices(own), n=1)
     return f"{key} must be {in_words(own)}, got {_shown(got)}" + (f"; did you mean {close[0]}?" if close else "")
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
-from npm.core.settings import as_json
+from npm.core.settings import as_json, checked
 from npm.corpus.blocks import tokenizer_fingerprint
 from npm.models.byte_tokenizer import spells_bytes
 from npm.models.fingerprint import fingerprint, weights_digest
@@ -210,7 +210,7 @@ def choose_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        chosen: torch.device | None = torch.device(device)
+        chosen: torch.device | None = torch.device(checked(device, str, "device"))
     except RuntimeError:
         chosen = None
     there = {"cpu": 1, "cuda": torch.cuda.device_count()}

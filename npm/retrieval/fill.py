@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npm.core.settings import checked
+from npm.core.settings import PathText, checked
 from npm.core.types import Document
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
@@ -40,10 +40,10 @@ class PhraseFiller(Filler):
         and `dtype` are where and how it computes. Raises ArtifactError if the index is missing, unfinished, damaged
         or was made by another encoder, SettingError for an argument of another kind.
         """
-        phrase_index = PhraseIndex.open(Path(folder))
         precision = checked(dtype, Precision, "dtype")
-        encoder = str(encoder) if isinstance(encoder, Path) else encoder
-        encoder = phrase_index.load_encoder(encoder, device=device, dtype=precision, for_reading=True)
+        given: Encoder | str | None = checked(encoder, Encoder | PathText | None, "encoder")
+        phrase_index = PhraseIndex.open(Path(checked(folder, PathText, "folder")))
+        encoder = phrase_index.load_encoder(given, device=device, dtype=precision, for_reading=True)
         return cls(phrase_index, encoder, settings)
 
     @classmethod
@@ -62,10 +62,11 @@ class PhraseFiller(Filler):
         once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError
         as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
         """
-        if not isinstance(encoder, Encoder):
+        given: Encoder | str | None = checked(encoder, Encoder | PathText | None, "encoder")
+        if not isinstance(given, Encoder):
             precision = checked(dtype, Precision, "dtype")
-            encoder = Encoder.load(str(encoder or ""), device=device, dtype=precision, for_reading=True)
-        return PassageFiller(passages, encoder, settings)
+            given = Encoder.load(given or "", device=device, dtype=precision, for_reading=True)
+        return PassageFiller(passages, given, settings)
 
     @staticmethod
     def connect(url: str, key: str | None = None, *, timeout_seconds: float = USUAL_TIMEOUT_SECONDS) -> RemoteFiller:

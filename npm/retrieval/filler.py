@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overload
 
 import numpy as np
+from pydantic import InstanceOf
 
 from npm.core.errors import SettingError
 from npm.core.settings import checked
@@ -70,7 +71,7 @@ class Filler(ABC):
 
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
         """Raises ArtifactError if `encoder` is not the one that made the index, SettingError for other settings."""
-        self.settings = FillSettings() if settings is None else settings
+        self.settings = checked(settings, InstanceOf[FillSettings] | None, "settings") or FillSettings()
         self._use(phrase_index, encoder)
 
     def __enter__(self) -> Self:

@@ -12,9 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
+from pydantic import InstanceOf
 
 from index.exact import ExactSearcher
 from npm.core.errors import CorpusError, QueryError, SettingError
+from npm.core.settings import checked
 from npm.core.types import MASK_TEXT, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.indexing.embed import kept_tokens
@@ -70,7 +72,8 @@ class PassageFiller(Filler):
         cache: PassageCache = SHARED_CACHE,
     ) -> None:
         """Embeds what is not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
-        settings = FillSettings(retrieval=Retrieval.dense) if settings is None else settings
+        settings = checked(settings, InstanceOf[FillSettings] | None, "settings")
+        settings = settings or FillSettings(retrieval=Retrieval.dense)
         _check_retrieval(settings)
         documents = checked_passages(passages)
         embedded = cache.embed(encoder, documents, tokens_per_batch=settings.tokens_per_batch)
