@@ -19,7 +19,7 @@ import npm
 from index.settings import SearchSettings, SearchTier
 from npm.cli.verbs import VERBS
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.settings import Settings, settings_from
+from npm.core.settings import Settings, ShellText, read_settings, settings_from
 from npm.corpus.documents import CorpusSettings, DocumentSplit
 from npm.indexing.settings import LexiconSettings
 from npm.retrieval.scoring import Combination, ScoringSettings
@@ -127,6 +127,16 @@ def test_what_can_be_nothing_else_is_converted() -> None:
     assert (settings.documents, settings.retrieval) == (["a", "b"], Retrieval.dense)
     assert CorpusSettings(files=[Path("a.txt")], split="line").files == ["a.txt"]  # type: ignore[arg-type, list-item]
     assert dataclasses.replace(settings, retrieval="bm25").retrieval is Retrieval.bm25  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"), [("k", "3", 3), ("lexical_weight", "2e-1", 0.2), ("refine_fillings", "true", True)]
+)
+def test_only_a_text_of_the_command_line_is_read_as_a_number_or_flag(name: str, text: str, value: object) -> None:
+    assert getattr(read_settings(FillSettings, {name: ShellText(text)}), name) == value
+    for wrong in (text, b"3", 1 if value is True else True):
+        with pytest.raises(SettingError, match=name):
+            read_settings(FillSettings, {name: wrong})
 
 
 def test_an_algorithm_named_in_python_is_the_one_that_runs() -> None:
