@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -279,7 +279,7 @@ def _converted(hint: Any, value: object, *, where: str, key: str) -> Any:
     """`value` as the type that a field declares; nothing is guessed, so `yes` in place of a word is an error."""
     if hint is Any:
         return value
-    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and type(None) in kinds:
         return None
     kind = kinds[0]
