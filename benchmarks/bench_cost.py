@@ -292,7 +292,7 @@ def main(argv: list[str]) -> int:
     """Measure, print and write the tables; 2 after a user's mistake."""
     try:
         write_costs(checked_arguments(argv))
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.stderr.write(f"bench_cost: error: {error}\n")
         return 2
     return 0

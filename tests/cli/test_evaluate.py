@@ -73,8 +73,7 @@ def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> 
         ("index=nowhere", ["no folder", "nowhere"]),
         ("index=", ["index is empty"]),
         ("demo.questions=nowhere.json", ["nowhere.json"]),
-        ("task=in_batch", ["has no use for index, demo.questions"]),
-        ("corpus.files=texts.jsonl", ["has no use for corpus.files", "task=demo"]),
+        ("task=in_batch", ["corpus.files is required"]),
         ("limit=0", ["limit"]),
         ("fill.k=0", ["fill.k"]),
         ("fill.scoring.temperature=1e-320", ["fill.scoring.temperature", "at least 0.001"]),
@@ -93,22 +92,6 @@ def test_what_cannot_be_evaluated_is_refused_and_nothing_is_made(
     kept = [part for part in evaluate if part.partition("=")[0] != setting.partition("=")[0]]
     npmlm(*kept, setting).refused(*parts)
     assert all_bytes(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("settings", "part"),
-    [
-        ([], "corpus.files is required"),
-        (["fill.k=3"], "no use for fill.k"),
-        (["scoring=reference"], "fill.scoring.normalisation"),
-        (["split=dev"], "no use for split"),
-    ],
-)
-def test_what_in_batch_lacks_or_has_no_use_for_is_named(
-    settings: list[str], part: str, npmlm: CommandLine, tmp_path: Path
-) -> None:
-    npmlm("evaluate", "task=in_batch", f"out={tmp_path / 'out'}", *settings).refused(part)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_other_things_is_no_place_for_results(

@@ -143,11 +143,6 @@ def test_denoisers_are_measured_shown_and_written(
         ("sts.before.pooler=cls", ["before.pooler needs sts.before.encoder"]),
         ("sts.geometry.pairs=train", ["sts.geometry.pairs", "all"]),
         ("sts.geometry.layer_sentences=-1", ["sts.geometry.layer_sentences", "at least 0"]),
-        ("index=nowhere", ["task=sts has no use for index"]),
-        ("limit=3", ["task=sts has no use for limit"]),
-        ("masked_tokens.masked_fraction=0.2", ["task=sts has no use for masked_tokens.masked_fraction"]),
-        ("masked_tokens.unit=word", ["task=sts has no use for masked_tokens.unit"]),
-        ("corpus.files=texts.jsonl", ["task=sts has no use for corpus.files"]),
         ("suite=all", ["task=sts must be the only task"]),
         ("task=[sts,masked_tokens]", ["task=sts must be the only task"]),
     ],
@@ -170,10 +165,6 @@ def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
         ("encoder=", ["encoder is empty"]),
         ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
         ("limit=3", ["too few long articles"]),
-        ("sts.pooler=avg", ["task=masked_tokens has no use for sts.pooler"]),
-        ("sts.before.encoder=e", ["task=masked_tokens has no use for sts.before.encoder"]),
-        ("resamples=5", ["task=masked_tokens has no use for resamples"]),
-        ("data_dir=d", ["task=masked_tokens has no use for data_dir"]),
     ],
 )
 def test_what_cannot_be_asked_of_masked_tokens_is_refused_and_nothing_is_made(

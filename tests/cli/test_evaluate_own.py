@@ -33,65 +33,17 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("suite", "settings", "parts"),
     [
-        (
-            "closed",
-            ["method=[npm,majority]", "zero_shot.mlm.encoder=zz"],
-            ["no use for zero_shot.mlm.encoder", "such as mlm"],
-        ),
-        (
-            "closed",
-            ["method=[npm,npm-single]", "zero_shot.mlm.index=/nonexist"],
-            ["no use for zero_shot.mlm.index", "method=mlm-knn"],
-        ),
-        (
-            "closed",
-            ["method=[npm,mlm]", "zero_shot.mlm.encoder=zz", "zero_shot.mlm.index=i"],
-            ["no use for zero_shot.mlm.index:"],
-        ),
-        (
-            "closed",
-            ["method=npm", "zero_shot.mlm.encoder=zz", "zero_shot.mlm.index=i"],
-            ["no use for zero_shot.mlm.encoder, zero_shot.mlm.index:"],
-        ),
         ("closed", ["method=[npm,mlm-fuzy]", "zero_shot.mlm.encoder=zz"], ["unknown method 'mlm-fuzy'"]),
-        (
-            "closed",
-            ["zero_shot.closed.k=5"],
-            [
-                "no use for zero_shot.closed.k:",
-                "or give zero_shot.closed.ret",
-            ],
-        ),
-        (
-            "closed",
-            ["zero_shot.closed.k=5", "demo.questions=q"],
-            ["no use for demo.questions, zero_shot.closed.k:"],
-        ),
         (
             "closed",
             ["zero_shot.closed.temperature=1e-300"],
             ["zero_shot.closed.temperature must be", "at least 0.001"],
         ),
-        (
-            "closed",
-            ["method=npm", "zero_shot.causal.model=zz"],
-            ["no use for zero_shot.causal.model", "such as causal"],
-        ),
-        ("open", ["method=majority", "zero_shot.t5.model=zz"], ["no use for zero_shot.t5.model", "method=t5"]),
-        (
-            "closed",
-            ["method=causal", "zero_shot.causal.model=zz", "zero_shot.causal.knn_k=5"],
-            ["no use for zero_shot.causal.knn_k:", "method=causal-knn"],
-        ),
         ("closed", ["method=causal"], ["method causal needs zero_shot.causal.model="]),
         ("open", ["method=t5"], ["method t5 needs zero_shot.t5.model="]),
-        ("open", ["method=npm-dense", "zero_shot.mlm.encoder=zz"], ["no use for zero_shot.mlm.encoder"]),
-        ("open", ["method=[npm-dense,npm-bm25]", "fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
-        ("open", ["fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
-        ("open", ["method=random", "fill.retrieval=dense", "fill.k=3"], ["no use for fill.retrieval:"]),
     ],
 )
-def test_a_setting_that_no_method_reads_is_refused_with_what_would_read_it(
+def test_what_methods_cannot_do_is_refused_with_what_they_need(
     suite: str,
     settings: list[str],
     parts: list[str],

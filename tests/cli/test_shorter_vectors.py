@@ -140,6 +140,5 @@ def test_lengths_to_measure_are_refused_where_they_mean_nothing(
     npmlm: CommandLine, texts: Path, tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:
     command = ("evaluate", f"out={tmp_path / 'out'}", "in_batch.dimensions=[8,33]")
-    npmlm(*command, "task=demo", "index=i").refused("task=demo has no use for in_batch.dimensions")
     in_batch = (*command, "task=in_batch", f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", "limit=1")
     npmlm(*in_batch).refused("in_batch.dimensions", "from 1 to 32, each once", "8, 33")

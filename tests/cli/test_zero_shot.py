@@ -248,13 +248,10 @@ def test_the_parametric_baseline_trains_and_answers(
     ("settings", "part"),
     [
         (["method=[npm,npm-dense]"], "method npm-dense answers none of the tasks"),
-        (["zero_shot.closed.k=7"], "no use for zero_shot.closed.k"),
-        (["zero_shot.closed.temperature=9", "method=majority"], "no use for zero_shot.closed.temperature"),
-        (["fill.bm25_blocks=9"], "no use for fill.bm25_blocks"),
         (["method=[npm,npm]"], "each once"),
     ],
 )
-def test_what_would_change_nothing_is_refused(
+def test_methods_that_answer_nothing_or_are_named_twice_are_refused(
     settings: list[str], part: str, npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
 ) -> None:
     npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", *settings).refused(part)

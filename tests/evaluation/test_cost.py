@@ -198,7 +198,7 @@ def test_a_masked_language_model_counts_among_results_where_it_is_measured(tmp_p
         ("devices=cpu,gpu", "unknown device"),
         ("mlm=absent", "mlm: "),
         ("corpus=absent.jsonl", "absent.jsonl does not exist"),
-        ("out=corpus.jsonl", "cannot write "),
+        ("out=corpus.jsonl", "Not a directory: 'corpus.jsonl"),
     ],
 )
 def test_what_is_refused_is_refused_before_the_index_is_built_anew(

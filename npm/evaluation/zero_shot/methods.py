@@ -81,16 +81,8 @@ OPEN_METHODS = (
 ONLY_IF_NAMED = ("npm", "mlm-n", ORACLE_BLOCKS)
 """Of the open ones: `npm` is one of the three retrievals; the others are told more than the rest."""
 
-READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-fuzzy-corpus")
-"""Methods of closed tasks that the settings zero_shot.closed.* say something to."""
-READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "random")
-"""Methods of open tasks that the settings fill.* say something to."""
-READS_FILTERS, FILTERS = "causal-bm25", ("where", "documents")
-"""The method that reads of fill.* these settings alone."""
-READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
-"""Those of them that look where fill.retrieval says; the others have that in their names."""
-READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-n", "mlm-knn"), ("mlm-knn",)
-"""Methods that zero_shot.mlm.encoder is for, and those of them that zero_shot.mlm.index is for."""
+READS_LANGUAGE_MODEL = (*PARAMETRIC, "mlm-n", "mlm-knn")
+"""Methods that zero_shot.mlm.encoder is for."""
 
 
 @contextmanager
@@ -174,7 +166,7 @@ class Methods:
             encoder, head = self.language_model()
             return ParametricPhrases(name, encoder, head) if name == "mlm" else GoldLengthPhrases(encoder, head)
         if name in (*CAUSAL, "t5"):
-            index = self.index(task)[0] if name == READS_FILTERS else None
+            index = self.index(task)[0] if name == "causal-bm25" else None
             return PhraseWriter(name, self.writer(name), index, self.fill_settings(task))
         filler = PhraseFiller(*self.index(task), self.fill_settings(task))
         if name == ORACLE_BLOCKS:
@@ -293,7 +285,7 @@ class Methods:
         needs: list[str] = []
         if name in READS_LANGUAGE_MODEL:
             needs.append("zero_shot.mlm.encoder")
-        if name in READS_ITS_INDEX:
+        if name == "mlm-knn":
             needs.append("zero_shot.mlm.index")
         if name in CAUSAL:
             needs.append("zero_shot.causal.model")
