@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-import sys
-from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
-from numbers import Integral, Real
-from os import PathLike, fspath
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
 from index.faiss_library import import_faiss
-from npm.core.errors import ArtifactError, SettingError, exclusive
+from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Settings
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
@@ -26,101 +18,6 @@ SHORT_DIMENSIONS = 192
 """Vectors of up to so many numbers have codes of two bits a number where longer ones have one (docs/results)."""
 TRAIN_ROWS_PER_LIST = 39
 """FAISS warns of poor centroids below this many training rows a list."""
-
-
-_MISFIT = object()
-
-
-@cache
-def _hints_of(kind: type) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {item.name: hints[item.name] for item in fields(kind)}
-
-
-def _typed(value: Any, hint: Any, *, is_path: bool = False) -> Any:
-    """`value` as `hint` has it, or `_MISFIT`."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
-    if kind is Annotated:
-        typed = _typed(value, inner[0], is_path="path" in inner[1:])
-        return typed if typed is _MISFIT or all(_fits(typed, mark) for mark in inner[1:]) else _MISFIT
-    if kind in (Union, UnionType):
-        return next((typed for each in inner if (typed := _typed(value, each)) is not _MISFIT), _MISFIT)
-    is_row = kind is list or (kind is tuple and inner[-1] is ...)
-    if is_row and isinstance(value, list | tuple):
-        entries = [_typed(entry, inner[0], is_path=is_path) for entry in value]
-        return _MISFIT if any(entry is _MISFIT for entry in entries) else kind(entries)
-    if kind is dict and isinstance(value, dict):
-        values = {key: _typed(entry, inner[1]) for key, entry in value.items() if _typed(key, inner[0]) is not _MISFIT}
-        return _MISFIT if len(values) < len(value) or any(each is _MISFIT for each in values.values()) else values
-    if kind in (int, float):
-        is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-        return kind(value) if is_number and abs(value) <= sys.float_info.max else _MISFIT
-    if kind is str and is_path and isinstance(value, PathLike):
-        return _typed(fspath(value), str)
-    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
-        return next((member for member in kind if member.value == value), _MISFIT)
-    return value if kind is Any or isinstance(value, kind) else _MISFIT
-
-
-def _fits(value: Any, mark: Any) -> bool:
-    """Whether `value` is what `mark`, a range or a regular expression beside its type, allows."""
-    if isinstance(mark, range):
-        return value in mark
-    return not isinstance(mark, re.Pattern) or mark.fullmatch(value) is not None
-
-
-def read_record(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
-    """The JSON `value` that stands in `file` under `key` as the type `hint` has it, such as a dataclass of others.
-
-    A field with a default may be absent, and names that are no fields are passed over: other versions wrote them.
-    Raises ArtifactError for a value of another type, or that a range or a regular expression in `hint` does not allow.
-    """
-    kind, inner = get_origin(hint) or hint, get_args(hint)
-    prefix = f"{key}." if key else ""
-    if is_dataclass(kind) and isinstance(value, dict):
-        hints = _hints_of(kind)  # type: ignore[arg-type] # mypy finds classes unhashable
-        optional = {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
-        found: dict[str, Any] = {}
-        for name in hints:
-            try:
-                if name in value or name not in optional:
-                    found[name] = read_record(hints[name], value[name], file=file, key=prefix + name)
-            except KeyError:
-                raise _unfit(hints[name], "nothing", file, prefix + name) from None
-        return kind(**found)  # type: ignore[operator]
-    if kind is dict and is_dataclass(inner[1]) and isinstance(value, dict):
-        names = [read_record(inner[0], name, file=file, key=f"a name in {key}") for name in value]
-        return {name: read_record(inner[1], value[name], file=file, key=prefix + name) for name in names}
-    if kind is tuple and is_dataclass(inner[0]) and isinstance(value, list):
-        return tuple(read_record(inner[0], entry, file=file, key=f"{key}[{at}]") for at, entry in enumerate(value))
-    typed = _typed(value, hint)
-    if typed is _MISFIT:
-        raise _unfit(hint, repr(value)[:80], file, key)
-    return typed
-
-
-def _unfit(hint: Any, got: str, file: Path, key: str) -> ArtifactError:
-    what = f"{key} in {file}" if key else file
-    return ArtifactError(f"{what} must be {_in_words(hint)}, got {got}; fetch the folder again, or make it again")
-
-
-def _in_words(hint: Any) -> str:
-    """What a field with the type `hint` may be."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
-    if kind is Annotated:
-        bounds = [f"from {mark.start} to {mark[-1]}" for mark in inner[1:] if isinstance(mark, range)]
-        patterns = [f"of the form {mark.pattern}" for mark in inner[1:] if isinstance(mark, re.Pattern)]
-        return " ".join([_in_words(inner[0]), *bounds, *patterns])
-    if is_dataclass(kind):
-        return "an object with " + ", ".join(item.name for item in fields(kind))
-    if kind in (Union, UnionType):
-        return ", or ".join(_in_words(each) for each in inner)
-    if kind in (list, tuple, dict):
-        return f"a {'mapping by name' if kind is dict else 'list'}, each entry {_in_words(inner[kind is dict])}"
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "one of " + ", ".join(str(member.value) for member in kind)
-    plain = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text", NoneType: "None"}
-    return plain.get(kind) or f"an instance of {kind.__name__}"
 
 
 ThreadCount = Annotated[int, Field(ge=1, le=1024)]

@@ -9,18 +9,17 @@ import time
 from collections.abc import Mapping, Sequence
 from email.message import Message
 from email.utils import parsedate_to_datetime
+from functools import cache
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
 from typing import Annotated, Any, Self, Unpack, overload
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
-from index.settings import read_record
-from npm.core.errors import ArtifactError, QueryError, ServerError, SettingError, UserError
+from npm.core.errors import QueryError, ServerError, SettingError, UserError
 from npm.core.settings import as_json, checked
 from npm.core.types import Answer, JointAnswer
 from npm.retrieval.filler import RemoteOptions, closed_error, given_options
@@ -134,13 +133,7 @@ class RemoteFiller:
         found = reply.get("answers") if isinstance(reply, dict) else None
         if not isinstance(found, list) or [isinstance(each, dict) and each.get("text") for each in found] != texts:
             raise _not_ours(address, "other answers than to the texts that were sent")
-        try:
-            return [
-                read_record(JointAnswer if "masks" in each else Answer, each, file=Path(address), key=f"answers[{at}]")
-                for at, each in enumerate(found)
-            ]
-        except ArtifactError as error:
-            raise _not_ours(address, str(error)) from error
+        return [_read_answer(each, f"answers[{at}]", address) for at, each in enumerate(found)]
 
     def _facts(self) -> dict[str, Any]:
         """What the server says of its index, as far as it is needed here."""
@@ -216,6 +209,21 @@ def _batch(texts: Sequence[str], most_texts: int, room_bytes: int) -> list[str]:
         if room_bytes < 0 and count:
             return list(texts[:count])
     return list(texts[: min(most_texts, MOST_TEXTS)])
+
+
+def _read_answer(value: dict[str, Any], key: str, address: str) -> Answer:
+    """The JSON `value` as an answer; raises ServerError for any other form."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+        found: Answer = _adapter(JointAnswer if "masks" in value else Answer).validate_json(text, strict=True)
+    except ValueError as error:
+        raise _not_ours(address, f"{key}: {shown_start(str(error), SHOWN_CHARS)}") from error
+    return found
+
+
+@cache
+def _adapter(kind: type[Answer]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _content(response: HTTPResponse | HTTPError, deadline: float) -> bytes:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
-from index.settings import read_record
+from npm.core.artifact import read_as
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.files import read_object
 from npm.core.settings import PathText, Settings
@@ -34,7 +34,7 @@ MOST_REJECTED = 1000
 """Sentences rejected one after the other, at which sampling ends with an error."""
 STOP = -1
 """In place of a next dependent: there is none."""
-Count = Annotated[int, range(1, 1 << 53)]
+Count = Annotated[int, Field(ge=1, lt=1 << 53)]
 Choice = TypeVar("Choice")
 
 
@@ -108,9 +108,8 @@ class Grammar:
     @classmethod
     def read(cls, path: Path) -> Grammar:
         """The grammar that a grammar.json holds. Raises ArtifactError if it holds none."""
-        grammar: Grammar = read_record(
-            cls, read_object(path, fix="give a grammar.json that npmlm generate wrote"), file=path
-        )
+        content = read_object(path, fix="give a grammar.json that npmlm generate wrote")
+        grammar: Grammar = read_as(cls, content, file=path)
         known = {relation.name for relation in grammar.relations}
         used = {name for each in grammar.relations for rule in each.rules for name in rule.left + rule.right}
         bare = [each.name for each in grammar.relations if not each.rules]
