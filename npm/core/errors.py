@@ -8,7 +8,7 @@ A message says what is wrong, the value, the full key of the setting or the path
     ├── CorpusError     a corpus or data file is missing, empty, damaged or in another form
     ├── EncoderError    a model cannot be loaded, or cannot do what is asked of it
     ├── ArtifactError   a folder that we wrote is missing, unfinished, damaged or made with other settings
-    ├── StorageError    the operating system refuses to write
+    ├── StorageError    no space for what is to be written, or an object store or standard output refuses it
     ├── QueryError      a text to be filled is empty, has no mask or too many
     └── ServerError     a server of `npmlm serve` cannot be reached, is busy or gives an unexpected response
 """
@@ -41,7 +41,7 @@ class ArtifactError(UserError):
 
 
 class StorageError(UserError):
-    """The operating system refuses to write: disk full, no permission, not a folder."""
+    """No space for what is to be written, or an object store or standard output refuses it; files raise OSError."""
 
 
 class QueryError(UserError):

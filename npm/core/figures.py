@@ -73,10 +73,7 @@ def check_figure(file: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure whole, as PNG or SVG by the suffix of `path`; the same figure gives the same bytes.
-
-    Raises StorageError if the system refuses.
-    """
+    """Write a figure whole, as PNG or SVG by the suffix of `path`; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     is_svg = path.suffix.lower() == ".svg"

@@ -74,7 +74,7 @@ class StoreBuild:
     progress: Progress
 
     def run(self, items: Iterator[Packed]) -> None:
-        """Build what is missing. Raises ArtifactError, CorpusError and StorageError."""
+        """Build what is missing. Raises ArtifactError and CorpusError."""
         with folder_lock(self.folder):
             if (self.folder / MANIFEST_NAME).is_file():
                 self._check_settings(read_manifest(self.folder, kind=STORE_KIND), self.folder)

@@ -41,8 +41,7 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     """The folder that results for `out` are written to: itself, or the one that a link leads to.
 
     Ask before the work begins. Raises ArtifactError for anything but an empty path, an empty folder, or the folder of
-    an earlier evaluation where the new files, results.md among them with `report`, replace no others; StorageError
-    where nothing can be written.
+    an earlier evaluation where the new files, results.md among them with `report`, replace no others.
     """
     out = Path(out)
     if out.is_symlink() and not (out / MANIFEST_NAME).is_file():
@@ -91,7 +90,7 @@ def write_results(
     """Write the results to the folder `out`, in place of those of an earlier evaluation; what else is there stays.
 
     `record` says what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
-    ArtifactError as `check_out` does, and StorageError if the disk refuses; `out` is then as it was.
+    ArtifactError as `check_out` does; `out` is then as it was.
     """
     out = check_out(out, report=bool(report))
     fresh = out / FRESH if out.exists() else out

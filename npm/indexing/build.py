@@ -116,7 +116,7 @@ def build_index(
     `settings.dimensions` and `settings.blocks.title_tokens`. Raises CorpusError for input that cannot be read,
     SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` holds something else,
     was begun with other settings or lacks what an earlier stage should have left, EncoderError if the encoder cannot
-    serve, StorageError if the disk refuses or has no room. A new folder in which nothing was finished is taken away
+    serve, StorageError if the disk has no room. A new folder in which nothing was finished is taken away
     again.
     """
     folder = Path(folder)

@@ -257,7 +257,7 @@ def add_documents(
 
     Blocks, vectors, term counts and codes are made as those of the index. Raises CorpusError for input that cannot be
     read and, before anything is encoded, for ids that exist unless `settings.replace`; ArtifactError if `folder` holds
-    no finished index, one made by another encoder, or another unfinished change; StorageError if the disk refuses.
+    no finished index, one made by another encoder, or another unfinished change; StorageError if the disk has no room.
     """
     folder = Path(folder)
     with folder_lock(folder):
@@ -317,7 +317,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
 
     Each gets as equal a share of the rows as the borders of vector shards allow; one is an index that is not
     partitioned. Raises SettingError for none or more than there are shards, ArtifactError if `folder` holds no finished
-    index or another unfinished change, StorageError if the disk refuses.
+    index or another unfinished change.
     """
     folder = Path(folder)
     with folder_lock(folder):

@@ -126,7 +126,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
 
     The folders of the old generation are removed at the end; readers that have opened it go on. An index of one segment
     without deleted documents stays as it is, unless another quantiser is called for. Raises ArtifactError if `folder`
-    holds no finished index, a damaged one or another unfinished change, StorageError if the disk refuses.
+    holds no finished index, a damaged one or another unfinished change, StorageError if the disk has no room.
     """
     folder = Path(folder)
     with folder_lock(folder):

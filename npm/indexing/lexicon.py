@@ -67,7 +67,7 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
     """Count the words of the blocks in corpus shard `number` of a segment's `store`, which must have text.
 
     `folder` is the shard's own; one that is finished is kept. Raises ArtifactError if it was made with other
-    settings, is damaged, or another process writes it, StorageError if a write is refused.
+    settings, is damaged, or another process writes it.
     """
     assert store.start_chars is not None, "a lexicon needs a store with text"
     first, stop = store.shard_blocks[number : number + 2].tolist()

@@ -62,7 +62,7 @@ def train_rotation(
 
     `encoder` is cut to as many numbers as there are to be axes, and `recorded` are the settings of its vectors.
     Whichever job comes first makes them, and the others wait. Raises CorpusError if the sample has fewer vectors than
-    axes, ArtifactError if those that are there were made otherwise, StorageError if the disk refuses.
+    axes, ArtifactError if those that are there were made otherwise.
     """
     blocks = sampled_blocks(store)  # i64 [blocks drawn]
     made_with = {

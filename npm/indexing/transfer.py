@@ -181,7 +181,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
 
     A file lies under a temporary name until it is whole and checked; what an earlier fetch left is checked again.
     Raises ArtifactError if no such thing is at the address, it is damaged, or the folder holds something else,
-    StorageError if the store or the disk refuses.
+    StorageError if the store refuses or the disk has no room.
     """
     _refuse_both(index, corpus, corpus="corpus=DIR")
     folder, kind = Path(index or corpus), INDEX_KIND if index else CORPUS_KIND

@@ -145,7 +145,7 @@ class StoredModel:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
 
         An encoder with a head attached is written with it, which loads as an encoder too. Raises EncoderError for one
-        that was loaded for reading, StorageError when the operating system refuses a write.
+        that was loaded for reading.
         """
         if self.for_reading:
             raise EncoderError(

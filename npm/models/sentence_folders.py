@@ -56,10 +56,7 @@ def pooler_of_modules(folder: Path) -> PoolerKind | None:
 
 
 def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None:
-    """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training.
-
-    Raises StorageError when the operating system refuses a write.
-    """
+    """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training."""
     kind, d = pooler.kind_after_training, encoder.dimensions
     mode = "cls" if kind in (PoolerKind.cls, PoolerKind.cls_before_pooler) else "mean"
     transformer: dict[str, Any] = {"max_seq_length": encoder.max_input_tokens, "do_lower_case": False}

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
-from npm.core.errors import ArtifactError, QueryError, SettingError, StorageError, UserError
+from npm.core.errors import ArtifactError, QueryError, SettingError, UserError
 from npm.retrieval.queries import shown_start
 
 MEDIA_TYPE = "application/problem+json"
@@ -53,7 +53,7 @@ def problem_of(error: UserError, *, folder: str, name: str) -> Problem:
 
     An index that broke is a matter of the server: 503.
     """
-    if isinstance(error, ArtifactError | StorageError):
+    if isinstance(error, ArtifactError):
         message = f"the index {name} cannot be read: tell who runs the server, whose log says more"
         return Problem(503, message, headers={"Retry-After": "60"})
     return Problem(422, str(error).replace(folder, name), about=type(error))

@@ -85,7 +85,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
 
     `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtifactError if the
     index or the encoder does not serve, or the index is changed meanwhile; SettingError for search settings that it
-    cannot have; StorageError if the disk refuses.
+    cannot have.
     """
     index = PhraseIndex.open(Path(settings.index))
     generation = _unchanged(index.folder, index.manifest)
@@ -309,7 +309,7 @@ def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
     """Refuse a folder for the report, before the work begins.
 
     Raises SettingError if it lies in the folder of the index, ArtifactError if files of the report's names are there
-    that are of something else (which overwrite=true allows), StorageError if the system refuses.
+    that are of something else (which overwrite=true allows).
     """
     folder, place = Path(settings.out), index.folder.resolve()
     if place in (folder.resolve(), *folder.resolve().parents):
@@ -324,7 +324,7 @@ def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
 
 
 def write_report(result: TuneResult, out: str | Path) -> None:
-    """Write the report to the folder `out`, over an earlier one. Raises StorageError if the system refuses."""
+    """Write the report to the folder `out`, over an earlier one."""
     file = Path(out) / JSON_NAME
     replace_file(file, json_bytes(tune_record(result)))
 

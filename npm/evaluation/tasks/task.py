@@ -151,20 +151,6 @@ class ClosedScoring(Settings):
     """Longest prompt in tokens, special ones included: of a longer one its last tokens are encoded, as in the reference
     (256), whatever they are; unset: the task cuts the example, and the template stays whole."""
 
-    @classmethod
-    def reference(cls) -> ClosedScoring:
-        """The scoring of the reference implementation's closed sets: T is 25 for a mask pair, 5 for one mask."""
-        return cls(
-            retrieval=ClosedRetrieval.top_k,
-            k=4096,
-            temperature=5.0,
-            temperature_twice=True,
-            label_mean=LabelMean.sum,
-            calibration=Calibration.none,
-            single_tokens=True,
-            last_tokens=256,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ResolvedScoring:

@@ -121,7 +121,7 @@ def check_new_folder(out: Path) -> None:
 
 
 def write_checkpoint(encoder: Encoder, out: Path, record: Mapping[str, Any]) -> None:
-    """Write an edited encoder and its record as the folder `out`, whole or not at all. Raises StorageError."""
+    """Write an edited encoder and its record as the folder `out`, whole or not at all."""
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # of an edit that was killed
     encoder.save(temporary)

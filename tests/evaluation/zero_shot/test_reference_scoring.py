@@ -33,6 +33,7 @@ EXAMPLES = [
     Example(id=str(number), text=f"{text} It is a <mask>.")
     for number, text in enumerate(("Paris lies on the Seine.", "The Rhine", "In Poland, and in 1605:", "Oslo"))
 ]
+REFERENCE: ClosedScoring = compose_settings("evaluate", ["out=o", "scoring=reference"]).zero_shot.closed
 K = 40
 
 
@@ -78,14 +79,14 @@ def test_labels_have_the_shares_of_their_single_tokens_among_the_best_rows(
 ) -> None:
     count = 1 if masks is Masks.single else 2
     expected = [plain_scores(index, encoder, example.text, count) for example in EXAMPLES]
-    found = [list(each.scores) for each in predictions(index, encoder, masks, ClosedScoring.reference())]
+    found = [list(each.scores) for each in predictions(index, encoder, masks, REFERENCE)]
     assert np.allclose(found, expected, atol=1e-3)
     assert np.std(expected, axis=0).min() > 1e-3
 
 
 def test_without_evidence_the_first_label_is_answered(index: PhraseIndex, encoder: Encoder) -> None:
     method = NonparametricLabels(
-        "npm", index, encoder, load_verbalizer=load_verbalizer, scoring=replace(ClosedScoring.reference(), k=1)
+        "npm", index, encoder, load_verbalizer=load_verbalizer, scoring=replace(REFERENCE, k=1)
     )
     found = method.predict(TASK, EXAMPLES, silent)
     assert method.facts()["without_evidence"] > 0
@@ -95,9 +96,7 @@ def test_without_evidence_the_first_label_is_answered(index: PhraseIndex, encode
 def test_a_token_within_a_word_counts_and_a_word_of_several_tokens_does_not(
     index: PhraseIndex, encoder: Encoder
 ) -> None:
-    method = NonparametricLabels(
-        "npm", index, encoder, load_verbalizer=load_verbalizer, scoring=ClosedScoring.reference()
-    )
+    method = NonparametricLabels("npm", index, encoder, load_verbalizer=load_verbalizer, scoring=REFERENCE)
     method.predict(TASK, EXAMPLES, silent)
     counts = method.facts()["words"]
     assert counts["first"] == {"capital": 6, "Faxaflói": 0}
