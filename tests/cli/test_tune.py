@@ -66,7 +66,7 @@ def test_what_tune_writes_is_what_inspect_shows(npmlm: CommandLine, built_index:
 def test_inspect_shows_a_table(npmlm: CommandLine, built_index: Path) -> None:
     outcome = npmlm("inspect", f"index={built_index}")
     assert outcome.status == 0, outcome.err
-    for part in ("contents", "corpus.jsonl", "how it was built", "bytes a token"):
+    for part in ("contents", "corpus.jsonl", "how it was built", "hot, in memory or mapped", "bytes a token"):
         assert part in outcome.out, part
 
 
