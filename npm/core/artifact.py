@@ -141,7 +141,9 @@ def read_manifest(folder: Path, *, kind: str | None = None) -> Manifest:
     if not folder.is_dir():
         raise ArtifactError(f"no folder {folder}: check the path, or build it first")
     if not file.is_file():
-        raise ArtifactError(f"{folder} has no {MANIFEST_NAME}: its build did not finish; run the same command again")
+        raise ArtifactError(
+            f"{folder} has no {MANIFEST_NAME}: what writes it did not finish; run that command again, such as npmlm build"
+        )
     manifest = parsed_manifest(file.read_bytes(), file)
     if kind not in (None, manifest.kind):
         raise ArtifactError(f"{folder} must be a folder of kind {kind!r}, got {manifest.kind!r}")

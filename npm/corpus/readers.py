@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from npm.core.errors import CorpusError, named
 from npm.corpus.addresses import StoredFile
-from npm.corpus.sources import HUB_PREFIX, Source, file_format
+from npm.corpus.sources import HUB_PREFIX, Source, file_format, format_suffix
 
 COMPRESSED = {".zst": "zstd", ".gz": "gzip"}
 """Codecs of pyarrow by file extension."""
@@ -65,7 +65,7 @@ def read_records(
     elif source.format == "json":
         rows = _json_rows(source.file, on_bad)
     elif source.format == "table":
-        is_quoted = quoted_tsv or source.file.suffix.lower() == ".csv"
+        is_quoted = quoted_tsv or format_suffix(source.file) == ".csv"
         rows = _table_rows(source.file, is_quoted, header, same_length, required, keys, on_bad)
     elif source.format == "parquet":
         rows = _parquet_rows(source, required, optional, keys)
@@ -183,7 +183,7 @@ def _table_rows(
             yield line
 
     csv.field_size_limit(MAX_LINE_BYTES)  # a text may be longer than the 128 KiB of Python's own limit
-    separator = SEPARATORS[file.suffix.lower()]
+    separator = SEPARATORS[format_suffix(file)]
     reader = csv.reader(lines(), delimiter=separator, quoting=0 if quoted else csv.QUOTE_NONE, strict=True)
     names: list[str] = []
     while True:

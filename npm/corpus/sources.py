@@ -15,8 +15,6 @@ from npm.corpus.addresses import Address, StoredFile, file_size, is_address, sto
 HUB_PREFIX = "hub:"
 FORMATS = {
     ".jsonl": "jsonl",
-    ".jsonl.zst": "jsonl",
-    ".jsonl.gz": "jsonl",
     ".json": "json",
     ".txt": "txt",
     ".md": "md",
@@ -26,7 +24,15 @@ FORMATS = {
     ".tsv": "table",
     ".parquet": "parquet",
 }
-IN_FOLDERS = tuple(set(FORMATS) - {".json"})
+KNOWN_SUFFIXES = f"{', '.join(FORMATS)}, all but the last also with .gz or .zst"
+COMPRESSED_SUFFIXES = (".gz", ".zst")
+"""Behind the extension of any format but parquet, which compresses by itself."""
+IN_FOLDERS = tuple(
+    suffix + compressed
+    for suffix in set(FORMATS) - {".json"}
+    for compressed in ("", *COMPRESSED_SUFFIXES)
+    if suffix != ".parquet" or not compressed
+)
 """Extensions that are read from a folder: a .json file in one is rarely a list of documents."""
 INDEX_PART = "segments/00000"
 """Folder of every index, also while it is built: an index in a corpus folder is not part of the corpus."""
@@ -109,17 +115,24 @@ def _files_below(folder: str) -> list[str]:
         paths = (Path(place, name) for name in names if not name.startswith(".") and name.lower().endswith(IN_FOLDERS))
         found += [path for path in paths if path.is_file() and file_size(path)]
     if not found:
-        raise CorpusError(f"{folder} has no file of a known format ({', '.join(FORMATS)})")
+        raise CorpusError(f"{folder} has no file of a known format ({KNOWN_SUFFIXES})")
     return [str(path) for path in sorted(found)]
 
 
 def file_format(path: StoredFile) -> str:
     """Return the format of a file by its extension. Raises CorpusError if it is unknown."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    found = FORMATS.get("".join(suffixes[-2:])) or FORMATS.get("".join(suffixes[-1:]))
-    if found is None:
-        raise CorpusError(f"{path} has an unknown extension: expected one of {', '.join(FORMATS)}")
+    found = FORMATS.get(format_suffix(path))
+    if found is None or (found == "parquet" and path.suffix.lower() != ".parquet"):
+        raise CorpusError(f"{path} has an unknown extension: expected one of {KNOWN_SUFFIXES}")
     return found
+
+
+def format_suffix(path: StoredFile) -> str:
+    """Return the extension that says the format, in lower case and without that of a compression."""
+    name = path.name.lower()
+    for compressed in COMPRESSED_SUFFIXES:
+        name = name.removesuffix(compressed)
+    return Path(name).suffix
 
 
 def file_source(name: str) -> Source:

@@ -32,7 +32,10 @@ def convert(name: str, out: Path) -> None:
         raise EncoderError(f"{folder} has no {PICKLES}: nothing to convert")
     state: dict[str, torch.Tensor] = {}
     for pickle in pickles:
-        state |= torch.load(pickle, map_location="cpu", weights_only=True)
+        try:
+            state |= torch.load(pickle, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise EncoderError(f"{pickle} cannot be read as weights alone: {type(error).__name__}: {error}") from None
     config = read_json_object(folder / CONFIG)
     if name.partition("@")[0] in SINGLE_MASK_NAMES:
         config[OWN_KEY] = {"query_masks": 1}
@@ -48,9 +51,10 @@ def convert(name: str, out: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit(__doc__)
+        sys.stderr.write(str(__doc__))
+        sys.exit(2)
     try:
         convert(sys.argv[1], Path(sys.argv[2]))
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

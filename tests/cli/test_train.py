@@ -281,7 +281,7 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["corpus.files=nowhere.jsonl"], ["nowhere.jsonl does not exist"]),
         (["encoder=./nowhere"], ["no such encoder"]),
         (["masking.unit=token"], ["masking.unit", "end_queries"]),
-        (["schedule.max_minutes=1"], ["exactly one of schedule.max_steps", "set the others to null"]),
+        (["schedule.max_minutes=1"], ["exactly one of schedule.max_steps", "to null"]),
         (
             ["schedule.max_steps=null"],
             ["schedule.max_steps"],

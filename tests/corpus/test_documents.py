@@ -57,6 +57,15 @@ def test_compressed_json_lines_equal_plain_ones_also_in_several_frames(tmp_path:
     assert read(path, kept_fields=["year"]) == expected
 
 
+def test_compressed_tables_and_texts_are_read_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,text\n1,Emil left.\n"))
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(b"id\ttext\n2,\tOsk, stayed.\n"))
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"Nobody came.\n"))
+    documents = list(read_corpus(CorpusSettings(files=[str(tmp_path)])))
+    assert [document.text for document in documents] == ["Emil left.", "Osk, stayed.", "Nobody came."]
+    assert [document.id for document in documents[:2]] == ["1", "2,"]
+
+
 def test_gzipped_json_lines_equal_plain_ones_also_in_several_members(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl.gz"
     data = json_lines(RECORDS)

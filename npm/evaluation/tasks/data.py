@@ -21,6 +21,7 @@ from npm.core.errors import CorpusError, near
 from npm.core.settings import checked
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.readers import SEPARATORS, Row
+from npm.corpus.sources import format_suffix
 from npm.corpus.text import words_of
 from npm.evaluation.tasks.document_conditions import filled_conditions
 from npm.evaluation.tasks.prompts import (
@@ -256,7 +257,7 @@ def read_task(
     reader = RowReader(
         task,
         parse_template(task.template, where=task.name),
-        is_table=path is not None and path.suffix in SEPARATORS,
+        is_table=path is not None and format_suffix(path) in SEPARATORS,
         conditions=(*task.where, *conditions),
     )
     lacking: set[str] = set()  # subsets that some row has no column for
