@@ -142,7 +142,7 @@ def read_manifest(folder: Path, *, kind: str | None = None) -> Manifest:
         raise ArtifactError(f"no folder {folder}: check the path, or build it first")
     if not file.is_file():
         raise ArtifactError(
-            f"{folder} has no {MANIFEST_NAME}: what writes it did not finish; run that command again, such as npmlm build"
+            f"{folder} has no {MANIFEST_NAME}: its writer did not finish; run that command, such as npmlm build, again"
         )
     manifest = parsed_manifest(file.read_bytes(), file)
     if kind not in (None, manifest.kind):

@@ -62,7 +62,7 @@ def test_compressed_tables_and_texts_are_read_from_a_folder(tmp_path: Path) -> N
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(b"id\ttext\n2,\tOsk, stayed.\n"))
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"Nobody came.\n"))
     documents = list(read_corpus(CorpusSettings(files=[str(tmp_path)])))
-    assert [document.text for document in documents] == ["Emil left.", "Osk, stayed.", "Nobody came."]
+    assert [document.text.strip() for document in documents] == ["Emil left.", "Osk, stayed.", "Nobody came."]
     assert [document.id for document in documents[:2]] == ["1", "2,"]
 
 
