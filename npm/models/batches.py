@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from npm.core.errors import ArtifactError
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def encode_pooled(
 ) -> EncodedSequences:
     """As `encode_sequences` does, and in the same passes one vector of length 1 for each sequence, 0s for an empty one.
 
-    Raises ValueError for a pooler that reads more than the last layer.
+    Raises ValueError for a pooler that reads more than the last layer, ArtifactError for tokens that the model lacks.
     """
     vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32)] * len(sequences)
     pooled = None if pooler is None else np.zeros((len(sequences), encoder.dimensions), dtype=np.float32)  # f32 [S, d]
@@ -82,7 +83,12 @@ def encode_batch(
     arrays = padded(sequences, pad_id=encoder.pad_id)  # i64 [B, L] each
     input_ids, attention_mask = (torch.from_numpy(each).to(encoder.device) for each in arrays)
     with torch.inference_mode():
-        states = encoder.token_vectors(input_ids, attention_mask)  # f32 [B, L, d]
+        try:
+            states = encoder.token_vectors(input_ids, attention_mask)  # f32 [B, L, d]
+        except IndexError:  # of torch's embedding, on the CPU; the ids of a received index may be anything
+            raise ArtifactError(
+                f"{encoder.name} has no token {arrays[0].max()}: the stored blocks are damaged or forged; build again"
+            ) from None
         rows = [number * states.shape[1] + own for number, own in enumerate(slots)]
         # chosen and pooled on the device: padding and unwanted vectors are not copied to the host
         chosen = states.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(rows)).to(states.device))

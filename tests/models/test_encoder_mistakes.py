@@ -12,13 +12,15 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import FunnelConfig, FunnelModel
 
-from npm.core.errors import EncoderError
+from npm.core.errors import ArtifactError, EncoderError
 from npm.models import names
+from npm.models.batches import encode_batch
 from npm.models.encoder import Encoder, choose_device, choose_dtype
 from npm.models.names import MINILM_SHA256, locate_encoder
 from npm.models.settings import Precision
@@ -326,3 +328,9 @@ def test_two_tokens_with_one_id(saved: Path) -> None:
 def test_a_mask_token_that_is_the_padding(saved: Path) -> None:
     edited(saved, "tokenizer_config.json", mask_token="[PAD]")
     assert "mask_token" in mistake(saved)
+
+
+def test_a_token_that_the_model_lacks_is_one_sentence() -> None:
+    encoder = Encoder.load("encoder-mini", device="cpu")
+    with pytest.raises(ArtifactError, match=r"has no token 4294967295: .* build again"):
+        encode_batch(encoder, [np.array([101, 2**32 - 1, 102])], [np.array([1])])
