@@ -92,6 +92,9 @@ class _Unmixed:
 
 
 def _guard(schema: Any) -> None:
+    # pydantic shares the schemas of classes: one that is guarded is met again
+    if isinstance(schema, dict) and schema.get("function", {}).get("function") in GUARDS.values():
+        return
     for part in schema.values() if isinstance(schema, dict) else schema:
         if isinstance(part, dict | list | tuple):
             _guard(part)

@@ -13,7 +13,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overload
 
 import numpy as np
-from pydantic import InstanceOf
 
 from npm.core.errors import SettingError
 from npm.core.settings import checked
@@ -71,7 +70,9 @@ class Filler(ABC):
 
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
         """Raises ArtifactError if `encoder` is not the one that made the index, SettingError for other settings."""
-        self.settings = checked(settings, InstanceOf[FillSettings] | None, "settings") or FillSettings()
+        if not isinstance(settings, FillSettings | None):
+            raise SettingError(f"settings must be FillSettings, got {settings!r}")
+        self.settings = settings or FillSettings()
         self._use(phrase_index, encoder)
 
     def __enter__(self) -> Self:

@@ -12,11 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
-from pydantic import InstanceOf
 
 from index.exact import ExactSearcher
 from npm.core.errors import CorpusError, QueryError, SettingError
-from npm.core.settings import checked
 from npm.core.types import MASK_TEXT, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.indexing.embed import kept_tokens
@@ -72,7 +70,8 @@ class PassageFiller(Filler):
         cache: PassageCache = SHARED_CACHE,
     ) -> None:
         """Embeds what is not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
-        settings = checked(settings, InstanceOf[FillSettings] | None, "settings")
+        if not isinstance(settings, FillSettings | None):
+            raise SettingError(f"settings must be FillSettings, got {settings!r}")
         settings = settings or FillSettings(retrieval=Retrieval.dense)
         _check_retrieval(settings)
         documents = checked_passages(passages)

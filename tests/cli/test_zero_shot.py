@@ -190,8 +190,6 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
         (["task=[demo,sst2]"], ["task=demo must be the only task"]),
         (["zero_shot.closed.temperature=0"], ["zero_shot.closed.temperature"]),
         (["zero_shot.closed.verbalizer=nowhere.json"], ["nowhere.json"]),
-        (["corpus.files=a.jsonl"], ["no use for corpus.files"]),
-        (["demo.questions=a.json"], ["no use for demo.questions"]),
     ],
 )
 def test_what_cannot_be_measured_is_refused_and_nothing_is_made(

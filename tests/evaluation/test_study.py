@@ -149,7 +149,7 @@ def test_what_would_be_refused_is_found_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(scripts.study, "compose_settings", compose_settings)
     assert study("nonsense=1") == (2, [])
-    assert "edit must be" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "unknown edit 'all'" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
