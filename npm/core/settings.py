@@ -93,7 +93,8 @@ class _Unmixed:
 
 def _guard(schema: Any) -> None:
     # pydantic shares the schemas of classes: one that is guarded is met again
-    if isinstance(schema, dict) and schema.get("function", {}).get("function") in GUARDS.values():
+    guarded = schema.get("function") if isinstance(schema, dict) else None
+    if isinstance(guarded, dict) and guarded.get("function") in GUARDS.values():
         return
     for part in schema.values() if isinstance(schema, dict) else schema:
         if isinstance(part, dict | list | tuple):
