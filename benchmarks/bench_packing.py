@@ -9,11 +9,42 @@ Packs the files into a temporary block store and prints tokens, tokens/s, and th
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from npm.core.memory import PeakMemory, private_bytes
+from npm.core.memory import private_bytes
+
+SAMPLE_SECONDS = 0.01
+
+
+class PeakMemory:
+    """Samples the private memory of this process in the background while it is entered."""
+
+    def __init__(self) -> None:
+        self._before = self._peak = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    @property
+    def growth(self) -> int:
+        """Bytes at the peak above those at the beginning."""
+        return self._peak - self._before
+
+    def __enter__(self) -> PeakMemory:
+        self._before = self._peak = private_bytes()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._peak = max(self._peak, private_bytes())
+
+    def _sample(self) -> None:
+        while not self._done.wait(SAMPLE_SECONDS):
+            self._peak = max(self._peak, private_bytes())
 
 
 def main(encoder_name: str, files: list[str]) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.01
 PRIVATE_FIELDS = ("RssAnon", "RssShmem")
 
 
@@ -21,34 +19,6 @@ def private_bytes(process: int | str = "self") -> int:
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     # a process that has ended, but was not yet waited for, has no such fields
     return sum(1024 * int(fields[name].split()[0]) for name in PRIVATE_FIELDS if name in fields)
-
-
-class PeakMemory:
-    """Samples the private memory of this process in the background while it is entered."""
-
-    def __init__(self) -> None:
-        self._before = self._peak = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    @property
-    def growth(self) -> int:
-        """Bytes at the peak above those at the beginning."""
-        return self._peak - self._before
-
-    def __enter__(self) -> PeakMemory:
-        self._before = self._peak = private_bytes()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self._peak = max(self._peak, private_bytes())
-
-    def _sample(self) -> None:
-        while not self._done.wait(SAMPLE_SECONDS):
-            self._peak = max(self._peak, private_bytes())
 
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  # parameters of mallopt(3)

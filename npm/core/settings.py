@@ -59,20 +59,20 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class ShellText(str):
-    """A value from the command line: a number or flag may be read from it, as from no other text."""
+    """Text of the command line, the only text that numbers and flags are parsed from."""
 
     __slots__ = ()
 
 
 def _no_stand_in(value: Any) -> Any:
-    """`value` of a number; raises for a flag, and for a text that is not from the command line."""
+    """`value`, unless it is a flag, bytes or a text that is not of the command line."""
     if isinstance(value, bool | bytes) or (isinstance(value, str) and not isinstance(value, ShellText)):
         raise PydanticKnownError("int_type")
     return value
 
 
 def _no_number(value: Any) -> Any:
-    """`value` of a flag; raises for all but true, false, and a text of the command line."""
+    """`value` if it is true, false or a text of the command line."""
     if not isinstance(value, bool | ShellText):
         raise PydanticKnownError("bool_type")
     return value
@@ -82,7 +82,7 @@ GUARDS = {"int": _no_stand_in, "float": _no_stand_in, "bool": _no_number}
 
 
 class _Unmixed:
-    """Mark of a type whose numbers and flags are taken for themselves alone: pydantic would take "3" and True for 3."""
+    """Type marker: numbers and flags are not converted from other types; pydantic would read "3" and True as 3."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

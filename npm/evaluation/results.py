@@ -47,13 +47,12 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     if out.is_symlink() and not (out / MANIFEST_NAME).is_file():
         raise ArtifactError(f"{out} is not a folder for results, but a link to something else")
     out = Path(os.path.realpath(out)) if out.is_symlink() else out  # beside the target, not beside the link
-    found = (
-        {path.name for path in out.iterdir() if not path.name.startswith(f".{FRESH}")} - {FRESH}
-        if out.is_dir()
-        else set()
-    )
     if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out} is not a folder for results, but a file")
+    remove(out / FRESH)  # of an evaluation that was killed
+    if (out / FRESH).exists():
+        raise ArtifactError(f"{out / FRESH} has files that are not ours: remove it, or choose another with out=DIR")
+    found = {path.name for path in out.iterdir() if not path.name.startswith(f".{FRESH}")} if out.is_dir() else set()
     others = sorted(found)
     if MANIFEST_NAME in found:
         own = read_manifest(out, kind=EVALUATION_KIND).files
@@ -94,8 +93,6 @@ def write_results(
     """
     out = check_out(out, report=bool(report))
     fresh = out / FRESH if out.exists() else out
-    if fresh != out:
-        remove(fresh)  # of an evaluation that was killed
     with write_folder(fresh, kind=EVALUATION_KIND, settings=record) as writer:
         lines = writer.open_binary(PREDICTIONS)
         for prediction in predictions:

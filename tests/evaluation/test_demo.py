@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -264,13 +263,13 @@ def test_a_forged_manifest_of_results_names_nothing_that_is_removed(tmp_path: Pa
     ]
 
 
-def test_what_stands_where_results_are_made_stays(tmp_path: Path) -> None:
+def test_what_stands_where_results_are_made_is_named_before_the_work(tmp_path: Path) -> None:
     write_results(tmp_path / "out", record={}, predictions=[], metrics={})
     mine = tmp_path / "out" / ".results.new" / "mine.txt"
     mine.parent.mkdir()
     mine.write_text("mine")
-    with suppress(ArtifactError, OSError):
-        write_results(tmp_path / "out", record={}, predictions=[], metrics={"number": 1})
+    with pytest.raises(ArtifactError, match=r"results\.new"):
+        check_out(tmp_path / "out")
     assert mine.read_text() == "mine"
 
 
