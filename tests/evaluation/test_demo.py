@@ -14,7 +14,7 @@ from npm.core.artifact import check_folder, manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo, with_letter_noise
 from npm.evaluation.metrics import is_hit, normalise_answer
-from npm.evaluation.results import EVALUATION_KIND, write_results
+from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
 from npm.evaluation.settings import DemoSettings, SampleSettings
 from npm.evaluation.tasks.task import Split
 from npm.models.encoder import Encoder
