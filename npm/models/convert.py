@@ -35,7 +35,10 @@ def convert(name: str, out: Path) -> None:
         try:
             state |= torch.load(pickle, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise EncoderError(f"{pickle} cannot be read as weights alone: {type(error).__name__}: {error}") from None
+            # not the message of torch, which recommends running the code of the pickle
+            raise EncoderError(
+                f"{pickle} is damaged or has more than tensors, and is not read ({type(error).__name__})"
+            ) from None
     config = read_json_object(folder / CONFIG)
     if name.partition("@")[0] in SINGLE_MASK_NAMES:
         config[OWN_KEY] = {"query_masks": 1}

@@ -286,7 +286,7 @@ def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
     shutil.copytree(built_index, unfinished)
     (unfinished / "manifest.json").unlink()
     before = all_bytes(tmp_path)
-    npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run the same command again")
+    npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run that command")
     npmlm("verify", f"index={unfinished}").refused("did not finish")
     npmlm("fill", f"index={Segment(unfinished, '00000').corpus}", QUESTION).refused("phrase-index")
     npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("manifest.json")
