@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from npm.evaluation.demo import QuestionFileError
 from npm.evaluation.tasks.prompts import TemplateError
 from npm.evaluation.tasks.task_file import TaskFileError
 from npm.evaluation.zero_shot.parametric import LabelWordError
+from tests.helpers.command_line import run_subprocess
 
 KINDS = (
     *(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
@@ -42,3 +45,11 @@ def test_an_error_is_the_same_after_pickling(kind: type[UserError]) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+def test_a_removed_working_directory_is_one_sentence(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    outcome = run_subprocess("sh", "-c", f"rmdir {here}; exec {sys.executable} -m npm fill x", cwd=here)
+    assert outcome.status == 2
+    assert "working directory" in outcome.err

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import npm
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run_and_report(arguments: list[str]) -> int:
     try:
+        Path.cwd()  # in one that was removed, torch's own libraries would end the process
         status = run(arguments)
         sys.stdout.flush()
         return status

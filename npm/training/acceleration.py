@@ -12,6 +12,7 @@ masked copies, `rows_per_pass`), so that they would wait for each other for ever
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -120,12 +121,28 @@ def make_accelerator(settings: TrainingSettings) -> Any:
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.precision, device)
     AcceleratorState._reset_state()  # else a process could not train twice in different precisions
-    return Accelerator(
-        mixed_precision={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "no"),
-        cpu=device.type == "cpu",
-        # given, because the launcher's number would divide our gradients a second time
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-    )
+    try:
+        return Accelerator(
+            mixed_precision={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "no"),
+            cpu=device.type == "cpu",
+            # given, because the launcher's number would divide our gradients a second time
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        )
+    except (ValueError, RuntimeError) as error:
+        if launched_ranks() == 1:
+            raise
+        raise SettingError(
+            f"the {launched_ranks()} ranks of WORLD_SIZE did not meet ({str(error).splitlines()[0]}): start them with "
+            "accelerate launch or torchrun, or unset WORLD_SIZE to train in one process"
+        ) from error
+
+
+def launched_ranks() -> int:
+    """Processes that a launcher says it starts, before they have met; 1 without a launcher."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if not (count.isascii() and count.isdecimal() and int(count)):
+        raise SettingError(f"WORLD_SIZE must be a number of processes, got {count}; unset it to train in one process")
+    return int(count)
 
 
 class PreparedModel:

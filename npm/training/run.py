@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,7 +28,7 @@ from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, world_size
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.span_supervision import SpanSupervision
-from npm.training.acceleration import make_accelerator
+from npm.training.acceleration import launched_ranks, make_accelerator
 from npm.training.checkpoints import HELD_OUT, RunFolder
 from npm.training.data import Texts, TrainingBatches, make_sources
 from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
@@ -67,6 +68,8 @@ def run_training(
         teachers = [part for part in objective.modules() if isinstance(part, BlockTeacher)]
         facts["teacher_fingerprint"] = teachers[0].fingerprint
     evaluators = make_evaluators(trained, objective)
+    if launched_ranks() > 1 and os.environ.get("RANK", "0") == "0":
+        announce(f"waiting for {launched_ranks()} ranks (WORLD_SIZE)")
     accelerator = make_accelerator(settings)  # starts the process group, if there are several ranks
     with folder_lock(folder) if rank() == 0 else nullcontext():
         was_there = folder.exists()
