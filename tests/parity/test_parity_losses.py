@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from npm.core.types import Sequences, Spans
@@ -18,15 +16,6 @@ from npm.models.similarity import reference_scale
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
-
-
-@pytest.fixture(scope="module")
-def parity_folder() -> Path:
-    named = os.environ.get("NPM_PARITY_DIR")
-    folder = Path(named) if named is not None else Path(__file__).parents[2].parent / "shared" / "parity"
-    if named is None and not folder.is_dir():
-        pytest.skip("no parity data beside the repository, and NPM_PARITY_DIR is not set")
-    return folder
 
 
 def sequences_and_spans(record: dict[str, Any]) -> tuple[Sequences, Spans]:

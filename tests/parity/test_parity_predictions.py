@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,15 +26,6 @@ PRUNING_OF_EXPECTED = {
     "all_boundary_tokens": PruningRule.word_boundaries,
     "without_stopwords": PruningRule.without_stopwords,
 }
-
-
-@pytest.fixture(scope="module")
-def parity_folder() -> Path:
-    named = os.environ.get("NPM_PARITY_DIR")
-    folder = Path(named) if named is not None else Path(__file__).parents[2].parent / "shared" / "parity"
-    if named is None and not folder.is_dir():
-        pytest.skip("no parity data beside the repository, and NPM_PARITY_DIR is not set")
-    return folder
 
 
 @pytest.fixture(scope="module")
