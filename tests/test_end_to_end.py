@@ -16,7 +16,7 @@ from npm import FillSettings, PhraseFiller
 from npm.retrieval.settings import Overlaps
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import DOCUMENTS, CommandLine, run_together, write_corpus
-from tests.helpers.tiny_models import FAMILIES, tiny_byt5, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_byt5, tiny_encoder, tiny_mt5
 from tests.helpers.toy_training import toy_encoder
 
 SHRUNK = (
@@ -36,7 +36,7 @@ def repeated_corpus(path: Path) -> Path:
     return write_corpus(path, [{**document, "text": f"{document['text']} " * 6} for document in DOCUMENTS])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "xlm-roberta"])
 def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     family: str, npmlm: CommandLine, corpus: Path, tmp_path: Path
 ) -> None:
@@ -124,6 +124,38 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
         "blocks.max_block_tokens=96",
     )
     broken.refused("half.jsonl")
+
+
+def test_an_mt5_is_trained_as_a_denoiser_and_its_encoder_half_for_phrases(
+    npmlm: CommandLine, corpus: Path, tmp_path: Path
+) -> None:
+    tiny_mt5(tmp_path / "mt5")
+    texts = repeated_corpus(tmp_path / "texts.jsonl")
+    shrunk = [setting for setting in SHRUNK if setting != "blocks.max_block_tokens=24"]
+    train = ["train", f"encoder={tmp_path / 'mt5'}", f"corpus.files={texts}", *shrunk, "blocks.max_block_tokens=64"]
+    plain = [setting for setting in train if not setting.startswith("masking.")]
+    denoise = (
+        "experiment=ul2_small",
+        "start.fresh.layers=0",
+        f"run={tmp_path / 'ul2'}",
+        "blocks.min_filled_fraction=0",
+    )
+    outcome = npmlm(*plain, *denoise)
+    assert outcome.status == 0, outcome.err
+    small = ("denoising.articles=2", "denoising.least_tokens=128", "denoising.blocks_per_article=2")
+    measure = ("evaluate", "task=denoising", f"encoder={tmp_path / 'ul2' / 'encoder'}", f"corpus.files={texts}")
+    outcome = npmlm(*measure, *small, "denoising.max_block_tokens=64", f"out={tmp_path / 'nll'}")
+    assert outcome.status == 0, outcome.err
+
+    half = ("start.encoder_half=true", "start.encoder_half_tokens=128", f"run={tmp_path / 'half'}")
+    outcome = npmlm(*train, *half)
+    assert outcome.status == 0, outcome.err
+    build = ("build", f"corpus.files={corpus}", f"index={tmp_path / 'index'}", "blocks.max_block_tokens=64")
+    outcome = npmlm(*build, f"encoder={tmp_path / 'half' / 'encoder'}", "copy_encoder=true")
+    assert outcome.status == 0, outcome.err
+    outcome = npmlm("fill", f"index={tmp_path / 'index'}", "output=json", "The capital of Łódź 🜨 is <mask>.")
+    assert outcome.status == 0, outcome.err
+    check_contract(outcome.answers()[0])
 
 
 def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trained_for_phrases(

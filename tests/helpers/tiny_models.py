@@ -18,6 +18,8 @@ from transformers import (
     ByT5Tokenizer,
     ModernBertConfig,
     ModernBertModel,
+    MT5Config,
+    MT5ForConditionalGeneration,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
@@ -56,10 +58,12 @@ def tiny_encoder(
 ) -> Encoder:
     """A random two-layer encoder in float32 on the CPU; its tokenizer knows the characters of `sentences`.
 
-    `bert` is uncased WordPiece and strips accents, `roberta`, `xlm-roberta` and `modernbert` are cased byte-level BPE.
+    `bert` is uncased WordPiece and strips accents, `roberta` and `modernbert` are cased byte-level BPE, `xlm-roberta` has
+    pieces of SentencePiece.
     `config` holds further fields of the Hugging Face config, such as dropouts.
     """
-    tokenizer = wordpiece_tokenizer(sentences) if family == "bert" else byte_bpe_tokenizer(sentences)
+    tokenizer_of = {"bert": wordpiece_tokenizer, "xlm-roberta": sentencepiece_tokenizer}.get(family, byte_bpe_tokenizer)
+    tokenizer = tokenizer_of(sentences)
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -114,6 +118,20 @@ def byte_bpe_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size:
     merges = known_merges(tuple(counts.items()), tuple(known), vocabulary_size)
     backend.model = models.BPE(vocab=_ids([*known, *map(_joined, merges)]), merges=merges)
     return _finished(backend, BYTE_BPE_SPECIALS)
+
+
+def sentencepiece_tokenizer(sentences: Sequence[str] = SENTENCES) -> PreTrainedTokenizerFast:
+    """A cased unigram tokenizer like those of XLM-R and mT5: `▁` begins a word, some words are whole, others letters."""
+    specials = dict(sorted(BYTE_BPE_SPECIALS.items(), key=lambda item: item[0] == "mask"))
+    backend = Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.NFKC()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = token_decoders.Metaspace()
+    words = sorted(set(_words(backend, sentences)))
+    letters = sorted({letter for word in words for letter in word} | set(map(chr, range(33, 127))))
+    pieces = [*((piece, 0.0) for piece in specials.values()), *((word, -5.0) for word in words[::2] if len(word) > 1)]
+    backend.model = models.Unigram([*pieces, *((letter, -10.0) for letter in letters)], unk_id=3)
+    return _finished(backend, specials)
 
 
 @cache
@@ -179,7 +197,9 @@ def _ids(pieces: Sequence[str]) -> dict[str, int]:
 
 
 def _finished(backend: Tokenizer, specials: dict[str, str]) -> PreTrainedTokenizerFast:
-    mask = AddedToken(specials["mask"], lstrip=specials is BYTE_BPE_SPECIALS, special=True, normalized=False)
+    mask = AddedToken(
+        specials["mask"], lstrip=specials["mask"] == BYTE_BPE_SPECIALS["mask"], special=True, normalized=False
+    )
     others = [AddedToken(token, special=True, normalized=False) for role, token in specials.items() if role != "mask"]
     backend.add_special_tokens([*others, mask])
     cls, sep = specials["cls"], specials["sep"]
@@ -201,3 +221,24 @@ def tiny_byt5(folder: Path) -> None:
     torch.manual_seed(0)
     T5ForConditionalGeneration(config).save_pretrained(folder)
     ByT5Tokenizer().save_pretrained(folder)
+
+
+def tiny_mt5(folder: Path, *, sentinels: int = 32) -> None:
+    """A random mT5 with pieces of SentencePiece and sentinels, saved in `folder`."""
+    tokenizer = sentencepiece_tokenizer()
+    names = {"extra_special_tokens": [f"<extra_id_{number}>" for number in range(sentinels)]}
+    tokenizer.add_special_tokens(names)
+    end, pad = tokenizer.sep_token_id, tokenizer.pad_token_id
+    plain = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, eos_token="</s>", pad_token="<pad>", unk_token="<unk>", **names
+    )
+    plain.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", end)]
+    )
+    config = MT5Config(
+        vocab_size=len(plain), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_decoder_layers=1, num_heads=2,
+        tie_word_embeddings=False, pad_token_id=pad, eos_token_id=end, decoder_start_token_id=pad,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    MT5ForConditionalGeneration(config).save_pretrained(folder)
+    plain.save_pretrained(folder)
