@@ -58,8 +58,8 @@ def tiny_encoder(
 ) -> Encoder:
     """A random two-layer encoder in float32 on the CPU; its tokenizer knows the characters of `sentences`.
 
-    `bert` is uncased WordPiece and strips accents, `roberta` and `modernbert` are cased byte-level BPE, `xlm-roberta` has
-    pieces of SentencePiece.
+    `bert` is uncased WordPiece and strips accents, `roberta` and `modernbert` are cased byte-level BPE, `xlm-roberta`
+    has pieces of SentencePiece.
     `config` holds further fields of the Hugging Face config, such as dropouts.
     """
     tokenizer_of = {"bert": wordpiece_tokenizer, "xlm-roberta": sentencepiece_tokenizer}.get(family, byte_bpe_tokenizer)
@@ -121,15 +121,15 @@ def byte_bpe_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size:
 
 
 def sentencepiece_tokenizer(sentences: Sequence[str] = SENTENCES) -> PreTrainedTokenizerFast:
-    """A cased unigram tokenizer like those of XLM-R and mT5: `▁` begins a word, some words are whole, others letters."""
+    """A cased unigram tokenizer like those of XLM-R and mT5: three words of four are whole."""
     specials = dict(sorted(BYTE_BPE_SPECIALS.items(), key=lambda item: item[0] == "mask"))
     backend = Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = token_decoders.Metaspace()
     words = sorted(set(_words(backend, sentences)))
-    letters = sorted({letter for word in words for letter in word} | set(map(chr, range(33, 127))))
-    pieces = [*((piece, 0.0) for piece in specials.values()), *((word, -5.0) for word in words[::2] if len(word) > 1)]
+    letters = sorted(({letter for word in words for letter in word} | set(map(chr, range(33, 127)))) - {*words})
+    pieces = [*((piece, 0.0) for piece in specials.values()), *((word, -5.0) for n, word in enumerate(words) if n % 4)]
     backend.model = models.Unigram([*pieces, *((letter, -10.0) for letter in letters)], unk_id=3)
     return _finished(backend, specials)
 
