@@ -11,8 +11,7 @@ from pathlib import Path
 from npm.cli.progress import StageProgress, say
 from npm.cli.training_commands import FinetuneCommand, TrainCommand
 from npm.core.errors import SettingError
-from npm.evaluation.sts.correlation import sts_spearman
-from npm.evaluation.sts.data import STS_B, read_set
+from npm.evaluation.sts import read_set, sts_spearman
 from npm.finetuning.run import finetune
 from npm.finetuning.run import report as report_of
 from npm.models.encoder import Encoder
@@ -101,7 +100,7 @@ def sts_evaluators(settings: TrainCommand, trained: TrainableModel, objective: W
     if not settings.sts_dir:
         return ()
     losses = [part for part in objective.objectives.values() if isinstance(part, SentenceContrast)]
-    pairs = read_set(STS_B, Path(settings.sts_dir), split="dev")
+    pairs = read_set("STS-B", Path(settings.sts_dir), split="dev")
     if pairs is None or not losses or not isinstance(trained, Encoder):
         raise SettingError(
             f"sts_dir requires stsb-dev.jsonl in {settings.sts_dir} and an encoder with an objective over sentences"

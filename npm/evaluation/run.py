@@ -25,8 +25,7 @@ from npm.evaluation.settings import (
     GeometryPairs,
     HeldOutSettings,
 )
-from npm.evaluation.sts.data import STS_B, read_set, read_sets
-from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
+from npm.evaluation.sts import evaluate_sts, read_set, read_sets, sentence_vectors
 from npm.evaluation.tasks.task import Suite, Task
 from npm.evaluation.zero_shot.methods import CLOSED_METHODS, OPEN_METHODS
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
@@ -152,7 +151,7 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
         raise SettingError(f"{name} needs sts.before.encoder; the pooler of encoder= is sts.pooler")
     sets = read_sets(settings.data_dir, split=split)
     measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
-    found = [read_set(STS_B, settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
+    found = [read_set("STS-B", settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
     places = [(settings.encoder, chosen.pooler, chosen.pooler_post)]
     if chosen.before.encoder:
         places.insert(0, (chosen.before.encoder, chosen.before.pooler, chosen.before.pooler_post))

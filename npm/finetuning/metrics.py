@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from npm.evaluation.sts.correlation import spearman as rank_correlation
-from npm.evaluation.sts.correlation import weighted_correlation
+from npm.evaluation.sts import pearson as correlation
+from npm.evaluation.sts import spearman as rank_correlation
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """Of what is predicted and what is right, [n] each."""
@@ -48,19 +48,13 @@ def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Pearson's correlation; 0 where one side is constant.
-
-    >>> pearson(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
-    1.0
-    """
-    once = np.ones((1, len(gold)))  # f64 [1, n]
-    found = weighted_correlation(predicted.astype(np.float64)[None], gold.astype(np.float64)[None], once)  # f64 [1]
-    return float(found[0])
+    """Pearson's correlation; 0 where one side is constant."""
+    return float(correlation(predicted.astype(np.float64), gold.astype(np.float64)))
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's rank correlation, as in npm.evaluation.sts.correlation."""
-    return rank_correlation(predicted.astype(np.float64), gold.astype(np.float64))
+    """Spearman's rank correlation; 0 where one side is constant."""
+    return float(rank_correlation(predicted, gold))
 
 
 METRICS: dict[str, Metric] = {

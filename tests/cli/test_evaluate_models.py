@@ -93,7 +93,7 @@ def test_an_encoder_is_compared_with_what_it_was_before(
     outcome = npmlm(*sts, f"sts.before.encoder={tiny_encoder_folder}", "sts.before.pooler=cls_before_pooler")
     assert outcome.status == 0, outcome.err
     assert "after − before" in outcome.out
-    assert "before: tiny (cls_before_pooler); after: tiny (avg)" in outcome.out
+    assert "before: tiny (cls_before_pooler)" in outcome.out and "after: tiny (avg)" in outcome.out
     assert len(json.loads((tmp_path / "out" / "metrics.json").read_bytes())["differences"]) == 1
 
 

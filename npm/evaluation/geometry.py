@@ -1,0 +1,144 @@
+"""Geometry of sentence and token vectors: alignment, uniformity, anisotropy, spectrum, whitening, layers.
+
+All but whitening are of directions: u = h / ‖h‖.
+
+Shapes: n vectors, m pairs of the same meaning, d dimensions, k = min(n, d), B sentences, L padded length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from npm.core.errors import SettingError
+from npm.models.encoder import evaluating
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+
+
+ROWS_AT_ONCE = 512
+"""Rows whose distances to all others are in memory at once."""
+SENTENCES_PER_PASS = 32
+MIN_VARIANCE = 1e-9
+"""Of a direction that whitened vectors keep, as a share of the largest."""
+
+
+def alignment(first: np.ndarray, second: np.ndarray) -> float:
+    """E ‖u − u⁺‖² of unit vectors f64 [m, d] of pairs of the same meaning: 0 to 4, 2 for unrelated directions.
+
+    Wang and Isola 2020 (arXiv 2005.10242, §4.1, α = 2), on STS-B pairs with a gold score above 4 as in Gao et al. 2021
+    (arXiv 2104.08821, §2.3).
+
+    >>> alignment(np.eye(2), np.eye(2)), alignment(np.eye(2), np.eye(2)[::-1])
+    (0.0, 2.0)
+    """
+    return float(((first - second) ** 2).sum(1).mean())
+
+
+def uniformity(units: np.ndarray) -> float:
+    """log E exp(−2 ‖u − v‖²) over all pairs of different rows of unit vectors f64 [n, d], n ≥ 2.
+
+    Wang and Isola 2020 (§4.2, t = 2): 0 where all point one way, about −4 for random directions.
+
+    >>> uniformity(np.eye(3)), uniformity(np.ones((3, 1)))
+    (-4.0, 0.0)
+    """
+    count, total = len(units), 0.0
+    for start in range(0, count, ROWS_AT_ONCE):
+        cosines = units[start : start + ROWS_AT_ONCE] @ units[start:].T  # f64 [rows, n - start]
+        # ‖u − v‖² = 2 − 2 cos; each pair once, none with itself
+        total += float(np.triu(np.exp(-4 * (1 - cosines)), k=1).sum())
+    return float(np.log(total / (count * (count - 1) / 2)))
+
+
+def mean_cosine(sums: np.ndarray, counts: np.ndarray | int) -> np.ndarray:
+    """Mean cosine [...] of two different ones of `counts` [...] ≥ 2 unit vectors with the sums f64 [..., d].
+
+    Σ_{i≠j} uᵢ·uⱼ = ‖Σu‖² − n. Over all vectors: anisotropy (Ethayarajh 2019, arXiv 1909.00512, §4.1), there of a
+    sample; over the tokens of a sentence: self-similarity (Su et al. 2022, arXiv 2111.04198, §4.1).
+
+    >>> mean_cosine(np.ones(2), 2), mean_cosine(np.array([3.0, 0.0]), 3)
+    (np.float64(0.0), np.float64(1.0))
+    """
+    means: np.ndarray = ((sums**2).sum(-1) - counts) / (counts * (counts - 1))
+    return means
+
+
+def whitened(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [n, d] shifted and turned to mean 0 and covariance 1, f64 [n, ≤ d], in the directions that they vary in.
+
+    x̃ = (x − μ) U Λ^(−1/2), Σ = U Λ Uᵀ their covariance (Su et al. 2021, arXiv 2103.15316, §3). Raises SettingError for
+    so few vectors that all would have one cosine.
+    """
+    centered = np.asarray(vectors, dtype=np.float64) - vectors.mean(0, dtype=np.float64)  # f64 [n, d]
+    variances, directions = np.linalg.eigh(centered.T @ centered / len(centered))  # f64 [d], [d, d], ascending
+    kept = variances > MIN_VARIANCE * max(variances[-1], 0.0)  # bool [d]
+    if len(centered) <= kept.sum() + 1:
+        raise SettingError(
+            f"sts.pooler_post needs sets of more distinct sentences than the {vectors.shape[1]} dimensions of a vector,"
+            f" got {len(centered)}"
+        )
+    result: np.ndarray = centered @ (directions[:, kept] / np.sqrt(variances[kept]))  # f64 [n, ≤ d]
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """Singular values s of the matrix of unit vectors (Gao et al. 2021, §5 and appendix F.1)."""
+
+    effective_rank: float  # exp H(p), pᵢ = sᵢ² / Σ s² (Roy and Vetterli 2007, EUSIPCO, there of s): 1 to k
+    top_share: float  # p₁
+    values: tuple[float, ...] = field(repr=False)  # s / s₁, k of them, falling
+
+
+def spectrum(units: np.ndarray) -> Spectrum:
+    """Spectrum of unit vectors f64 [n, d].
+
+    >>> round(spectrum(np.eye(4)).effective_rank, 9), spectrum(np.eye(4)).top_share
+    (4.0, 0.25)
+    """
+    values = np.linalg.svd(units, compute_uv=False)  # f64 [k]
+    shares = values**2 / (values**2).sum()  # f64 [k]
+    filled = shares[shares > 0]
+    entropy = -(filled * np.log(filled)).sum()
+    return Spectrum(float(np.exp(entropy)), float(shares[0]), tuple((values / values[0]).tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGeometry:
+    """Token vectors of one layer, special tokens included."""
+
+    layer: int  # 0: the embeddings
+    anisotropy: float  # mean cosine of two different tokens, of the same sentence or not
+    self_similarity: float  # mean over sentences of the mean cosine of two different tokens of the sentence
+
+
+@torch.inference_mode()
+def layer_geometry(encoder: Encoder, sentences: Sequence[str]) -> tuple[LayerGeometry, ...]:
+    """The embeddings and the states after each layer, over all tokens of at least one sentence, truncated if long."""
+    sums, counts = [], []
+    with evaluating(encoder.model):
+        for start in range(0, len(sentences), SENTENCES_PER_PASS):
+            given = encoder.tokenizer(
+                list(sentences[start : start + SENTENCES_PER_PASS]),
+                padding=True,
+                truncation=True,
+                max_length=encoder.max_input_tokens,
+                split_special_tokens=True,
+                return_tensors="pt",
+            ).to(encoder.device)
+            mask = given["attention_mask"]  # i64 [B, L]
+            output = encoder.model(input_ids=given["input_ids"], attention_mask=mask, output_hidden_states=True)
+            units = (torch.nn.functional.normalize(each.double(), dim=-1) for each in output.hidden_states)
+            sums.append(torch.stack([(each * mask.unsqueeze(-1)).sum(1) for each in units]))  # f64 [layers, B, d]
+            counts.append(mask.sum(1))  # i64 [B]
+    of_sentences, tokens = torch.cat(sums, 1).cpu().numpy(), torch.cat(counts).cpu().numpy()
+    anisotropies = mean_cosine(of_sentences.sum(1), tokens.sum())  # f64 [layers]
+    similarities = mean_cosine(of_sentences, tokens).mean(1)  # f64 [layers]
+    pairs = zip(anisotropies.tolist(), similarities.tolist(), strict=True)
+    return tuple(LayerGeometry(layer, *pair) for layer, pair in enumerate(pairs))

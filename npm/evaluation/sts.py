@@ -1,0 +1,488 @@
+"""Task `sts`: rank correlation of cosines with people's scores of sentence pairs, and the geometry of the vectors.
+
+One encoder, or two (before and after training) on the same pairs. Protocol of Gao et al. 2021 (SimCSE, arXiv
+2104.08821, §6.1 and appendix B): no regressor, Spearman's correlation over all pairs of a set, its subsets together.
+The mean of the subsets' own correlations, which other papers report, differs by several points.
+
+Shapes: e encoders, n pairs, d dimensions, r resamples, s sets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.core.errors import CorpusError, EncoderError
+from npm.core.files import sha256_of_file
+from npm.core.types import Progress, silent
+from npm.corpus.readers import read_records, unusable_value
+from npm.corpus.sources import find_sources
+from npm.evaluation.geometry import (
+    LayerGeometry,
+    Spectrum,
+    alignment,
+    layer_geometry,
+    mean_cosine,
+    spectrum,
+    uniformity,
+    whitened,
+)
+from npm.evaluation.metrics import Interval
+from npm.evaluation.report import Row, percent, terminal_table
+from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
+from npm.evaluation.settings import GeometrySettings, PoolerPost, SampleSettings, StsSettings
+from npm.models.sentences import SentenceEncoder
+from npm.models.settings import PoolerKind, Precision
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from npm.models.encoder import Encoder
+
+
+TEST_PAIRS = {
+    "STS12": 3108,
+    "STS13": 1500,
+    "STS14": 3750,
+    "STS15": 3000,
+    "STS16": 1186,
+    "STS-B": 1379,
+    "SICK-R": 4927,
+}
+"""Public sets in the order of published tables, with the test pairs that have a gold score there."""
+SENTENCES = ("sentence1", "sentence2")
+FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
+SAME_MEANING, MAX_GOLD = 4.0, 5.0
+BEFORE_AND_AFTER = ("before", "after")
+Encode = Callable[[list[str]], np.ndarray]
+"""Maps n sentences to f32 [n, d]."""
+DRAWN_AT_ONCE = 1 << 20
+"""Pairs drawn at once by the bootstrap; bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePairs:
+    """Pairs of one split of one set, without those that have no gold score."""
+
+    name: str  # a key of TEST_PAIRS
+    split: str  # train, dev or test
+    first: list[str]
+    second: list[str]
+    gold: np.ndarray  # f64 [n], 0 (nothing in common) to 5 (the same meaning)
+    subsets: list[str]  # of each pair; all empty in a set without subsets
+    without_gold: int = 0
+    digest: str = ""  # SHA-256 of the file
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def read_set(name: str, data_dir: str | Path, *, split: str) -> SentencePairs | None:
+    """Pairs of `data_dir`/NAME-SPLIT, such as stsb-dev.jsonl, or None without such a file.
+
+    Raises CorpusError, with file and line, for a row without two sentences or with a score outside 0 to 5.
+    """
+    stem = f"{name.replace('-', '').lower()}-{split}"
+    file = next((path for each in FORMATS if (path := Path(data_dir, stem + each)).is_file()), None)
+    if file is None:
+        return None
+    pairs = SentencePairs(name, split, [], [], np.empty(0), [], digest=sha256_of_file(file))
+    gold, row_count = [], 0
+    (source,) = find_sources([str(file)])
+    for line, row in read_records(source, required=SENTENCES, optional=["score", "subset"]):
+        row_count += 1
+        score = row.get("score", "")  # None: without one
+        if score is None:
+            continue
+        for column in SENTENCES:
+            if not isinstance(row[column], str) or not row[column].strip():
+                raise unusable_value(f"{file}:{line}", column, "a sentence", row[column])
+        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= MAX_GOLD:
+            raise unusable_value(f"{file}:{line}", "score", f"from 0 to {MAX_GOLD:g}", score)
+        gold.append(float(score))
+        pairs.first.append(row["sentence1"])
+        pairs.second.append(row["sentence2"])
+        pairs.subsets.append(str(row.get("subset") or ""))
+    if len(gold) < 2:
+        raise CorpusError(f"{file} must have two or more pairs with a score, got {len(gold)}")
+    return replace(pairs, gold=np.array(gold), without_gold=row_count - len(gold))
+
+
+def read_sets(data_dir: str | Path, *, split: str) -> list[SentencePairs]:
+    """All public sets with a file of this split; see `read_set`. Raises CorpusError if there is none."""
+    sets = [pairs for name in TEST_PAIRS if (pairs := read_set(name, data_dir, split=split)) is not None]
+    if not sets:
+        raise CorpusError(
+            f"data_dir={data_dir} has no sentence pairs with split={split}: expected files such as stsb-{split}.jsonl;"
+            " scripts/convert_sts.py converts the public ones"
+        )
+    return sets
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceVectors:
+    """Encoder of sentences."""
+
+    name: str
+    encode: Encode
+    facts: Mapping[str, Any]
+    """Name, fingerprint, pooler and number format, for metrics.json."""
+    encoder: Encoder | None = None
+    """Measures token vectors; None omits that."""
+
+
+def sentence_vectors(
+    place: str,
+    *,
+    pooler: PoolerKind | None,
+    post: PoolerPost = PoolerPost.none,
+    device: str = "auto",
+    dtype: Precision = Precision.float32,
+) -> SentenceVectors:
+    """Sentence encoder at `place`; with the pooler that it was saved with if None is named. Raises EncoderError."""
+    loaded = SentenceEncoder.load(place, pooler=pooler, device=device, dtype=dtype)
+    encoder = loaded.encoder
+    facts = {"pooler": loaded.pooler.kind_after_training.value, "dtype": encoder.dtype_name, **model_facts(encoder)}
+    if post is PoolerPost.none:
+        return SentenceVectors(encoder.name, loaded.encode, facts, encoder)
+    facts["pooler_post"] = post.value
+    return SentenceVectors(encoder.name, lambda sentences: whitened(loaded.encode(sentences)), facts, encoder)
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Pearson's correlation f64 [...] of rows of `x` and `y` [..., n]; 0 where a row is constant.
+
+    >>> pearson(np.array([[0.0, 1.0, 2.0], [1.0, 1.0, 1.0]]), np.array([1.0, 3.0, 5.0])).tolist()
+    [1.0, 0.0]
+    """
+    x, y = (each - each.mean(-1, keepdims=True) for each in (x, y))  # f64 [..., n] each
+    products = (x * y).sum(-1)  # f64 [...]
+    lengths = np.sqrt((x * x).sum(-1) * (y * y).sum(-1))  # f64 [...]
+    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation f64 [...] of rows of `x` and `y` [..., n]; 0 where a row is constant."""
+    from scipy.stats import rankdata  # a second to import
+
+    return pearson(rankdata(x, axis=-1), rankdata(y, axis=-1))
+
+
+def resampled_spearman(scores: np.ndarray, gold: np.ndarray, rng: np.random.Generator, *, resamples: int) -> np.ndarray:
+    """Spearman's correlations f64 [r, e] of `scores` f64 [e, n] with `gold` f64 [n] on resampled pairs.
+
+    The same pairs are drawn for all e, so differences between them are paired (Efron and Tibshirani 1993, §13.3).
+    """
+    count = len(gold)
+    at_once = max(1, DRAWN_AT_ONCE // count)
+    sizes = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+    drawn = (rng.integers(0, count, size=(size, count)) for size in sizes)  # i64 [size, n] each
+    return np.concatenate([spearman(scores[:, each], gold[each]).T for each in drawn])
+
+
+def encode_distinct(encode: Encode, sentences: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Index i64 [n] of each sentence among the distinct ones, and their unit vectors f64 [distinct, d].
+
+    Raises EncoderError for a vector of zeros, or with a number that is not finite.
+    """
+    places: dict[str, int] = {}
+    numbers = np.array([places.setdefault(sentence, len(places)) for sentence in sentences])  # i64 [n]
+    vectors = np.asarray(encode(list(places)), dtype=np.float64)  # [distinct, d]
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # f64 [distinct, 1]
+    for wrong in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0))):
+        raise EncoderError(
+            f"sentence {wrong + 1} of {len(vectors)} has a vector of length {float(lengths[wrong, 0])}:"
+            " the weights may be damaged, choose an earlier checkpoint"
+        )
+    return numbers, vectors / lengths
+
+
+def pair_cosines(encode: Encode, pairs: SentencePairs) -> np.ndarray:
+    """Cosine f64 [n] of the two sentences of each pair; each distinct sentence is encoded once."""
+    numbers, units = encode_distinct(encode, [*pairs.first, *pairs.second])  # i64 [2n], f64 [distinct, d]
+    cosines: np.ndarray = np.einsum("nd,nd->n", units[numbers[: len(pairs)]], units[numbers[len(pairs) :]])
+    return cosines
+
+
+def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
+    """Spearman's correlation of cosine and gold score over all `pairs`, subsets together."""
+    return float(spearman(pair_cosines(encode, pairs), pairs.gold))
+
+
+@dataclass(frozen=True, slots=True)
+class SetScore:
+    """Scores of one encoder on one set."""
+
+    spearman: Interval  # over all pairs, subsets together
+    subset_spearman: Mapping[str, float]
+    subset_mean: float | None
+    subset_weighted_mean: float | None  # by the subsets' pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Geometry of one encoder's sentence vectors; see npm/evaluation/geometry.py."""
+
+    alignment: float
+    uniformity: float
+    anisotropy: float
+    spectrum: Spectrum
+    layers: tuple[LayerGeometry, ...]  # token vectors; empty where they were not measured
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderScores:
+    """Results of one encoder."""
+
+    name: str
+    facts: Mapping[str, Any]
+    sets: Mapping[str, SetScore]
+    average: Interval | None  # plain mean over the sets; None for a single set
+    geometry: Geometry | None
+
+
+@dataclass(frozen=True, slots=True)
+class StsResult:
+    """Scores of one encoder, or of two: before and after."""
+
+    sets: tuple[SentencePairs, ...]
+    cosines: tuple[np.ndarray, ...]  # f64 [e, n] of each set
+    encoders: tuple[EncoderScores, ...]
+    differences: tuple[Interval, ...]  # after − before by set, then of the average of several; paired bootstrap
+    geometry_facts: Mapping[str, Any]  # of the pairs that the geometry was measured on; empty without it
+    record: Mapping[str, Any]
+
+    def metrics(self) -> dict[str, Any]:
+        """As stored in metrics.json."""
+        sets = [
+            {
+                "name": pairs.name,
+                "split": pairs.split,
+                "pair_count": len(pairs),
+                "without_gold": pairs.without_gold,
+                "subsets": dict(Counter(filter(None, pairs.subsets))),
+            }
+            for pairs in self.sets
+        ]
+        return {
+            **self.record,
+            "sets": sets,
+            "geometry": self.geometry_facts,
+            "encoders": [asdict(each) for each in self.encoders],
+            "differences": [asdict(each) for each in self.differences],
+        }
+
+    def predictions(self) -> Iterator[dict[str, Any]]:
+        """Lines of predictions.jsonl, one per pair; with `cosine_before` for two encoders."""
+        for pairs, cosines in zip(self.sets, self.cosines, strict=True):
+            columns = zip(
+                pairs.subsets, pairs.first, pairs.second, pairs.gold.tolist(), cosines.T.tolist(), strict=True
+            )
+            for number, (subset, first, second, gold, own) in enumerate(columns):
+                before = {"cosine_before": own[0]} if len(own) > 1 else {}
+                line = {"set": pairs.name, "subset": subset, "number": number, "sentence1": first, "sentence2": second}
+                yield {**line, "gold": gold, "cosine": own[-1], **before}
+
+    def write(self, out: str | Path) -> None:
+        """Write predictions.jsonl and metrics.json to the folder `out`; see `write_results`."""
+        write_results(out, record=self.record, predictions=self.predictions(), metrics=self.metrics())
+
+    def show(self, console: Console) -> None:
+        """Print the tables and notes."""
+        console.print(terminal_table(*set_rows(self), title="cosine against gold score, over all pairs of a set"))
+        geometries = [each.geometry for each in self.encoders if each.geometry is not None]
+        heads = BEFORE_AND_AFTER if len(geometries) == 2 else ("",)
+        if geometries:
+            names = [head or self.encoders[0].name for head in heads]
+            rows = [[name, *map(shown, geometries)] for name, shown in GEOMETRY_ROWS.items()]
+            console.print(terminal_table(["sentence vectors of STS-B", *names], rows))
+        if any(each.layers for each in geometries):
+            header = ["layer", *(f"{what} {head}".strip() for what in ("sentence", "any two") for head in heads)]
+            title = "mean cosine of two tokens: of the same sentence, and of any"
+            console.print(terminal_table(header, layer_rows(geometries), title=title))
+        for note in notes(self):
+            console.print(f"note: {note}", markup=False)
+
+
+GEOMETRY_ROWS: Mapping[str, Callable[[Geometry], str]] = {
+    "alignment ↓": lambda each: f"{each.alignment:.3f}",
+    "uniformity ↓": lambda each: f"{each.uniformity:.3f}",
+    "anisotropy (mean cosine) ↓": lambda each: f"{each.anisotropy:.3f}",
+    "effective rank of the spectrum": lambda each: f"{each.spectrum.effective_rank:.1f}",
+    "share of the top direction, %": lambda each: f"{100 * each.spectrum.top_share:.1f}",
+}
+
+
+def evaluate_sts(
+    encoders: Sequence[SentenceVectors],
+    sets: Sequence[SentencePairs],
+    settings: StsSettings,
+    sample: SampleSettings | None = None,
+    *,
+    geometry_pairs: Sequence[SentencePairs] = (),
+    check_record: CheckRecord = any_record,
+    progress: Progress = silent,
+) -> StsResult:
+    """Score one encoder, or two (before, after), on `sets`, and measure the geometry on `geometry_pairs` of STS-B.
+
+    Raises EncoderError for vectors without a direction, CorpusError if no geometry pair has the same meaning.
+    """
+    sample = sample if sample is not None else SampleSettings()
+    geometry = {"pairs": settings.geometry.pairs.value, "layer_sentences": settings.geometry.layer_sentences}
+    record = {
+        "task": "sts",
+        "settings": {"seed": sample.seed, "resamples": sample.resamples, "geometry": geometry},
+        "encoders": [dict(each.facts) for each in encoders],
+        "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in (*sets, *geometry_pairs)},
+    }
+    check_record(record)
+    steps = len(encoders) * (len(sets) + 1)
+    cosines: list[list[np.ndarray]] = []  # [e][s] f64 [n]
+    geometries: list[Geometry | None] = []
+    for each in encoders:
+        cosines.append([])
+        for pairs in sets:
+            progress("sets", sum(map(len, cosines)) + len(geometries), steps)
+            cosines[-1].append(pair_cosines(each.encode, pairs))
+        own = measure_geometry(each, geometry_pairs, settings.geometry, seed=sample.seed) if geometry_pairs else None
+        geometries.append(own)
+    progress("sets", steps, steps)
+    by_set = tuple(np.stack(each) for each in zip(*cosines, strict=True))  # f64 [e, n] each
+    rng = np.random.default_rng(sample.seed)
+    pairs_of = list(zip(by_set, sets, strict=True))
+    exact = np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1)  # f64 [e, s]
+    resampled = np.stack(
+        [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of], axis=2
+    )  # f64 [r, e, s]
+    if len(sets) > 1:
+        exact = np.append(exact, exact.mean(1, keepdims=True), axis=1)  # f64 [e, s + 1]
+        resampled = np.append(resampled, resampled.mean(2, keepdims=True), axis=2)  # f64 [r, e, s + 1]
+    scores = []
+    for place, (vectors, measured) in enumerate(zip(encoders, geometries, strict=True)):
+        intervals = _intervals(exact[place], resampled[:, place])
+        by_name = {
+            pairs.name: _set_score(pairs, own[place], interval)
+            for (own, pairs), interval in zip(pairs_of, intervals, strict=False)
+        }
+        average = intervals[-1] if len(sets) > 1 else None
+        scores.append(EncoderScores(vectors.name, vectors.facts, by_name, average, measured))
+    two = len(encoders) == 2
+    return StsResult(
+        sets=tuple(sets),
+        cosines=by_set,
+        encoders=tuple(scores),
+        differences=_intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if two else (),
+        geometry_facts=_geometry_facts(geometry_pairs) if geometry_pairs else {},
+        record=record,
+    )
+
+
+def _intervals(exact: np.ndarray, resampled: np.ndarray) -> tuple[Interval, ...]:
+    """95 % percentile intervals of the columns of `exact` f64 [c], `resampled` f64 [r, c]."""
+    columns = np.stack([exact, *np.quantile(resampled, [0.025, 0.975], axis=0)], axis=1)  # f64 [c, 3]
+    return tuple(Interval(*each) for each in columns.tolist())
+
+
+def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: Interval) -> SetScore:
+    sizes, subsets = Counter(filter(None, pairs.subsets)), np.array(pairs.subsets)
+    inside = {name: subsets == name for name in sizes}  # bool [n] each
+    by_subset = {name: float(spearman(cosines[each], pairs.gold[each])) for name, each in inside.items()}
+    values = list(by_subset.values())
+    means = (
+        (float(np.mean(values)), float(np.average(values, weights=list(sizes.values())))) if values else (None, None)
+    )
+    return SetScore(interval, by_subset, *means)
+
+
+def measure_geometry(
+    vectors: SentenceVectors, sets: Sequence[SentencePairs], settings: GeometrySettings, *, seed: int
+) -> Geometry:
+    """Geometry over the distinct sentences of `sets`, alignment over their pairs of the same meaning.
+
+    `seed` draws the sentences whose tokens are measured. Raises CorpusError if no pair has the same meaning.
+    """
+    first = [sentence for pairs in sets for sentence in pairs.first]
+    second = [sentence for pairs in sets for sentence in pairs.second]
+    gold = np.concatenate([pairs.gold for pairs in sets])  # f64 [n]
+    if not (same := gold > SAME_MEANING).any():
+        raise CorpusError(
+            f"STS-B: some gold scores must be above {SAME_MEANING:g}, got scores up to {gold.max():g}: multiply scores"
+            " from 0 to 1 by 5, or set sts.geometry.pairs=none"
+        )
+    numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
+    layers: tuple[LayerGeometry, ...] = ()
+    if (wanted := min(settings.layer_sentences, len(units))) and vectors.encoder is not None:
+        sentences = list(dict.fromkeys([*first, *second]))
+        drawn = np.random.default_rng(seed).choice(len(sentences), size=wanted, replace=False)  # i64 [wanted]
+        layers = layer_geometry(vectors.encoder, [sentences[place] for place in drawn])
+    return Geometry(
+        alignment=alignment(units[numbers[: len(first)][same]], units[numbers[len(first) :][same]]),
+        uniformity=uniformity(units),
+        anisotropy=float(mean_cosine(units.sum(0), len(units))),
+        spectrum=spectrum(units),
+        layers=layers,
+    )
+
+
+def _geometry_facts(sets: Sequence[SentencePairs]) -> dict[str, Any]:
+    return {
+        "splits": [pairs.split for pairs in sets],
+        "sentence_count": len({sentence for pairs in sets for sentence in (*pairs.first, *pairs.second)}),
+        "aligned_pair_count": sum(int((pairs.gold > SAME_MEANING).sum()) for pairs in sets),
+    }
+
+
+def set_rows(result: StsResult) -> tuple[Row, list[Row]]:
+    """Header and rows: Spearman × 100 of each set and of their average, of two encoders with their difference."""
+    names = [f"{pairs.name} {pairs.split}" for pairs in result.sets]
+    counts = [str(len(pairs)) for pairs in result.sets]
+    columns = [[score.spearman for score in each.sets.values()] for each in result.encoders]
+    if len(names) > 1:
+        names, counts = [*names, f"average of {len(names)}"], [*counts, ""]
+        columns = [[*own, each.average] for own, each in zip(columns, result.encoders, strict=True) if each.average]
+    if len(columns) == 1:
+        cells, header = [map(percent, columns[0])], ["Spearman × 100 [95 %]"]
+    else:
+        cells = [(f"{100 * each.mean:.1f}" for each in own) for own in columns]  # type: ignore[misc]
+        cells += [(percent(each, sign="+") for each in result.differences)]  # type: ignore[list-item]
+        header = [*BEFORE_AND_AFTER, "after − before [95 %]"]
+    return ["set", "pairs", *header], [[*row] for row in zip(names, counts, *cells, strict=True)]
+
+
+def layer_rows(geometries: Sequence[Geometry]) -> list[Row]:
+    """A row per layer: mean cosine of two tokens of a sentence, then of any two tokens, by encoder."""
+    rows: list[Row] = []
+    for number in range(max(len(each.layers) for each in geometries)):
+        layers = [each.layers[number] if number < len(each.layers) else None for each in geometries]
+        cells = [layer and f"{layer.self_similarity:.3f}" for layer in layers]
+        cells += [layer and f"{layer.anisotropy:.3f}" for layer in layers]
+        rows.append([str(number) if number else "embeddings", *(cell or "" for cell in cells)])
+    return rows
+
+
+def notes(result: StsResult) -> Iterator[str]:
+    """Facts that a reader of the tables needs: the encoders, what is absent, and what cannot be compared."""
+    heads = BEFORE_AND_AFTER if len(result.encoders) == 2 else ("encoder",)
+    for head, each in zip(heads, result.encoders, strict=True):
+        yield f"{head}: {each.name} ({', '.join(each.facts[k] for k in ('pooler', 'pooler_post') if k in each.facts)})"
+    split = result.sets[0].split
+    if absent := TEST_PAIRS.keys() - {pairs.name for pairs in result.sets}:
+        yield f"left out, because data_dir has no {split} part of them: {', '.join(sorted(absent))}"
+    for pairs in result.sets:
+        if split == "test" and len(pairs) != TEST_PAIRS[pairs.name]:
+            yield (
+                f"{pairs.name} has {len(pairs):,} pairs here and {TEST_PAIRS[pairs.name]:,} in published results: "
+                "do not compare them"
+            )
+        if pairs.without_gold:
+            yield f"{pairs.without_gold:,} pairs of {pairs.name} have no gold score and are left out"
+    if facts := result.geometry_facts:
+        yield (
+            f"geometry: {facts['sentence_count']:,} sentences of STS-B {', '.join(facts['splits'])}; "
+            f"alignment: {facts['aligned_pair_count']:,} pairs with a gold score above {SAME_MEANING:g}"
+        )

@@ -1,1 +1,0 @@
-"""Sentence similarity: Spearman's correlation with people's scores, and the geometry of the vectors."""
