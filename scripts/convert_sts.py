@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from npm.corpus.readers import read_rows
+
 Row = dict[str, Any]
 YEARS = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
@@ -63,14 +65,6 @@ def sick_rows(file: Path) -> Iterator[Row]:
             yield row_of(row["sentence_A"], row["sentence_B"], row["relatedness_score"])
 
 
-def parquet_rows(files: list[Path]) -> Iterator[Row]:
-    """Rows of a data set of the hub."""
-    from pyarrow.parquet import read_table
-
-    for file in files:
-        yield from read_table(file, columns=["sentence1", "sentence2", "score"]).to_pylist()
-
-
 def found_sets(place: Path) -> Iterator[tuple[str, Iterator[Row]]]:
     """Names such as stsb-dev and rows of all that lies in one folder."""
     for year, subsets in YEARS.items():
@@ -86,7 +80,9 @@ def found_sets(place: Path) -> Iterator[tuple[str, Iterator[Row]]]:
     for folder_name, name in HUB.items():
         for spelt, split in SPLITS.items():
             if files := sorted((place / folder_name).rglob(f"{spelt}*.parquet")):
-                yield f"{name}-{split}", parquet_rows(files)
+                names = ("sentence1", "sentence2", "score")
+                rows = ({each: row[each] for each in names} for file in files for _, row in read_rows(file))
+                yield f"{name}-{split}", rows
 
 
 def main(arguments: list[str]) -> int:
