@@ -19,6 +19,7 @@ import numpy as np
 
 from npm.core.errors import CorpusError, EncoderError
 from npm.core.files import sha256_of_file
+from npm.core.settings import as_json
 from npm.core.types import Progress, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
@@ -333,7 +334,7 @@ def evaluate_sts(
     Raises EncoderError for vectors without a direction, CorpusError if no geometry pair has the same meaning.
     """
     sample = sample if sample is not None else SampleSettings()
-    geometry = {"pairs": settings.geometry.pairs.value, "layer_sentences": settings.geometry.layer_sentences}
+    geometry = as_json(asdict(settings.geometry))
     record = {
         "task": "sts",
         "settings": {"seed": sample.seed, "resamples": sample.resamples, "geometry": geometry},
@@ -369,14 +370,14 @@ def evaluate_sts(
             pairs.name: _set_score(pairs, own[place], interval)
             for (own, pairs), interval in zip(pairs_of, intervals, strict=False)
         }
-        average = intervals[-1] if len(sets) > 1 else None
-        scores.append(EncoderScores(vectors.name, vectors.facts, by_name, average, measured))
-    two = len(encoders) == 2
+        scores.append(
+            EncoderScores(vectors.name, vectors.facts, by_name, intervals[-1] if sets[1:] else None, measured)
+        )
     return StsResult(
         sets=tuple(sets),
         cosines=by_set,
         encoders=tuple(scores),
-        differences=_intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if two else (),
+        differences=_intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else (),
         geometry_facts=_geometry_facts(geometry_pairs) if geometry_pairs else {},
         record=record,
     )
