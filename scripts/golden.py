@@ -143,7 +143,7 @@ def predictions(work: Path) -> dict[str, Any]:
         lines = (work / "out" / task / "predictions.jsonl").read_text("utf-8").splitlines()
         found[task] = [json.loads(line) for line in lines]
     settings = ["task=sts", "encoder=encoder-mini", "split=dev", f"out={work / 'out' / 'sts'}"]
-    npmlm("evaluate", *settings, f"data_dir={work / 'data'}")
+    npmlm("evaluate", *settings, f"data_dir={work / 'data' / 'sts'}")
     return found | {"sts": json.loads((work / "out" / "sts" / "metrics.json").read_text("utf-8"))}
 
 

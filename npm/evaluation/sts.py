@@ -356,13 +356,12 @@ def evaluate_sts(
     by_set = tuple(np.stack(each) for each in zip(*cosines, strict=True))  # f64 [e, n] each
     rng = np.random.default_rng(sample.seed)
     pairs_of = list(zip(by_set, sets, strict=True))
-    exact = np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1)  # f64 [e, s]
-    resampled = np.stack(
-        [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of], axis=2
-    )  # f64 [r, e, s]
-    if len(sets) > 1:
-        exact = np.append(exact, exact.mean(1, keepdims=True), axis=1)  # f64 [e, s + 1]
-        resampled = np.append(resampled, resampled.mean(2, keepdims=True), axis=2)  # f64 [r, e, s + 1]
+    exact = _with_average(np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1))  # f64 [e, s + 1]
+    resampled = _with_average(
+        np.stack(
+            [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of], axis=2
+        )
+    )  # f64 [r, e, s + 1]
     scores = []
     for place, (vectors, measured) in enumerate(zip(encoders, geometries, strict=True)):
         intervals = _intervals(exact[place], resampled[:, place])
@@ -381,6 +380,11 @@ def evaluate_sts(
         geometry_facts=_geometry_facts(geometry_pairs) if geometry_pairs else {},
         record=record,
     )
+
+
+def _with_average(by_set: np.ndarray) -> np.ndarray:
+    """The columns [..., s], of several sets with their mean as a further one."""
+    return np.append(by_set, by_set.mean(-1, keepdims=True), axis=-1) if by_set.shape[-1] > 1 else by_set
 
 
 def _intervals(exact: np.ndarray, resampled: np.ndarray) -> tuple[Interval, ...]:
