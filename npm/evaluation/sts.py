@@ -334,10 +334,10 @@ def evaluate_sts(
     Raises EncoderError for vectors without a direction, CorpusError if no geometry pair has the same meaning.
     """
     sample = sample if sample is not None else SampleSettings()
-    geometry = as_json(asdict(settings.geometry))
     record = {
         "task": "sts",
-        "settings": {"seed": sample.seed, "resamples": sample.resamples, "geometry": geometry},
+        "settings": {name: getattr(sample, name) for name in ("seed", "resamples")}
+        | {"geometry": as_json(asdict(settings.geometry))},
         "encoders": [dict(each.facts) for each in encoders],
         "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in (*sets, *geometry_pairs)},
     }
@@ -348,14 +348,13 @@ def evaluate_sts(
     for each in encoders:
         cosines.append([])
         for pairs in sets:
-            progress("sets", sum(map(len, cosines)) + len(geometries), steps)
             cosines[-1].append(pair_cosines(each.encode, pairs))
+            progress("sets", sum(map(len, cosines)) + len(geometries), steps)
         own = measure_geometry(each, geometry_pairs, settings.geometry, seed=sample.seed) if geometry_pairs else None
         geometries.append(own)
-    progress("sets", steps, steps)
+        progress("sets", len(geometries) * (len(sets) + 1), steps)
     by_set = tuple(np.stack(each) for each in zip(*cosines, strict=True))  # f64 [e, n] each
-    rng = np.random.default_rng(sample.seed)
-    pairs_of = list(zip(by_set, sets, strict=True))
+    rng, pairs_of = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
     exact = _with_average(np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1))  # f64 [e, s + 1]
     resampled = _with_average(
         np.stack(
