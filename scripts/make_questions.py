@@ -1,8 +1,8 @@
 """Questions with a `<mask>` and the passage that answers each: rows for `npmlm train experiment=span_supervision`.
 
-    python scripts/make_questions.py entities "files=[wiki/*.jsonl.zst]" out=entities.jsonl
-    python scripts/make_questions.py facts "files=[wiki/*.zst]" facts=triples.jsonl templates=t.json out=facts.jsonl
-    python scripts/make_questions.py task files=[held-out.jsonl] out=FOLDER
+    python -m scripts.make_questions entities "files=[wiki/*.jsonl.zst]" out=entities.jsonl
+    python -m scripts.make_questions facts "files=[wiki/*.zst]" facts=triples.jsonl templates=t.json out=facts.jsonl
+    python -m scripts.make_questions task files=[held-out.jsonl] out=FOLDER
 
 `entities`: a sentence that names an article by its title, and another name, date, number or rare word of that article,
 which is masked; the passage is the part of the article around it (cross-document cloze, Glass et al. 2019, arXiv
@@ -41,11 +41,12 @@ import scipy.sparse
 
 from npm.core.errors import SettingError, UserError
 from npm.core.settings import parse_list
-from npm.corpus.cloze_questions import Excluded, entity_rows, fact_rows, rivals, sampled
 from npm.corpus.questions import read_questions
 from npm.corpus.text import lexical_query, words_of
 from npm.indexing.lexicon import count_words, term_saturation
 from npm.indexing.settings import LexiconSettings
+from scripts.cloze_articles import Excluded
+from scripts.cloze_questions import entity_rows, fact_rows, rivals, sampled
 
 TASK = """\
 suite: open

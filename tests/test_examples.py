@@ -119,7 +119,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "python scripts/split_lines.py": NEEDS_DATA,
     },
     "docs/training.md": {
-        "python scripts/make_questions.py": NEEDS_DATA,
+        "python -m scripts.make_questions": NEEDS_DATA,
         "npmlm edit encoder=encoder-mini": "needs the encoder that the block above trains",
         "npmlm train experiment": NEEDS_STEPS,
         "npmlm train …": "dots stand for the settings of a run",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from npm.corpus.cloze_questions import passage, places_of, subject_of
 from npm.corpus.questions import read_questions
 from npm.evaluation.tasks.task import Suite
 from npm.evaluation.tasks.task_file import load_task
+from scripts.cloze_articles import passage, places_of, subject_of
 from scripts.make_questions import add_wrong_blocks, main
 
 ARTICLES = {
