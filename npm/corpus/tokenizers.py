@@ -1,21 +1,19 @@
 """Tokenizers that are made here: of whole words, and pieces learned from a corpus by merging pairs.
 
-The most frequent pair of neighbouring pieces becomes a piece, again and again (Sennrich et al. 2016, arXiv 1508.07909,
-§3.2). Equally frequent pairs are merged in the order of their pieces, the older first: the trainers of the library
-`tokenizers` break ties differently from process to process. Written as tokenizer.json, which `transformers` reads.
+The most frequent pair of neighboring pieces becomes a piece, again and again (Sennrich et al. 2016, arXiv 1508.07909,
+§3.2); of equally frequent pairs the older pieces come first. Written as tokenizer.json, which `transformers` reads.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import PositiveInt
 
@@ -27,6 +25,9 @@ from npm.core.types import Progress, silent
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.markup import visible
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 TOKENIZER_KIND = "tokenizer"
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -34,7 +35,7 @@ INSIDE = "##"
 """What a WordPiece piece within a word begins with."""
 WORD_MARKS = (INSIDE, "Ġ", "▁")
 """What pieces of tokenizers have before their letters."""
-MOST_WORD_CHARS = 100
+MAX_WORD_CHARS = 100
 Pair = tuple[str, str]
 
 
@@ -79,30 +80,28 @@ def learn_tokenizer(out: str | Path, settings: TokenizerSettings, *, progress: P
     if finished_folder(out, kind=TOKENIZER_KIND, settings=recorded) is not None:
         model = read_object(out / "tokenizer.json", fix=f"remove {out} and learn it again")["model"]
         return LearnedTokenizer(len(model["vocab"]), was_finished=True)
+    from tokenizers import pre_tokenizers
+
     is_bytes = settings.kind is LearnedKind.byte_bpe
     words = {tuple(word) if is_bytes else spelt(word): times for word, times in counts.items()}
-    alphabet = _byte_symbols() if is_bytes else sorted({piece for word in words for piece in word})
-    known = [*SPECIALS, *alphabet]
+    letters = pre_tokenizers.ByteLevel.alphabet() if is_bytes else {piece for word in words for piece in word}
+    known = [*SPECIALS, *sorted(letters)]
     if len(known) > settings.size:
         raise SettingError(
             f"size must be at least {len(known)} for the characters of the text, or 261 with kind=byte_bpe, "
             f"got {settings.size}"
         )
-    inside = "" if is_bytes else INSIDE
-    merges = learn_merges(words, known, settings.size, inside=inside, progress=progress)
-    vocabulary = list(dict.fromkeys([*known, *(joined(pair, inside) for pair in merges)]))
-    definition = tokenizer_definition(settings.kind, vocabulary, merges, lowercase=settings.lowercase)
-    write_tokenizer(out, definition, settings=recorded)
+    merges = learn_merges(words, known, settings.size, inside="" if is_bytes else INSIDE)
+    vocabulary = list(dict.fromkeys([*known, *(joined(pair, "" if is_bytes else INSIDE) for pair in merges)]))
+    write_tokenizer(
+        out, make_tokenizer(settings.kind, vocabulary, merges, lowercase=settings.lowercase), settings=recorded
+    )
     return LearnedTokenizer(len(vocabulary), was_finished=False)
 
 
 def _word_counts(settings: TokenizerSettings, progress: Progress) -> Counter[str]:
     """How often each word of the corpus occurs, as the tokenizer cuts words; of byte_bpe in symbols of bytes."""
-    from tokenizers import Tokenizer
-
-    backend = Tokenizer.from_str(
-        json.dumps(tokenizer_definition(settings.kind, SPECIALS, lowercase=settings.lowercase))
-    )
+    backend = make_tokenizer(settings.kind, SPECIALS, lowercase=settings.lowercase)
     counts: Counter[str] = Counter()
     for number, document in enumerate(read_corpus(settings.corpus), start=1):
         text = visible(document.text)
@@ -110,16 +109,10 @@ def _word_counts(settings: TokenizerSettings, progress: Progress) -> Counter[str
         counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text))
         progress("reading", number, None)
     if settings.kind is LearnedKind.wordpiece:
-        counts = Counter({word: times for word, times in counts.items() if len(word) <= MOST_WORD_CHARS})
+        counts = Counter({word: times for word, times in counts.items() if len(word) <= MAX_WORD_CHARS})
     if not counts:
         raise CorpusError("the corpus has no word; check corpus.files")
     return counts
-
-
-def _byte_symbols() -> list[str]:
-    from tokenizers import pre_tokenizers
-
-    return sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def spelt(word: str) -> tuple[str, ...]:
@@ -131,148 +124,74 @@ def spelt(word: str) -> tuple[str, ...]:
     return (word[0], *(INSIDE + letter for letter in word[1:]))
 
 
-def joined(pair: Pair, inside: str = INSIDE) -> str:
-    """The piece that two pieces become; `inside` is the mark of pieces within a word, none of bytes.
+def joined(pieces: Sequence[str], inside: str = INSIDE) -> str:
+    """The piece that several become; `inside` is the mark of pieces within a word, none of bytes.
 
     >>> joined(("##a", "##b")), joined(("a", "b")), joined(("##", "##"), "")
     ('##ab', 'ab', '####')
     """
-    return pair[0] + pair[1].removeprefix(inside)
+    return pieces[0] + "".join(piece.removeprefix(inside) for piece in pieces[1:])
 
 
 def learn_merges(
-    word_counts: Mapping[tuple[str, ...], int],
-    known: Sequence[str],
-    size: int,
-    *,
-    inside: str = INSIDE,
-    progress: Progress = silent,
+    word_counts: Mapping[tuple[str, ...], int], known: Sequence[str], size: int, *, inside: str = INSIDE
 ) -> list[Pair]:
     """Merges of pairs until there are `size` pieces with the `known` ones, or no pair is left; see `joined`."""
-    learned = _Merges(word_counts, known, inside)
-    merges: list[Pair] = []
-    while len(learned.ids) < size and (pair := learned.best()) is not None:
-        merges.append(pair)
-        learned.merge(pair)
-        progress("merging", len(learned.ids), size)
-    return merges
+    from tokenizers import Tokenizer, models, trainers
+
+    # The trainer numbers letters by code point, but pieces with a mark as it meets them in its hash tables, which
+    # differs between processes: so each known piece is one letter here, in the order of the known ones.
+    letters = {piece: chr((1 << 16) + number) for number, piece in enumerate(known)}
+    pieces = {letter: piece for piece, letter in letters.items()}
+    words = ("".join(letters[piece] for piece in word) for word in word_counts)
+    learned = Tokenizer(models.BPE())
+    learned.train_from_iterator(
+        chain.from_iterable(map(repeat, words, word_counts.values())),
+        trainers.BpeTrainer(vocab_size=size, min_frequency=1, show_progress=False, initial_alphabet=list(pieces)),
+    )
+    merges: list[list[str]] = json.loads(learned.to_str())["model"]["merges"]
+    texts = [[joined([pieces[letter] for letter in side], inside) for side in merge] for merge in merges]
+    return [(left, right) for left, right in texts]
 
 
-class _Merges:
-    """Words as pieces, with the counts of all pairs kept up to date."""
-
-    def __init__(self, word_counts: Mapping[tuple[str, ...], int], known: Sequence[str], inside: str) -> None:
-        self._inside = inside
-        self.ids = {piece: number for number, piece in enumerate(dict.fromkeys(known))}
-        self._words, self._times = list(word_counts), list(word_counts.values())
-        self._counts: Counter[Pair] = Counter()
-        self._places: dict[Pair, set[int]] = defaultdict(set)  # words that hold a pair, or held it
-        for number in range(len(self._words)):
-            self._count(number, +1)
-        self._queue = [self._entry(pair) for pair in self._counts]
-        heapq.heapify(self._queue)
-
-    def best(self) -> Pair | None:
-        """The most frequent pair; of several the one of the oldest pieces. None if there is none."""
-        while self._queue:
-            entry = heapq.heappop(self._queue)
-            if entry == self._entry(pair := entry[3]) and entry[0] < 0:  # else its count has changed since
-                return pair
-        return None
-
-    def merge(self, pair: Pair) -> None:
-        """Make it a piece, in all words."""
-        piece = joined(pair, self._inside)
-        self.ids.setdefault(piece, len(self.ids))
-        changed: set[Pair] = set()
-        for number in self._places.pop(pair):
-            changed |= self._count(number, -1)
-            self._words[number] = _merged(self._words[number], pair, piece)
-            changed |= self._count(number, +1)
-        for each in changed:
-            if self._counts[each]:
-                heapq.heappush(self._queue, self._entry(each))
-
-    def _count(self, number: int, sign: int) -> set[Pair]:
-        """Count the pairs of a word, or count them no longer; returns them."""
-        pairs = Counter(pairwise(self._words[number]))
-        for pair, times in pairs.items():
-            self._counts[pair] += sign * times * self._times[number]
-            if sign > 0:
-                self._places[pair].add(number)
-        return set(pairs)
-
-    def _entry(self, pair: Pair) -> tuple[int, int, int, Pair]:
-        return -self._counts[pair], self.ids[pair[0]], self.ids[pair[1]], pair
-
-
-def _merged(word: tuple[str, ...], pair: Pair, piece: str) -> tuple[str, ...]:
-    pieces: list[str] = []
-    held = ""  # the last piece, where it may still be merged
-    for each in word:
-        if held and (held, each) == pair:
-            pieces[-1], held = piece, ""
-        else:
-            pieces.append(each)
-            held = each
-    return tuple(pieces)
-
-
-def word_tokenizer(words: Sequence[str]) -> dict[str, Any]:
-    """The definition of a tokenizer to which each of `words`, between spaces, is a token, and all else unknown."""
-    return tokenizer_definition(None, [*SPECIALS, *words])
-
-
-def tokenizer_definition(
+def make_tokenizer(
     kind: LearnedKind | None, vocabulary: Sequence[str], merges: Sequence[Pair] = (), *, lowercase: bool = False
-) -> dict[str, Any]:
-    """What tokenizer.json holds, special tokens first in the vocabulary; without a `kind` of whole words."""
+) -> Tokenizer:
+    """A tokenizer of this vocabulary, special tokens first.
+
+    Without a `kind` each word between spaces is a token, and all else unknown.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
     ids = {piece: number for number, piece in enumerate(vocabulary)}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    word_piece = {"continuing_subword_prefix": INSIDE, "max_input_chars_per_word": MOST_WORD_CHARS}
-    bpe = {"merges": [list(pair) for pair in merges], "dropout": None, "fuse_unk": False, "byte_fallback": False}
-    forms: dict[LearnedKind | None, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]] = {
-        None: ({"type": "WordLevel", "unk_token": UNKNOWN}, {"type": "WhitespaceSplit"}, None),
-        LearnedKind.wordpiece: (
-            {"type": "WordPiece", "unk_token": UNKNOWN, **word_piece},
-            {"type": "BertPreTokenizer"},
-            {"type": "WordPiece", "prefix": INSIDE, "cleanup": True},
-        ),
-        LearnedKind.byte_bpe: ({"type": "BPE", "unk_token": None, **bpe}, byte_level, byte_level),
-    }
-    model, pre_tokenizer, decoder = forms[kind]
-    around = [{"SpecialToken": {"id": CLS, "type_id": 0}}, {"SpecialToken": {"id": SEP, "type_id": 0}}]
-    first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            # the mask of a byte-level vocabulary takes the space before it, as RoBERTa's does
-            {"id": ids[token], "content": token, **plain, "lstrip": token == MASK and kind is LearnedKind.byte_bpe}
-            for token in SPECIALS
-        ],
-        "normalizer": {"type": "Lowercase"} if lowercase else None,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [around[0], first, around[1]],
-            "pair": [around[0], first, around[1], second, {"SpecialToken": {"id": SEP, "type_id": 1}}],
-            "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in (CLS, SEP)},
-        },
-        "decoder": decoder,
-        "model": {**model, "vocab": ids},
-    }
+    if kind is LearnedKind.byte_bpe:
+        made = Tokenizer(models.BPE(ids, [*merges]))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    elif kind is LearnedKind.wordpiece:
+        made = Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARS))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    else:
+        made = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if lowercase:
+        made.normalizer = normalizers.Lowercase()
+    # the mask of a byte-level vocabulary takes the space before it, as RoBERTa's does
+    takes_space = {MASK} if kind is LearnedKind.byte_bpe else set()
+    made.add_special_tokens([AddedToken(each, lstrip=each in takes_space, normalized=False) for each in SPECIALS])
+    around = [(CLS, ids[CLS]), (SEP, ids[SEP])]
+    made.post_processor = processors.TemplateProcessing(
+        f"{CLS} $A {SEP}", f"{CLS} $A {SEP} $B:1 {SEP}:1", special_tokens=around
+    )
+    return made
 
 
-def write_tokenizer(folder: Path, definition: dict[str, Any], *, settings: Mapping[str, Any]) -> None:
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, settings: Mapping[str, Any]) -> None:
     """Write the folder of a tokenizer as `transformers` loads it, whole or not at all.
 
     Raises ArtifactError if something is there.
     """
     with write_folder(folder, kind=TOKENIZER_KIND, settings=settings) as writer:
-        writer.write_json("tokenizer", definition)
+        writer.write_json("tokenizer", json.loads(tokenizer.to_str()))
         roles = dict(zip(ROLES, SPECIALS, strict=True))
         writer.write_json("tokenizer_config", {"tokenizer_class": "PreTrainedTokenizerFast", **roles})
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from npm.core.errors import EncoderError
 from npm.corpus.blocks import tokenizer_fingerprint
-from npm.corpus.tokenizers import LearnedKind, tokenizer_definition, word_tokenizer
+from npm.corpus.tokenizers import SPECIALS, LearnedKind, make_tokenizer
 from npm.models.names import shipped_encoder_folder
 from npm.models.tokenizer import PlainTokenizer, load_tokenizer
 from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_byt5, wordpiece_tokenizer
@@ -23,10 +23,16 @@ TEXTS = ["Über paints, [MASK] and [CLS]", "", "the ##s unseen <mask> é", "e\u0
 CALLS: tuple[dict[str, bool], ...] = ({}, {"add_special_tokens": False}, {"split_special_tokens": True})
 
 
+def defined(kind: LearnedKind | None, *pieces: str) -> dict[str, Any]:
+    """What tokenizer.json holds of a tokenizer of these pieces."""
+    definition: dict[str, Any] = json.loads(make_tokenizer(kind, [*SPECIALS, *pieces]).to_str())
+    return definition
+
+
 def written(folder: Path, definition: dict[str, Any] | None = None, **about: Any) -> Path:
     """A folder with a cased tokenizer of nine pieces, or of another definition, and entries of its config."""
     if definition is None:
-        definition = tokenizer_definition(LearnedKind.wordpiece, [*ROLES.values(), "the", "paint", "##s", ","])
+        definition = defined(LearnedKind.wordpiece, "the", "paint", "##s", ",")
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(definition))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **ROLES, **about}))
@@ -68,7 +74,7 @@ def test_ids_and_offsets_are_those_that_transformers_makes_of_the_folder(tmp_pat
     if kind == "shipped":
         folder = shipped_encoder_folder()
     elif kind == "words":
-        written(folder, word_tokenizer(["the", "s"]), tokenizer_class="PreTrainedTokenizerFast")
+        written(folder, defined(None, "the", "s"), tokenizer_class="PreTrainedTokenizerFast")
     else:
         (wordpiece_tokenizer() if kind == "bert" else byte_bpe_tokenizer()).save_pretrained(folder)
     assert_same(folder, AutoTokenizer.from_pretrained(folder))
@@ -90,7 +96,7 @@ def test_both_ways_of_loading_take_special_tokens_from_the_config(tmp_path: Path
 
 
 def test_truncation_and_padding_of_a_file_do_not_count(tmp_path: Path) -> None:
-    definition = tokenizer_definition(LearnedKind.wordpiece, [*ROLES.values(), "the", "paint", "##s", ","])
+    definition = defined(LearnedKind.wordpiece, "the", "paint", "##s", ",")
     definition["truncation"] = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     definition["padding"] = {"strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": None} | {
         "pad_id": 3, "pad_type_id": 0, "pad_token": "[SEP]"

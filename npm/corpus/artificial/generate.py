@@ -36,7 +36,7 @@ from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSamp
 from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
 from npm.corpus.artificial.treebank import read_treebank, treebank_files
 from npm.corpus.readers import read_lines
-from npm.corpus.tokenizers import TOKENIZER_KIND, pieces_of, word_tokenizer, write_tokenizer
+from npm.corpus.tokenizers import SPECIALS, TOKENIZER_KIND, make_tokenizer, pieces_of, write_tokenizer
 
 KIND, TEXTS_KIND = "artificial-corpus", "artificial-texts"
 SETTINGS, GRAMMAR, LEXICON, GROUPS, REPORT = (
@@ -167,7 +167,7 @@ def _begin(out: Path, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon
         for name, content in contents.items():
             replace_file(out / name, json_bytes(content))
         if not (out / TOKENIZER).exists():
-            write_tokenizer(out / TOKENIZER, word_tokenizer(lexicon.words), settings=record)
+            write_tokenizer(out / TOKENIZER, make_tokenizer(None, [*SPECIALS, *lexicon.words]), settings=record)
 
 
 def _visible(folder: Path) -> list[str]:
