@@ -5,10 +5,9 @@ flags           u8 [T]              document_keys   u64 [documents], `document_k
 block_offsets   i64 [blocks + 1]    block_documents i64 [blocks], document within the shard, -1 without one
 texts           u8 [bytes], the texts of the documents in UTF-8       text_offsets    i64 [documents + 1]
 records         u8 [bytes], their ids, titles and fields as JSON      record_offsets  i64 [documents + 1]
-block_bytes     i64 [blocks, 2], where the text of each block begins and ends in texts
 field_values    u8 [bytes], JSON of {field: distinct values, in the order of their first documents}
 field_codes     i32 [fields, documents], the value of each document; fields by name, -1 where the field is missing
-counts.json     sources (what was read, documents or not), documents, blocks, tokens
+counts.json     sources (items that were read, documents or not) and tokens
 
 Mapped files stay readable when a newer generation has taken the place of their folder.
 """
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import json
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from npm.core.artifact import FolderWriter, open_array
-from npm.core.files import ArrayStream
 from npm.core.types import Block, Document
 from npm.corpus.documents import document_key
 
 STORE_KIND = "block-store"
 SHARD_KIND = "block-store-shard"
 COUNTS_NAME = "counts"
-CHARACTER_ARRAYS = ("start_chars", "end_chars")
 CACHED_DOCUMENTS = 64
 MISSING = -1
 
+Packed = tuple[Document | None, Sequence[Block]]
+"""A document and its blocks; blocks without a document; a document whose blocks are still to be cut."""
 FieldValues = dict[str, tuple[list[Any], np.ndarray]]
 """By field: its distinct JSON values, and i32 [documents], the index of each document's value, -1 without."""
 
@@ -46,163 +44,81 @@ def encoded_document(document: Document) -> tuple[bytes, bytes]:
     return json.dumps(record, ensure_ascii=False, allow_nan=False).encode(), document.text.encode()
 
 
-def block_bytes(text: str, blocks: Sequence[Block]) -> list[tuple[int, int]]:
-    """Return the first and past-the-last byte in a document's `text` of each of its blocks."""
-    places: list[tuple[int, int]] = []
-    char = byte = 0
-    for block in blocks:
-        assert block.start_chars is not None and block.end_chars is not None, "a document's blocks have characters"
-        first, stop = int(block.start_chars[0]), int(block.end_chars[-1])
-        if first < char:  # two tokens of one character, cut apart
-            char = byte = 0
-        start = byte + len(text[char:first].encode())
-        char, byte = stop, start + len(text[first:stop].encode())
-        places.append((start, byte))
-    return places
+def write_shard(folder: FolderWriter, packed: Sequence[Packed], token_dtype: np.dtype) -> None:
+    """Write documents, which may have no blocks, and blocks without a document as the files of a shard."""
+    documents = [document for document, _ in packed if document is not None]
+    blocks = [block for _, own in packed for block in own]
+    is_document = np.array([document is not None for document, _ in packed])  # bool [items]
+    numbers = np.where(is_document, np.cumsum(is_document) - 1, -1)  # i64 [items]
+    names, values, codes = _field_columns(documents)
+    field_values = "{" + ",".join(f"{json.dumps(name)}:[{','.join(values[name])}]" for name in names) + "}"
+    arrays = {
+        "flags": np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)]),  # u8 [T]
+        "block_offsets": np.cumsum([0, *(len(block.token_ids) for block in blocks)], dtype=np.int64),
+        "block_documents": np.repeat(numbers, [len(own) for _, own in packed]),  # i64 [blocks]
+        "document_keys": np.array([document_key(document.id) for document in documents], dtype=np.uint64),
+        "field_values": np.frombuffer(field_values.encode(), dtype=np.uint8),
+        "field_codes": codes,
+    }
+    token_ids = np.concatenate([np.zeros(0, np.int32), *(block.token_ids for block in blocks)])  # i32 [T]
+    arrays["token_ids"] = token_ids.astype(token_dtype)
+    if not np.array_equal(arrays["token_ids"], token_ids):
+        raise ValueError(f"token ids up to {token_ids.max()} do not fit into {token_dtype}")
+    if all(block.start_chars is not None for block in blocks):
+        for name in ("start_chars", "end_chars"):
+            arrays[name] = np.concatenate([np.zeros(0, np.uint32), *(getattr(block, name) for block in blocks)])
+    encoded = [encoded_document(document) for document in documents]
+    for name, parts in (("record", [record for record, _ in encoded]), ("text", [text for _, text in encoded])):
+        arrays[f"{name}s"] = np.frombuffer(b"".join(parts), dtype=np.uint8)
+        arrays[f"{name}_offsets"] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    for name, array in arrays.items():
+        folder.write_array(name, array)
+    folder.write_json(COUNTS_NAME, {"sources": len(packed), "tokens": len(token_ids)})
 
 
-class ShardWriter:
-    """Streams documents and their blocks into the files of one shard folder."""
-
-    def __init__(self, folder: FolderWriter, *, token_dtype: np.dtype) -> None:
-        self.token_count = 0
-        self._folder = folder
-        self._token_dtype = token_dtype
-        self._streams: dict[str, ArrayStream] = {
-            "token_ids": folder.stream_array("token_ids", token_dtype),
-            "flags": folder.stream_array("flags", np.uint8),
-        }
-        self._bytes = [folder.stream_array(name, np.uint8) for name in ("records", "texts")]
-        self._offsets = [array("q", [0]), array("q", [0])]  # of records and texts
-        self._source_count = 0
-        self._block_offsets = array("q", [0])
-        self._block_documents = array("q")
-        self._block_bytes = array("q")
-        self._document_keys = array("Q")
-        self._codes: dict[str, dict[str, int]] = {}  # by field and JSON text: 1, 1.0 and true are equal in Python
-        self._field_codes: dict[str, array[int]] = {}  # i32, up to the last document that has the field
-
-    def append(self, document: Document | None, blocks: Sequence[Block]) -> None:
-        """Add one document, which may have no blocks, or blocks without a document."""
-        self._source_count += 1
-        number = -1
-        places = [(0, 0)] * len(blocks)
-        if document is not None:
-            number = len(self._document_keys)
-            self._document_keys.append(document_key(document.id))
-            self._append_fields(number, document)
-            if blocks and blocks[0].start_chars is not None:
-                first = self._offsets[1][-1]
-                places = [(first + start, first + stop) for start, stop in block_bytes(document.text, blocks)]
-            for stream, offsets, data in zip(self._bytes, self._offsets, encoded_document(document), strict=True):
-                stream.append(np.frombuffer(data, dtype=np.uint8))
-                offsets.append(offsets[-1] + len(data))
-        for block, place in zip(blocks, places, strict=True):
-            if not len(block.token_ids):
-                raise ValueError("a block has no tokens")
-            self._block_offsets.append(self._block_offsets[-1] + len(block.token_ids))
-            self._block_documents.append(number)
-            self._block_bytes.extend(place)
-        if blocks:
-            self._append_tokens(blocks)
-
-    def finish(self) -> None:
-        """Write what was gathered; nothing may follow."""
-        if not self._block_documents:
-            self._open_character_streams()
-        names = sorted(self._codes)
-        document_count = len(self._document_keys)
-        codes = np.full((len(names), document_count), MISSING, dtype=np.int32)  # [fields, documents]
-        for row, name in enumerate(names):
-            codes[row, : len(self._field_codes[name])] = self._field_codes[name]
-        values = "{" + ",".join(f"{json.dumps(name)}:[{','.join(self._codes[name])}]" for name in names) + "}"
-        arrays: dict[str, np.ndarray] = {
-            "block_offsets": np.array(self._block_offsets, dtype=np.int64),
-            "block_documents": np.array(self._block_documents, dtype=np.int64),
-            "block_bytes": np.array(self._block_bytes, dtype=np.int64).reshape(-1, 2),  # [blocks, 2]
-            "record_offsets": np.array(self._offsets[0], dtype=np.int64),
-            "text_offsets": np.array(self._offsets[1], dtype=np.int64),
-            "document_keys": np.array(self._document_keys, dtype=np.uint64),
-            "field_values": np.frombuffer(values.encode(), dtype=np.uint8),
-            "field_codes": codes,
-        }
-        for name, values_of_name in arrays.items():
-            self._folder.write_array(name, values_of_name)
-        counts = {"documents": document_count, "blocks": len(self._block_documents), "tokens": self.token_count}
-        self._folder.write_json(COUNTS_NAME, {"sources": self._source_count, **counts})
-
-    def _append_fields(self, number: int, document: Document) -> None:
-        """Add the fields of document `number`; null counts as missing."""
-        for name, value in document.fields.items():
-            if value is not None:
+def _field_columns(documents: Sequence[Document]) -> tuple[list[str], dict[str, dict[str, int]], np.ndarray]:
+    """Names of fields, sorted; by name each distinct value as JSON with its code; codes i32 [fields, documents]."""
+    names = sorted({name for each in documents for name, value in each.fields.items() if value is not None})
+    values: dict[str, dict[str, int]] = {name: {} for name in names}  # by JSON: 1, 1.0 and true are equal in Python
+    codes = np.full((len(names), len(documents)), MISSING, dtype=np.int32)  # [fields, documents]
+    for row, name in enumerate(names):
+        known = values[name]
+        for number, document in enumerate(documents):
+            if (value := document.fields.get(name)) is not None:
                 text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
-                codes_of_texts = self._codes.setdefault(name, {})
-                codes = self._field_codes.setdefault(name, array("i"))
-                codes.extend([MISSING] * (number - len(codes)))
-                codes.append(codes_of_texts.setdefault(text, len(codes_of_texts)))
-
-    def _append_tokens(self, blocks: Sequence[Block]) -> None:
-        if self.token_count == 0 and blocks[0].start_chars is not None:
-            self._open_character_streams()
-        if any((block.start_chars is not None) != (CHARACTER_ARRAYS[0] in self._streams) for block in blocks):
-            raise ValueError("some blocks have character offsets and some have none")
-        self.token_count = self._block_offsets[-1]
-        for name, stream in self._streams.items():
-            values = np.concatenate([getattr(block, name) for block in blocks])  # [T of the document]
-            stored = values.astype(self._token_dtype) if name == "token_ids" else values  # u16 or i32
-            if not np.array_equal(stored, values):
-                raise ValueError(f"token ids up to {values.max()} do not fit into {stored.dtype}")
-            stream.append(stored)
-
-    def _open_character_streams(self) -> None:
-        for name in CHARACTER_ARRAYS:
-            self._streams[name] = self._folder.stream_array(name, np.uint32)
+                codes[row, number] = known.setdefault(text, len(known))
+    return names, values, codes
 
 
 class ShardDocuments:
     """The documents of one shard folder, numbered within it."""
 
     def __init__(self, folder: Path) -> None:
-        def mapped(name: str) -> np.ndarray:
-            return np.asarray(open_array(folder, name))
-
-        self.keys = mapped("document_keys")  # u64 [documents]
-        self._records, self._texts = mapped("records"), mapped("texts")  # u8 [bytes]
-        self._record_offsets, self._text_offsets = mapped("record_offsets"), mapped("text_offsets")
-        self._block_bytes = mapped("block_bytes")  # i64 [blocks, 2]
-        self._field_values, self._field_codes = mapped("field_values"), mapped("field_codes")
+        names = ("records", "record_offsets", "texts", "text_offsets", "field_values", "field_codes")
+        self._arrays = {name: np.asarray(open_array(folder, name)) for name in names}
+        self.keys = np.asarray(open_array(folder, "document_keys"))  # u64 [documents]
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def encoded(self, number: int) -> tuple[bytes, bytes]:
-        """Return document `number` of the shard as it is stored; see `encoded_document`."""
-        start, stop = self._text_offsets[number : number + 2].tolist()
-        return self._record(number), self._texts[start:stop].tobytes()
-
     def document(self, number: int) -> Document:
         """Return document `number` of the shard."""
-        record, text = self.encoded(number)
-        return Document(**json.loads(record), text=text.decode())
+        return Document(**json.loads(self._bytes("record", number)), text=self._bytes("text", number).decode())
 
     def identifier(self, number: int) -> str:
         """Return the id of document `number` of the shard, without reading its text."""
-        identifier: str = json.loads(self._record(number))["id"]
+        identifier: str = json.loads(self._bytes("record", number))["id"]
         return identifier
-
-    def block_text(self, block: int) -> str:
-        """Return the text of block `block` of the shard, from its first character to its last."""
-        start, stop = self._block_bytes[block].tolist()
-        return self._texts[start:stop].tobytes().decode()
 
     def fields(self) -> FieldValues:
         """Return the values and codes of every field."""
-        values: dict[str, list[Any]] = json.loads(self._field_values.tobytes())
-        return {name: (own, codes) for (name, own), codes in zip(values.items(), self._field_codes, strict=True)}
+        values: dict[str, list[Any]] = json.loads(self._arrays["field_values"].tobytes())
+        codes = self._arrays["field_codes"]  # i32 [fields, documents]
+        return {name: (own, row) for (name, own), row in zip(values.items(), codes, strict=True)}
 
-    def _record(self, number: int) -> bytes:
-        start, stop = self._record_offsets[number : number + 2].tolist()
-        return self._records[start:stop].tobytes()
+    def _bytes(self, name: str, number: int) -> bytes:
+        start, stop = self._arrays[f"{name}_offsets"][number : number + 2].tolist()
+        return self._arrays[f"{name}s"][start:stop].tobytes()
 
 
 class StoredDocuments:
@@ -211,14 +127,11 @@ class StoredDocuments:
     def __init__(self, folders: Sequence[Path]) -> None:
         self.shards = [ShardDocuments(folder) for folder in folders]
         self.first_documents = np.cumsum([0, *map(len, self.shards)], dtype=np.int64)  # [shards + 1]
-        self._cached = functools.lru_cache(CACHED_DOCUMENTS)(self._read)
+        self.document = functools.lru_cache(CACHED_DOCUMENTS)(self._read)
+        """Document by number, read from disk; the last few are kept. Raises IndexError."""
 
     def __len__(self) -> int:
         return int(self.first_documents[-1])
-
-    def document(self, number: int) -> Document:
-        """Return document `number`, read from disk; the last few are kept. Raises IndexError."""
-        return self._cached(int(number))
 
     def identifiers(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
         """Return the ids of the documents `numbers` [n], in that order. Raises IndexError."""

@@ -7,9 +7,11 @@ Reading takes 16 bytes of private memory per block (its offset and its document)
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ import numpy as np
 from index.arrays import ShardedArray
 from npm.core.artifact import (
     MANIFEST_NAME,
-    Manifest,
     check_folder,
     folder_lock,
     open_array,
@@ -27,141 +28,17 @@ from npm.core.artifact import (
     write_folder,
     write_manifest,
 )
-from npm.core.errors import ArtifactError, CorpusError
+from npm.core.errors import CorpusError
 from npm.core.files import digest_of
-from npm.core.types import Block, Document, Progress, Sequences, silent
+from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, concatenated_ranges
-from npm.corpus.shards import (
-    COUNTS_NAME,
-    SHARD_KIND,
-    STORE_KIND,
-    FieldValues,
-    ShardDocuments,
-    ShardWriter,
-    StoredDocuments,
-    encoded_document,
-)
+from npm.corpus.shards import COUNTS_NAME, SHARD_KIND, STORE_KIND, FieldValues, Packed, StoredDocuments, write_shard
 
 LARGEST_U16_VOCABULARY = 1 << 16
-NO_TEXT = "the corpus has no text; check corpus.files"
-
-Packed = tuple[Document | None, Sequence[Block]]
-"""A document and its blocks; blocks without a document; a document whose blocks are still to be cut."""
-
-
-def next_batch(items: Iterator[Packed], max_items: int, max_chars: int) -> list[Packed]:
-    """Take items up to a number of them, or of characters, whichever comes first; none at the end."""
-    batch: list[Packed] = []
-    chars = 0
-    while len(batch) < max_items and chars < max_chars and (item := next(items, None)) is not None:
-        batch.append(item)
-        chars += len(item[0].text) if item[0] is not None else 0
-    return batch
-
-
-@dataclass(frozen=True, slots=True)
-class StoreBuild:
-    """Builds the shards of `folder` and then its manifest. `settings` decide every byte, together with the items.
-
-    A shard ends with a batch, so that a continued build gives the packer the same batches as one never interrupted.
-    """
-
-    folder: Path
-    settings: dict[str, Any]
-    pack: Callable[[list[Packed]], Iterable[Packed]]
-    max_items: int  # of a batch
-    max_chars: int
-    progress: Progress
-
-    def run(self, items: Iterator[Packed]) -> None:
-        """Build what is missing. Raises ArtifactError and CorpusError."""
-        with folder_lock(self.folder):
-            if (self.folder / MANIFEST_NAME).is_file():
-                self._check_settings(read_manifest(self.folder, kind=STORE_KIND), self.folder)
-                return
-            try:
-                parts = self._build_shards(items)
-            except BaseException:
-                with suppress(OSError):  # only an empty folder goes: finished shards are kept for the next attempt
-                    self.folder.rmdir()
-                raise
-            write_manifest(self.folder, kind=STORE_KIND, settings=self.settings, parts=parts)
-
-    def _build_shards(self, items: Iterator[Packed]) -> dict[str, str]:
-        """Write or skip shard after shard; returns the manifest digest of each by its name."""
-        parts: dict[str, str] = {}
-        token_count = 0
-        while True:
-            name = f"{len(parts):05d}"
-            path = self.folder / name
-            if path.exists():
-                manifest = self._skip(path, items)
-            elif batch := next_batch(items, self.max_items, self.max_chars):
-                self._write(path, batch, items, tokens_before=token_count)
-                manifest = read_manifest(path, kind=SHARD_KIND)
-            elif parts:
-                return parts
-            else:
-                raise CorpusError(NO_TEXT)
-            parts[name] = manifest.digest
-            token_count += read_counts(path)["tokens"]
-            self.progress("blocks", token_count, None)
-
-    def _write(self, path: Path, batch: list[Packed], items: Iterator[Packed], *, tokens_before: int) -> None:
-        """Write the shard that begins with `batch`."""
-        token_dtype = np.dtype(np.uint16 if self.settings["vocabulary_size"] <= LARGEST_U16_VOCABULARY else np.int32)
-        with write_folder(path, kind=SHARD_KIND, settings=self.settings) as folder:
-            shard = ShardWriter(folder, token_dtype=token_dtype)
-            while batch:
-                for document, blocks in self.pack(batch):
-                    shard.append(document, blocks)
-                self.progress("blocks", tokens_before + shard.token_count, None)
-                is_full = shard.token_count >= self.settings["tokens_per_shard"]
-                batch = [] if is_full else next_batch(items, self.max_items, self.max_chars)
-            if tokens_before + shard.token_count == 0:
-                raise CorpusError(NO_TEXT)
-            shard.finish()
-
-    def _skip(self, path: Path, items: Iterator[Packed]) -> Manifest:
-        """Skip the items of a finished shard, making sure that they are the same."""
-        manifest = check_folder(path, kind=SHARD_KIND)
-        self._check_settings(manifest, path)
-        counts, stored, number = read_counts(path), ShardDocuments(path), 0
-        for _ in range(counts["sources"]):
-            item = next(items, None)
-            if item is None:
-                raise self._changed(path, "fewer documents")
-            if (document := item[0]) is not None:
-                if number == len(stored) or stored.encoded(number) != encoded_document(document):
-                    raise self._changed(path, "another text or title")
-                number += 1
-        if counts["tokens"] < self.settings["tokens_per_shard"] and next(items, None) is not None:
-            raise self._changed(path, "more documents")
-        return manifest
-
-    def _changed(self, path: Path, got: str) -> ArtifactError:
-        return ArtifactError(
-            f"the corpus has changed since the build of {path} began: {got}; remove {self.folder} and build it again"
-        )
-
-    def _check_settings(self, manifest: Manifest, path: Path) -> None:
-        refuse_changed(
-            self.settings,
-            manifest.settings,
-            problem=f"{path} was built with other settings",
-            where=path,
-            fix="choose another folder, give the settings it was built with, or remove it",
-        )
-
-
-def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they come back from JSON, so that they can be compared with stored ones."""
-    stored: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False))
-    return stored
 
 
 def read_counts(shard: Path) -> dict[str, int]:
-    """How many sources, documents, blocks and tokens a shard holds."""
+    """Number of items that were read for a shard, and of its tokens."""
     counts: dict[str, int] = json.loads((shard / f"{COUNTS_NAME}.json").read_bytes())
     return counts
 
@@ -318,10 +195,11 @@ class BlockStore:
 
     def block_text(self, block: int) -> str:
         """The surface text of a block, from its first character to its last; "" where the store has no text."""
-        if self.start_chars is None or self.block_documents[block] < 0:
+        if self.start_chars is None or self.end_chars is None or self.block_documents[block] < 0:
             return ""
-        shard = int(np.searchsorted(self.shard_blocks, block, side="right")) - 1
-        return self._documents.shards[shard].block_text(block - int(self.shard_blocks[shard]))
+        first, stop = self.block_offsets[block : block + 2].tolist()
+        chars = slice(int(self.start_chars.slice(first, first + 1)[0]), int(self.end_chars.slice(stop - 1, stop)[0]))
+        return self.document(int(self.block_documents[block])).text[chars]
 
 
 def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -351,14 +229,14 @@ def build_block_store(
 
     `settings` are kept in the manifest and say what else the bytes depend on, such as the input's fingerprint; JSON
     values only. Returns the opened store, at once if it is finished already. Raises ArtifactError if the folder holds
-    something else or the documents are not those of the earlier build, CorpusError if there is no text in them.
+    something else, CorpusError if there is no text in the documents.
     """
     if (Path(folder) / f"{0:05d}").exists():  # an earlier attempt began, and judged, with the beginning of the text
         packer.unknown.settle()
 
-    def pack(batch: list[Packed]) -> Iterable[Packed]:
-        given = [document for document, _ in batch if document is not None]
-        return zip(given, packer.pack_many(given), strict=True)
+    def batches(items: Iterator[Packed]) -> Iterator[list[Packed]]:
+        while batch := _next_batch(items, min(CHARS_PER_BATCH, tokens_per_shard)):
+            yield list(zip(batch, packer.pack_many(batch), strict=True))
 
     own = {
         "blocks": asdict(packer.settings),
@@ -367,10 +245,19 @@ def build_block_store(
         "special_tokens_in_blocks": False,
         "vocabulary_size": packer.vocabulary_size,
     }
-    max_chars = min(CHARS_PER_BATCH, tokens_per_shard)
-    build = StoreBuild(Path(folder), as_stored({**settings, **own}), pack, DOCUMENTS_PER_BATCH, max_chars, progress)
-    build.run((document, ()) for document in documents)
+    _write_store(Path(folder), ((document, ()) for document in documents), batches, {**settings, **own}, progress)
     return BlockStore.open(folder)
+
+
+def _next_batch(items: Iterator[Packed], max_chars: int) -> list[Document]:
+    """Take documents up to a number of them, or of characters, whichever comes first; none at the end."""
+    batch: list[Document] = []
+    while len(batch) < DOCUMENTS_PER_BATCH and sum(len(each.text) for each in batch) < max_chars:
+        document, _ = next(items, (None, ()))
+        if document is None:
+            break
+        batch.append(document)
+    return batch
 
 
 def write_block_store(
@@ -394,6 +281,60 @@ def write_block_store(
         "special_tokens_in_blocks": special_tokens_in_blocks,
         "vocabulary_size": vocabulary_size,
     }
-    build = StoreBuild(Path(folder), as_stored({**settings, **own}), lambda batch: batch, 1, 1, progress)
-    build.run(iter(blocks_by_document))
+    items = iter(blocks_by_document)
+    _write_store(Path(folder), items, lambda rest: ([item] for item in rest), {**settings, **own}, progress)
     return BlockStore.open(folder)
+
+
+def _write_store(
+    folder: Path,
+    items: Iterator[Packed],
+    batches: Callable[[Iterator[Packed]], Iterable[list[Packed]]],
+    given: Mapping[str, Any],
+    progress: Progress,
+) -> None:
+    """Write the shards of a store that are missing, and then its manifest.
+
+    `batches` packs the remaining items; a shard ends with a batch, so that a continued build has the same batches.
+    """
+    settings = json.loads(json.dumps(given, allow_nan=False))  # as they come back from the manifest
+    token_dtype = np.dtype(np.uint16 if settings["vocabulary_size"] <= LARGEST_U16_VOCABULARY else np.int32)
+    parts: dict[str, str] = {}
+    token_count = 0
+
+    def check(found: Mapping[str, Any], path: Path) -> None:
+        fix = "choose another folder, give the settings it was built with, or remove it"
+        refuse_changed(settings, found, problem=f"{path} was built with other settings", where=path, fix=fix)
+
+    with folder_lock(folder):
+        if (folder / MANIFEST_NAME).is_file():
+            check(read_manifest(folder, kind=STORE_KIND).settings, folder)
+            return
+        try:
+            while True:
+                path = folder / f"{len(parts):05d}"
+                if path.exists():
+                    check(check_folder(path, kind=SHARD_KIND).settings, path)
+                    deque(islice(items, read_counts(path)["sources"]), maxlen=0)
+                else:
+                    packed, tokens = [], 0
+                    for batch in batches(items):
+                        packed += batch
+                        tokens += sum(len(block.token_ids) for _, blocks in batch for block in blocks)
+                        progress("blocks", token_count + tokens, None)
+                        if tokens >= settings["tokens_per_shard"]:
+                            break
+                    if not packed and parts:
+                        break
+                    if not token_count + tokens:
+                        raise CorpusError("the corpus has no text; check corpus.files")
+                    with write_folder(path, kind=SHARD_KIND, settings=settings) as writer:
+                        write_shard(writer, packed, token_dtype)
+                parts[path.name] = read_manifest(path, kind=SHARD_KIND).digest
+                token_count += read_counts(path)["tokens"]
+                progress("blocks", token_count, None)
+        except BaseException:
+            with suppress(OSError):  # only an empty folder goes: finished shards are kept for the next attempt
+                folder.rmdir()
+            raise
+        write_manifest(folder, kind=STORE_KIND, settings=settings, parts=parts)

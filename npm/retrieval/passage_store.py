@@ -176,13 +176,6 @@ class PassageStore(BlockStore):
             columns[name] = ([values[number] for number in present], codes)
         yield slice(0, len(self.documents)), columns
 
-    def block_text(self, block: int) -> str:
-        """The surface text of a block, from its first character to its last."""
-        assert self.start_chars is not None and self.end_chars is not None, "passages have text"
-        first, stop = self.block_offsets[block : block + 2].tolist()
-        chars = slice(int(self.start_chars.arrays[0][first]), int(self.end_chars.arrays[0][stop - 1]))
-        return self.documents[int(self.block_documents[block])].text[chars]
-
 
 def _chars(offsets: np.ndarray | None) -> np.ndarray:
     assert offsets is not None, "a packer gives offsets"

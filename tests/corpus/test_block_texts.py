@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from npm.core.types import Block, Document
-from npm.corpus.shards import block_bytes
 from npm.corpus.store import write_block_store
 
 ALPHABET = ['"', "\\", "\n", "\t", "\x01", "a", "é", "漢", "🜨", "\u2028", " ", '"text": "', "/"]
@@ -17,11 +16,6 @@ def block_of(first: int, stop: int) -> Block:
     """Two tokens from character `first` to `stop`."""
     starts, ends = np.array([first, first], dtype=np.uint32), np.array([stop, stop], dtype=np.uint32)
     return Block(np.array([1, 2], dtype=np.int32), np.zeros(2, dtype=np.uint8), starts, ends)
-
-
-def test_bytes_of_the_blocks_of_a_text_are_those_counted_by_hand() -> None:
-    blocks = [block_of(0, 1), block_of(1, 3), block_of(4, 5), block_of(5, 6)]
-    assert block_bytes('a"é\n🜨b', blocks) == [(0, 1), (1, 4), (5, 9), (9, 10)]
 
 
 def test_the_text_of_every_block_is_the_slice_of_its_document(tmp_path: Path) -> None:
