@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,50 +29,26 @@ SEVERAL = re.compile(r"\s(?:and|or|AND|OR)\s.*[=<>]")
 LISTED = re.compile(r'\s*("(?:[^"\\]|\\.)*"\s*|[^,"\[\]]+)(?:,|\Z)', re.S)
 
 
-class Operator(Enum):
-    """How the value of a field is compared with what the condition names."""
-
-    equal = "="
-    unequal = "!="
-    at_least = ">="
-    at_most = "<="
-    more = ">"
-    less = "<"
-    one_of = "in"
-
-
-COMPARISONS: dict[Operator, Callable[[Any, Any], bool]] = {
-    Operator.equal: operator.eq,
-    Operator.unequal: operator.ne,
-    Operator.at_least: operator.ge,
-    Operator.at_most: operator.le,
-    Operator.more: operator.gt,
-    Operator.less: operator.lt,
-    Operator.one_of: operator.eq,
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    **{"=": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt},
+    "in": operator.eq,
 }
-
-
-ORDERS = (Operator.at_least, Operator.at_most, Operator.more, Operator.less)
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """What a condition compares with: a text, and the number that it stands for, if it is one and not quoted."""
-
-    text: str
-    number: int | float | None
+ORDERS = (">=", "<=", ">", "<")
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A comparison of one field with one operand, or with one of several."""
+    """A comparison of one field with one operand, or with one of several.
+
+    An operand is a text and the number that it stands for, None if it is none or was quoted.
+    """
 
     field: str
-    operator: Operator
-    operands: tuple[Operand, ...]
+    operator: str  # of COMPARISONS
+    operands: tuple[tuple[str, int | float | None], ...]
 
     def accepts(self, value: Any) -> bool:
-        """Whether the condition holds for a JSON value; for a list, whether it does for one element; never for null.
+        """Return True if the condition holds for a JSON value, or for an element of a list; never for null.
 
         Two numbers compare as numbers, all else as text in the order of code points: a string as it is, another
         value as its JSON text. More or less than a number is only a number, or a string that is one.
@@ -83,7 +58,7 @@ class Condition:
         [True, False, True, False, False]
         """
         if isinstance(value, list):
-            return any(self._accepts_one(element) for element in value)
+            return any(map(self._accepts_one, value))
         return self._accepts_one(value)
 
     def _accepts_one(self, value: Any) -> bool:
@@ -91,15 +66,15 @@ class Condition:
             return False
         compare = COMPARISONS[self.operator]
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        for operand in self.operands:
-            if is_number and operand.number is not None:
-                accepted = compare(value, operand.number)
-            elif operand.number is not None and self.operator in ORDERS:
-                number = _number(value.strip()) if isinstance(value, str) else None
-                accepted = number is not None and compare(number, operand.number)
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for wanted, wanted_number in self.operands:
+            if wanted_number is not None and number is None and self.operator in ORDERS:
+                read = _number(value.strip()) if isinstance(value, str) else None
+                accepted = read is not None and compare(read, wanted_number)
+            elif wanted_number is not None and number is not None:
+                accepted = compare(number, wanted_number)
             else:
-                accepted = compare(text, operand.text)
+                accepted = compare(text, wanted)
             if accepted:
                 return True
         return False
@@ -111,9 +86,8 @@ def parse_conditions(where: Sequence[str]) -> list[Condition]:
     The operators are = (or ==), !=, >=, <=, > and <. A value in double quotes is a JSON string, compared as text.
     Raises SettingError for what is no condition.
 
-    >>> [condition] = parse_conditions(["topic in [history, 7]"])
-    >>> condition.field, condition.operator.value, [operand.text for operand in condition.operands]
-    ('topic', 'in', ['history', '7'])
+    >>> parse_conditions(["topic in [history, 7]"])
+    [Condition(field='topic', operator='in', operands=(('history', None), ('7', 7)))]
     """
     return [_parse(text) for text in where]
 
@@ -146,42 +120,37 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
 
 
 def _parse(text: str) -> Condition:
+    def refused(expected: str) -> SettingError:
+        return SettingError(f"{text!r} is not a condition on documents: expected {expected}")
+
+    def operand(value: str) -> tuple[str, int | float | None]:
+        if value.startswith('"'):
+            try:
+                return json.loads(value), None
+            except ValueError:
+                raise refused(f"a JSON string instead of {value}") from None
+        if SEVERAL.search(value):
+            raise refused("one comparison; several as where=[…, …], or the value in double quotes")
+        return value, _number(value)
+
     found = OPERATOR.search(text)
-    if found is None:
-        raise _no_condition(text, EXAMPLES)
-    field, rest = text[: found.start()].strip(), text[found.end() :].strip()
-    if not field or not rest or field.startswith(("[", '"')):
-        raise _no_condition(text, EXAMPLES)
-    if found[0] == "in":
-        return Condition(field, Operator.one_of, tuple(_operand(value, text) for value in _listed(rest, text)))
-    if rest[0] in "=<>":  # as in year=>1990, which would compare with the text ">1990"
-        raise _no_condition(text, f"an operator other than {found[0] + rest[0]}, or the value in double quotes")
-    return Condition(field, Operator("=" if found[0] == "==" else found[0]), (_operand(rest, text),))
-
-
-def _listed(rest: str, text: str) -> Iterator[str]:
-    """The values between the brackets, quotes left on."""
-    inner, place = rest[1:-1], 0
+    field, rest = (text[: found.start()].strip(), text[found.end() :].strip()) if found else ("", "")
+    if found is None or not field or not rest or field.startswith(("[", '"')):
+        raise refused(EXAMPLES)
+    if found[0] != "in":
+        if rest[0] in "=<>":  # as in year=>1990, which would compare with the text ">1990"
+            raise refused(f"an operator other than {found[0] + rest[0]}, or the value in double quotes")
+        return Condition(field, "=" if found[0] == "==" else found[0], (operand(rest),))
+    inner, place, values = rest[1:-1], 0, []
     if not rest.endswith("]") or not inner.strip():
-        raise _no_condition(text, "a list of values in brackets, such as topic in [history, arts]")
+        raise refused("a list of values in brackets, such as topic in [history, arts]")
     while place < len(inner):
-        found = LISTED.match(inner, place)
-        if found is None or not found[1].strip():
-            raise _no_condition(text, "values between commas; one that holds , [ ] or a quote in double quotes")
-        yield found[1].strip()
-        place = found.end()
-
-
-def _operand(value: str, text: str) -> Operand:
-    if value.startswith('"'):
-        try:
-            quoted = json.loads(value)
-        except ValueError:
-            raise _no_condition(text, f"a JSON string instead of {value}") from None
-        return Operand(quoted, None)
-    if SEVERAL.search(value):
-        raise _no_condition(text, "one comparison; several as where=[…, …], or the value in double quotes")
-    return Operand(value, _number(value))
+        listed = LISTED.match(inner, place)
+        if listed is None or not listed[1].strip():
+            raise refused("values between commas; one that holds , [ ] or a quote in double quotes")
+        values.append(operand(listed[1].strip()))
+        place = listed.end()
+    return Condition(field, "in", tuple(values))
 
 
 def _number(text: str) -> int | float | None:
@@ -190,7 +159,3 @@ def _number(text: str) -> int | float | None:
         return None
     is_whole = text.lstrip("+-").isdigit() and len(text) <= MAX_INTEGER_CHARS
     return int(text) if is_whole else float(text)
-
-
-def _no_condition(text: str, expected: str) -> SettingError:
-    return SettingError(f"{text!r} is not a condition on documents: expected {expected}")

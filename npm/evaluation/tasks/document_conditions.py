@@ -59,7 +59,7 @@ def _operand(condition: str, name: str, value: Any, where: str) -> str:
     if is_number or (isinstance(value, str) and (NUMBER.fullmatch(value) or is_iso_date(value))):
         return str(value)
     found = OPERATOR.search(condition)
-    ordered = found is not None and found[0] in [each.value for each in ORDERS]
+    ordered = found is not None and found[0] in ORDERS
     if isinstance(value, str) and not ordered:
         return json.dumps(value, ensure_ascii=False)
     raise CorpusError(
