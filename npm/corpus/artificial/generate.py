@@ -43,8 +43,6 @@ SETTINGS, GRAMMAR, LEXICON, GROUPS, REPORT = (
     f"{name}.json" for name in ("settings", "grammar", "lexicon", "groups", "report")
 )
 TEXTS, TOKENIZER = "texts", "tokenizer"
-COUNTING = ("subtypes", "punctuation", "relations", "removed")
-"""Settings of the grammar that say how a treebank is counted."""
 PAIR_SENTENCES = 10_000
 """Sentences, the first ones, whose pairs of words are counted."""
 DOCUMENTS_AT_ONCE = 1000
@@ -72,13 +70,9 @@ class GenerateSettings(Settings):
     """Which words there are."""
 
     def check(self) -> None:
-        """Refuse both a treebank and a grammar, and settings of counting beside a grammar."""
+        """Raise SettingError for a treebank next to a grammar."""
         if self.treebank and self.grammar.file:
             raise exclusive("treebank", "grammar.file")
-        usual = GrammarSettings()
-        for key in COUNTING:
-            if self.grammar.file and getattr(self.grammar, key) != getattr(usual, key):
-                raise exclusive("grammar.file", f"grammar.{key}")
 
     @property
     def documents_per_file(self) -> int:
@@ -126,7 +120,7 @@ def generate(
         _write_file(out, number, settings, sampler, lexicon)
         progress("sentences", min(done * settings.sentences_per_file, settings.sentences), settings.sentences)
     with folder_lock(out / REPORT, wait=True):
-        if (out / MANIFEST_NAME).is_file() or not all(_counts_file(out, number).is_file() for number in numbers):
+        if (out / MANIFEST_NAME).is_file() or not all(_files(out, number)[1].is_file() for number in numbers):
             return Generated(None, was_finished=False)
         return Generated(_finish(out, numbers, record, grammar, lexicon), was_finished=False)
 
@@ -155,7 +149,9 @@ def _refuse_shared(words: Any, target: str) -> None:
 
 def _begin(out: Path, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon) -> None:
     """Make the folder, or see that it was made with the same settings; write what stands beside the texts."""
-    if out.is_file() or (out.is_dir() and not (out / SETTINGS).is_file() and _visible(out)):
+    # hidden files are locks, and what a kill leaves of a write
+    foreign = (path for path in out.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if out.is_file() or (not (out / SETTINGS).is_file() and any(foreign)):
         raise ArtifactError(f"{out} holds something else; choose another folder")
     (out / TEXTS).mkdir(parents=True, exist_ok=True)
     with folder_lock(out / SETTINGS, wait=True):
@@ -170,23 +166,14 @@ def _begin(out: Path, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon
             write_tokenizer(out / TOKENIZER, make_tokenizer(None, [*SPECIALS, *lexicon.words]), settings=record)
 
 
-def _visible(folder: Path) -> list[str]:
-    """What lies there beside an empty folder of texts, which a kill leaves."""
-    paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    return sorted(path.name for path in paths if path.name != TEXTS or not path.is_dir() or any(path.iterdir()))
-
-
-def _text_file(out: Path, number: int) -> Path:
-    return out / TEXTS / f"{number:05d}.jsonl"
-
-
-def _counts_file(out: Path, number: int) -> Path:
-    return out / TEXTS / f"{number:05d}.counts.json"
+def _files(out: Path, number: int) -> tuple[Path, Path]:
+    """A file of texts and that of its counts."""
+    return out / TEXTS / f"{number:05d}.jsonl", out / TEXTS / f"{number:05d}.counts.json"
 
 
 def _write_file(out: Path, number: int, settings: GenerateSettings, sampler: RelationSampler, lexicon: Lexicon) -> None:
     """One file of texts and its counts, unless they are there."""
-    text, counted = _text_file(out, number), _counts_file(out, number)
+    text, counted = _files(out, number)
     if text.is_file() and counted.is_file():
         return
     first = number * settings.documents_per_file
@@ -228,12 +215,12 @@ def _sentences(
 
 def _finish(out: Path, numbers: range, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon) -> dict[str, Any]:
     """Write the report and, last, the manifests. Returns the report."""
-    counted = [read_object(_counts_file(out, number), fix=AGAIN) for number in numbers]
-    report = _report(counted, grammar, lexicon) | {"pairs": _pair_information(out, numbers, lexicon)}
+    texts = [path for number in numbers for path in _files(out, number)]
+    counted = [read_object(path, fix=AGAIN) for path in texts[1::2]]
+    report = _report(counted, grammar, lexicon) | {"pairs": _pair_information(texts[::2], lexicon)}
     report["text"]["documents"] = -(-record["sentences"] // record["sentences_per_document"])
     replace_file(out / REPORT, json_bytes(report))
     parts = {TOKENIZER: read_manifest(out / TOKENIZER, kind=TOKENIZER_KIND).digest}
-    texts = [path for number in numbers for path in (_text_file(out, number), _counts_file(out, number))]
     replace_file(out / TEXTS / MANIFEST_NAME, manifest_bytes(TEXTS_KIND, {}, _records(texts), {}))
     parts[TEXTS] = read_manifest(out / TEXTS, kind=TEXTS_KIND).digest
     files = [out / name for name in (SETTINGS, GRAMMAR, LEXICON, GROUPS, REPORT)]
@@ -294,14 +281,14 @@ def _report(counted: list[dict[str, Any]], grammar: Grammar, lexicon: Lexicon) -
     }
 
 
-def _pair_information(out: Path, numbers: range, lexicon: Lexicon) -> dict[str, float]:
+def _pair_information(files: list[Path], lexicon: Lexicon) -> dict[str, float]:
     """Mutual information of the pairs of words of a sentence, in nats, and the same with words exchanged.
 
     Words are exchanged with those of the same relation anywhere, which leaves what the grammar and frequencies bring,
     and the bias of a plug-in estimate; what is above that is co-occurrence: 0 for zipf.
     """
     ids = {word: number for number, word in enumerate(lexicon.words)}
-    lines = (line for number in numbers for _, line in read_lines(_text_file(out, number)))
+    lines = (line for file in files for _, line in read_lines(file))
     texts = (text for line in lines for text in json.loads(line)["text"].split("\n"))
     sentences = [[ids[word] for word in text.split()] for text in islice(texts, PAIR_SENTENCES)]
     lengths = [len(sentence) for sentence in sentences]

@@ -255,21 +255,13 @@ def _count_tree(tree: Tree, names: Sequence[str], heads: Sequence[int | None], c
         left, right = (tuple(names[each] for each in side) for side in sides[word])
         counts.rules[names[word]][left, right] += 1
         counts.lemmas[names[word]].add(tree.lemmas[word].lower())
-    places = {word: place for place, word in enumerate(words)}
-    subtrees = {word: {places[word]} for word in words}
-    for word in sorted(words, key=lambda word: -_depth(heads, word)):
-        below = subtrees[word]
-        counts.crossing += max(below) - min(below) + 1 != len(below)
-        head = heads[word]
-        if head is not None and head != ROOT:
-            subtrees[head] |= below
-
-
-def _depth(heads: Sequence[int | None], word: int) -> int:
-    depth, head = 0, heads[word]
-    while head is not None and head != ROOT:
-        depth, head = depth + 1, heads[head]
-    return depth
+    below: dict[int, list[int]] = {word: [] for word in words}  # places of the words of each subtree
+    for place, word in enumerate(words):
+        above: int | None = word
+        while above is not None and above != ROOT:
+            below[above].append(place)
+            above = heads[above]
+    counts.crossing += sum(places[-1] - places[0] + 1 != len(places) for places in below.values())
 
 
 class RelationSampler:

@@ -196,8 +196,6 @@ def test_a_grammar_of_an_earlier_text_stands_for_the_treebank(made: Path, tmp_pa
     assert texts_of(tmp_path / "again") == texts_of(made)
     with pytest.raises(SettingError, match=r"treebank and grammar\.file"):
         GenerateSettings(treebank=["a.conllu"], grammar=grammar)
-    with pytest.raises(SettingError, match=r"grammar\.relations"):
-        GenerateSettings(grammar=GrammarSettings(file="grammar.json", relations=5))
     with pytest.raises(SettingError, match="treebank"):
         generate(tmp_path / "none", GenerateSettings())
 
