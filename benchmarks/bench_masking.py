@@ -17,7 +17,7 @@ import numpy as np
 
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.rendering import MaskPairRenderer
+from npm.masking.rendering import MaskRenderer
 from tests.masking.plain_masking import plain_select
 
 SYNTHETIC_BLOCK_TOKENS = 256
@@ -77,7 +77,7 @@ def main() -> None:
         groups = [synthetic_group(rng, options.sequences_per_group) for _ in range(options.groups)]
     token_count = sum(len(group.token_ids) for group in groups)
 
-    masker, renderer = build_masker(MaskingSettings()), MaskPairRenderer(mask_id=103, pad_id=0)
+    masker, renderer = build_masker(MaskingSettings()), MaskRenderer(mask_id=103, pad_id=0)
     masks: dict[int, Spans] = {}
 
     def select(index: int, group: Sequences) -> None:

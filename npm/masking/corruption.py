@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -30,7 +30,6 @@ from npm.masking.masker import masked_positions
 from npm.masking.rendering import padded_rows
 from npm.masking.samplers import (
     GeometricSpanSampler,
-    Overflow,
     PartitionSampler,
     Sampler,
     SuffixSampler,
@@ -46,13 +45,6 @@ class CorruptedTokens:
 
     masked: Spans  # positions in [0, T) of the group's flat tokens
     predicted: np.ndarray  # i64 [p], sorted positions in [0, T), of masked tokens all
-
-
-class CandidateFilter(Protocol):
-    """Takes some of the candidates of a group, such as `LongestUnits`."""
-
-    def keep(self, candidates: MaskableSpans, sequences: Sequences, rng: np.random.Generator) -> MaskableSpans:
-        """Those that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +63,7 @@ class Selector:
     predicted_fraction: float | None = None
     """Share of a sequence's tokens to predict, in all copies together; None: all that are masked."""
     copy_count: int = 1
-    filter: CandidateFilter | None = None
+    filter: LongestUnits | None = None
 
     def select(self, sequences: Sequences, rng: np.random.Generator) -> list[CorruptedTokens]:
         """One selection for each copy; their masked tokens are disjoint."""
@@ -157,8 +149,6 @@ class InPlaceRenderer:
     suffix_ids: tuple[int, ...] = ()
     random_fraction: float = 0.0
     unchanged_fraction: float = 0.0
-    decide_per_unit: bool = False
-    """Whether a masked span has one fate as a whole, instead of each of its tokens its own."""
 
     def corrupt(
         self, sequences: Sequences, selections: Sequence[CorruptedTokens], rng: np.random.Generator
@@ -177,18 +167,17 @@ class InPlaceRenderer:
             # what to add to a position in the group for its place in this copy
             shifts = (offsets[:-1][number::copies] - sequences.offsets[:-1])[owners]  # i64 [T]
             positions = masked_positions(selection.masked)  # i64 [masked tokens]
-            seen = self._seen_instead(sequences.token_ids[positions], selection.masked.lengths, rng)
-            token_ids[positions + shifts[positions]] = seen
+            token_ids[positions + shifts[positions]] = self._replacements(sequences.token_ids[positions], rng)
             predicted.append(selection.predicted + shifts[selection.predicted])
         places = np.sort(np.concatenate(predicted))  # i64 [p]
         return CorruptedGroup(sequences, token_ids, offsets, places, originals[places])
 
-    def _seen_instead(self, token_ids: np.ndarray, lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """What stands for the masked `token_ids` [masked tokens] of spans of `lengths` [n], i64 [masked tokens]."""
+    def _replacements(self, token_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """What stands for masked `token_ids`, i64 [masked tokens] each."""
         seen = np.full(len(token_ids), self.mask_id, dtype=np.int64)  # i64 [masked tokens]
         if not self.random_fraction and not self.unchanged_fraction:
             return seen
-        draws = np.repeat(rng.random(len(lengths)), lengths) if self.decide_per_unit else rng.random(len(token_ids))
+        draws = rng.random(len(token_ids))  # f64 [masked tokens]
         is_random = draws < self.random_fraction  # bool [masked tokens]
         is_unchanged = ~is_random & (draws < self.random_fraction + self.unchanged_fraction)  # bool [masked tokens]
         seen[is_random] = rng.choice(self.ordinary_ids, int(is_random.sum()))
@@ -297,11 +286,6 @@ class CorruptionSettings(Settings):
     """Share of the masked tokens that become a random token instead of a mask (0.1 in BERT); from 0 to 1."""
     unchanged_fraction: Fraction = 0.0
     """Share of the masked tokens that stay as they are (0.1 in BERT); from 0 to 1."""
-    decide_per_unit: bool = False
-    """Replace all tokens of a masked unit or span in the same way, instead of drawing for each token."""
-    overflow: Overflow | None = None
-    """What becomes of a unit longer than what is left of a sequence's budget: `skip`, `truncate` or `overshoot`;
-    null: `truncate` for spans of words, `skip` else. Not for single tokens."""
     span_success_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
@@ -327,7 +311,20 @@ class CorruptionSettings(Settings):
             raise SettingError(
                 f"corruption.sampler must be {fitting} with corruption.unit={self.unit.name}, got {self.sampler.name}"
             )
-        self._check_copies()
+        if self.copy_count == 1:
+            return
+        if not self.copies:
+            raise SettingError(
+                f"corruption.predicted_fraction must be at most corruption.masked_fraction={self.masked_fraction}, "
+                f"got {self.predicted_fraction}; corruption.copies=true shows each sequence {self.copy_count} times"
+            )
+        if self.sampler not in SAMPLERS_WITH_COPIES:
+            raise exclusive("corruption.copies", f"corruption.sampler={self.sampler.name}")
+        if self.copy_count * self.masked_fraction > 1 + 1e-9:
+            raise SettingError(
+                f"corruption.predicted_fraction={self.predicted_fraction} takes {self.copy_count} copies, whose "
+                f"disjoint masks of {self.masked_fraction} are more than all tokens: choose a smaller one"
+            )
 
     def check_tokens(self, *, of_bytes: bool) -> None:
         """Raise SettingError for masks of single tokens that are bytes, unless that is allowed, and where none are."""
@@ -352,91 +349,48 @@ class CorruptionSettings(Settings):
         """How often a masked token becomes the mask token."""
         return 1 - self.random_fraction - self.unchanged_fraction
 
-    def _check_copies(self) -> None:
-        if self.copy_count == 1:
-            return
-        if not self.copies:
-            raise SettingError(
-                f"corruption.predicted_fraction must be at most corruption.masked_fraction={self.masked_fraction}, "
-                f"got {self.predicted_fraction}; corruption.copies=true shows each sequence {self.copy_count} times"
-            )
-        if self.sampler not in SAMPLERS_WITH_COPIES:
-            raise exclusive("corruption.copies", f"corruption.sampler={self.sampler.name}")
-        if self.copy_count * self.masked_fraction > 1 + 1e-9:
-            raise SettingError(
-                f"corruption.predicted_fraction={self.predicted_fraction} takes {self.copy_count} copies, whose "
-                f"disjoint masks of {self.masked_fraction} are more than all tokens: choose a smaller one"
-            )
-
 
 def build_selector(settings: CorruptionSettings, vocabulary: CollocationVocabulary | None = None) -> Selector:
     """The selection that `settings` describe; `vocabulary` is needed with unit=collocation."""
-    collocations = settings.unit is CorruptionUnit.collocation
-    return Selector(
-        units=_units(settings, vocabulary),
-        sampler=_sampler(settings),
-        masked_fraction=settings.masked_fraction,
-        predicted_fraction=settings.predicted_fraction,
-        copy_count=settings.copy_count,
-        filter=LongestUnits() if collocations else None,
-    )
-
-
-def _units(settings: CorruptionSettings, vocabulary: CollocationVocabulary | None) -> Units:
+    is_geometric = settings.sampler is CorruptionSampler.geometric
+    units: Units = TokenUnits()
     if settings.unit is CorruptionUnit.collocation:
         if vocabulary is None:
             raise ValueError("unit=collocation needs a vocabulary")
-        return CollocationUnits(vocabulary)
-    if settings.unit is CorruptionUnit.cooccurring:
-        phrases = settings.sampler is CorruptionSampler.geometric
-        return CooccurringUnits(max_span_tokens=settings.max_span_units if phrases else 1, word_boundaries=phrases)
-    return WordUnits() if settings.unit is CorruptionUnit.word else TokenUnits()
-
-
-def _sampler(settings: CorruptionSettings) -> Sampler:
+        units = CollocationUnits(vocabulary)
+    elif settings.unit is CorruptionUnit.cooccurring:
+        units = CooccurringUnits(settings.max_span_units if is_geometric else 1, word_boundaries=is_geometric)
+    elif settings.unit is CorruptionUnit.word:
+        units = WordUnits()
+    sampler: Sampler = UniformSampler()
     if settings.sampler is CorruptionSampler.partition:
-        return PartitionSampler(mean_span_tokens=settings.mean_span_tokens)
-    if settings.sampler is CorruptionSampler.suffix:
-        return SuffixSampler(vary_length=False)
-    if settings.sampler is CorruptionSampler.uniform:
-        return UniformSampler(overflow=settings.overflow or Overflow.skip)
-    if settings.unit is CorruptionUnit.word:
-        return WordSpanSampler(
-            success_probability=settings.span_success_probability,
-            max_span_words=settings.max_span_units,
-            overflow=settings.overflow or Overflow.truncate,
-        )
-    return GeometricSpanSampler(
-        success_probability=settings.span_success_probability,
-        max_span_tokens=settings.max_span_units,
-        max_spans_per_sequence=sys.maxsize,  # masks in place lengthen nothing
-        overflow=settings.overflow or Overflow.skip,
+        sampler = PartitionSampler(mean_span_tokens=settings.mean_span_tokens)
+    elif settings.sampler is CorruptionSampler.suffix:
+        sampler = SuffixSampler(vary_length=False)
+    elif is_geometric and settings.unit is CorruptionUnit.word:
+        sampler = WordSpanSampler(settings.span_success_probability, settings.max_span_units)
+    elif is_geometric:
+        # masks in place lengthen nothing, so a sequence may have any number
+        lengths = settings.span_success_probability, settings.max_span_units
+        sampler = GeometricSpanSampler(*lengths, max_spans_per_sequence=sys.maxsize, overshoot=False)
+    return Selector(
+        units=units,
+        sampler=sampler,
+        masked_fraction=settings.masked_fraction,
+        predicted_fraction=settings.predicted_fraction,
+        copy_count=settings.copy_count,
+        filter=LongestUnits() if settings.unit is CorruptionUnit.collocation else None,
     )
 
 
 def build_in_place_views(
-    settings: CorruptionSettings,
-    *,
-    mask_id: int,
-    pad_id: int,
-    ordinary_ids: np.ndarray,
-    prefix_ids: tuple[int, ...] = (),
-    suffix_ids: tuple[int, ...] = (),
-    vocabulary: CollocationVocabulary | None = None,
+    settings: CorruptionSettings, *, vocabulary: CollocationVocabulary | None = None, **tokens: Any
 ) -> InPlaceViews:
     """The views for masked language modelling that `settings` describe.
 
-    `ordinary_ids` i64 [v] is the vocabulary without special tokens; `prefix_ids` and `suffix_ids` are the special
-    tokens that the encoder wants around a sequence; `vocabulary` is needed with unit=collocation.
+    `tokens` are those of `InPlaceRenderer`, such as `mask_id`; `vocabulary` is needed with unit=collocation.
     """
     renderer = InPlaceRenderer(
-        mask_id=mask_id,
-        pad_id=pad_id,
-        ordinary_ids=ordinary_ids,
-        prefix_ids=prefix_ids,
-        suffix_ids=suffix_ids,
-        random_fraction=settings.random_fraction,
-        unchanged_fraction=settings.unchanged_fraction,
-        decide_per_unit=settings.decide_per_unit,
+        **tokens, random_fraction=settings.random_fraction, unchanged_fraction=settings.unchanged_fraction
     )
     return InPlaceViews(build_selector(settings, vocabulary), renderer)

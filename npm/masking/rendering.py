@@ -38,19 +38,13 @@ EDGE_BITS = 32
 """Where whole words count, what a token is known as has the flags of a word's ends above its id."""
 
 
-class Renderer(Protocol):
-    """Turns sequences and their selected spans into one device batch; draws nothing at random."""
-
-    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
-        """The batch, on the CPU; `contexts` says what each masked copy keeps and which sequence it reads."""
-
-
 @dataclass(frozen=True, slots=True)
-class _MaskRenderer:
-    """What the renderers share: the special tokens and the layout of a batch.
+class MaskRenderer:
+    """Turns sequences and their selected spans into one device batch; draws nothing at random.
 
-    `prefix_ids` and `suffix_ids` are the special tokens that the encoder wants around a sequence; leave them empty
-    where the sequences contain them. Padding is on the right.
+    A span becomes two mask tokens, whatever its length (arXiv 2212.01349, section 3.2); with `masks_per_span=1` each
+    of its tokens becomes one and is a span of its own (NPM-single). `prefix_ids` and `suffix_ids` are the special
+    tokens that the encoder wants around a sequence; empty where the sequences contain them. Padding is on the right.
     """
 
     mask_id: int
@@ -61,12 +55,17 @@ class _MaskRenderer:
     """Longest input of the encoder in tokens; what a masked copy reads is cut to fit."""
     whole_words: bool = False
     """Whether an occurrence counts only where it begins and ends with a word, as in `CooccurringWordUnits`."""
+    masks_per_span: int = MASKS_PER_SPAN
 
-    def _render(
-        self, sequences: Sequences, spans: Spans, contexts: Contexts | None, *, masks_per_span: int
-    ) -> MaskedBatch:
+    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
+        """The batch, on the CPU: masked copies as queries, clean copies as keys, the slots of each span's masks.
+
+        `contexts` says what each masked copy keeps and which sequence it reads: its other spans are left out, and the
+        suffix and that sequence, unmasked, follow it.
+        """
         import torch
 
+        spans = split_into_tokens(spans) if self.masks_per_span == 1 else spans
         token_count = len(sequences.token_ids)
         copies = np.ones(token_count, dtype=np.int64)  # i64 [T], how often a position stands in the masked text
         if contexts is not None:
@@ -77,7 +76,7 @@ class _MaskRenderer:
                 (positions < np.repeat(contexts.starts, sizes)) | (positions >= np.repeat(contexts.stops, sizes))
             ] = 0
         copies[masked_positions(spans)] = 0
-        copies[spans.starts] = masks_per_span
+        copies[spans.starts] = self.masks_per_span
         query_positions = np.append(0, np.cumsum(copies))  # i64 [T + 1], where a position went
         query_offsets = query_positions[sequences.offsets]  # i64 [S + 1]
         token_ids = sequences.token_ids.astype(np.int64)  # i64 [T]
@@ -109,7 +108,7 @@ class _MaskRenderer:
             key_attention_mask=key_attention_mask,
             span_sequences=torch.from_numpy(span_sequences),
             start_slots=torch.from_numpy(start_slots),
-            end_slots=torch.from_numpy(start_slots + masks_per_span - 1),
+            end_slots=torch.from_numpy(start_slots + self.masks_per_span - 1),
             span_token_ids=torch.from_numpy(_span_token_ids(known_as, spans)),
             pad_id=self.pad_id,
             key_identities=key_identities,
@@ -148,31 +147,6 @@ class _MaskRenderer:
             is_read.append(np.concatenate([np.zeros(len(part) - len(of_text), dtype=bool), of_text]))
         shown_offsets = np.append(0, np.cumsum([len(part) for part in parts]))  # i64 [S + 1]
         return np.concatenate(parts), shown_offsets, np.concatenate(is_read)
-
-
-@dataclass(frozen=True, slots=True)
-class MaskPairRenderer(_MaskRenderer):
-    """Every span becomes two mask tokens (arXiv 2212.01349, section 3.2), whatever its length."""
-
-    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
-        """The batch: query copies with mask pairs, clean key copies, and the slots of each span's two masks.
-
-        A copy with a context is cut to what it keeps, its other spans are left out, and it is followed by the suffix
-        and the sequence it reads, unmasked.
-        """
-        return self._render(sequences, spans, contexts, masks_per_span=MASKS_PER_SPAN)
-
-
-@dataclass(frozen=True, slots=True)
-class SingleMaskRenderer(_MaskRenderer):
-    """Every masked token becomes one mask token in its place and is a span of its own (NPM-single)."""
-
-    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
-        """The batch: query copies of unchanged length, clean key copies; start and end slots are the same.
-
-        Contexts as for mask pairs.
-        """
-        return self._render(sequences, split_into_tokens(spans), contexts, masks_per_span=1)
 
 
 def padded_rows(
@@ -261,7 +235,7 @@ class PhraseViews:
     """Masked copies for the phrase loss, and the clean copies that they are compared with."""
 
     masker: Masker
-    renderer: Renderer
+    renderer: MaskRenderer
     context_fraction: float = 0.0
     """Share of the masked copies that are questions, as in `draw_contexts`."""
     question: QuestionForm = QuestionForm.whole

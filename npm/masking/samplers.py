@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -30,24 +30,6 @@ class Sampler(Protocol):
         rng: np.random.Generator,
     ) -> Spans:
         """Spans with about `budget_tokens` tokens, fewer where the candidates do not suffice."""
-
-
-class Overflow(Enum):
-    """What becomes of a drawn span that is longer than what is left of the budget."""
-
-    skip = "skip"  # it is left out, and shorter ones may follow
-    truncate = "truncate"  # it is cut, in the middle of a word too
-    overshoot = "overshoot"  # it is masked whole
-
-    def tokens_taken(self, length: int, left: int) -> int:
-        """How many tokens are masked of a span of `length` tokens, when `left` tokens are left to mask.
-
-        >>> [rule.tokens_taken(5, 3) for rule in Overflow], [rule.tokens_taken(2, 3) for rule in Overflow]
-        ([0, 3, 5], [2, 2, 2])
-        """
-        if length <= left:
-            return length
-        return {Overflow.skip: 0, Overflow.truncate: left, Overflow.overshoot: length}[self]
 
 
 def geometric_lengths(success_probability: float, longest: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -97,8 +79,8 @@ class GeometricSpanSampler:
     max_spans_per_sequence: int = 64
     max_repeats_per_phrase: int = 10
     """How many occurrences of the same phrase may be masked in a group."""
-    overflow: Overflow = Overflow.overshoot
-    """What becomes of the last span; it may exceed the budget by `max_span_tokens` - 1 where it may overshoot."""
+    overshoot: bool = True
+    """Mask a last span that is longer than the rest of the budget; without it only those that fit are masked."""
 
     def draw(
         self,
@@ -128,14 +110,12 @@ class GeometricSpanSampler:
                 break
             masked_tokens += length
         chosen = candidates.where(np.array(selection.chosen, dtype=np.int64))
-        if self.overflow is Overflow.truncate and masked_tokens > budget_tokens:
-            chosen.lengths[-1] -= masked_tokens - budget_tokens
         return sorted_spans(chosen.starts, chosen.lengths)
 
     def _accept_one(self, selection: _Selection, shuffled: list[list[int]], drawn: int, left: int) -> int:
         """Accept one candidate, of length `drawn` if possible; its tokens, or 0 if nothing is left."""
         for length in (*range(drawn, 0, -1), *range(drawn + 1, self.max_span_tokens + 1)):
-            queue = shuffled[length - 1] if self.overflow.tokens_taken(length, left) else []
+            queue = shuffled[length - 1] if self.overshoot or length <= left else []
             while queue:
                 if taken := selection.accept(queue.pop()):
                     return taken
@@ -178,10 +158,10 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class UniformSampler:
-    """Every candidate with the same probability, without replacement; one that overlaps a masked one is passed over."""
+    """Every candidate with the same probability, without replacement.
 
-    overflow: Overflow = Overflow.skip
-    """What becomes of a candidate that is longer than what is left of the budget."""
+    One that overlaps a masked one, or is longer than the rest of the budget, is skipped.
+    """
 
     def draw(
         self,
@@ -203,9 +183,8 @@ class UniformSampler:
         for number in order.tolist():
             if left <= 0:
                 break
-            start = all_starts[number]
-            length = self.overflow.tokens_taken(all_lengths[number], left)
-            if not length or masked.find(1, start, start + length) >= 0:
+            start, length = all_starts[number], all_lengths[number]
+            if length > left or masked.find(1, start, start + length) >= 0:
                 continue
             masked[start : start + length] = b"\1" * length
             starts.append(start)
@@ -243,11 +222,9 @@ class PartitionSampler:
 
         The budget is shared among the sequences by their numbers of candidates, to within one token.
         """
-        return _runs_by_sequence(
-            candidates, sequences, budget_tokens, lambda size, budget: self._mask(size, budget, rng)
-        )
+        return _runs_by_sequence(candidates, sequences, budget_tokens, partial(self._mask, rng=rng))
 
-    def _mask(self, size: int, budget: int, rng: np.random.Generator) -> np.ndarray:
+    def _mask(self, size: int, budget: int, *, rng: np.random.Generator) -> np.ndarray:
         """Which of `size` places are masked, bool [size]; `budget` of them, from 1 to size."""
         clean = size - budget
         if not clean:
@@ -272,11 +249,9 @@ class SuffixSampler:
         self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
     ) -> Spans:
         """`budget_tokens` tokens on average (exactly, without `vary_length`), or all candidates if there are fewer."""
-        return _runs_by_sequence(
-            candidates, sequences, budget_tokens, lambda size, budget: self._mask(size, budget, rng)
-        )
+        return _runs_by_sequence(candidates, sequences, budget_tokens, partial(self._mask, rng=rng))
 
-    def _mask(self, size: int, budget: int, rng: np.random.Generator) -> np.ndarray:
+    def _mask(self, size: int, budget: int, *, rng: np.random.Generator) -> np.ndarray:
         """Which of `size` places are masked, bool [size]; `budget` of them on average, from 1 to size."""
         reach = min(budget - 1, size - 1 - budget) if self.vary_length else 0
         length = budget + (int(rng.integers(-reach, reach + 1)) if reach > 0 else 0)
@@ -349,12 +324,11 @@ class WordSpanSampler:
     A span's length in words is geometric with parameter p, draws above `max_span_words` drawn again (mean 3.797 words
     with the defaults). Its anchor is a token drawn evenly; one that is masked already is drawn again. The span starts
     at the anchor's word and ends early where the next word is masked, is no candidate, or stands in another sequence.
+    The last span is cut where the budget ends, in the middle of a word too.
     """
 
     success_probability: float = 0.2
     max_span_words: int = 10
-    overflow: Overflow = Overflow.truncate
-    """What becomes of the last span; with `skip` it ends with the last word that fits."""
 
     def draw(
         self,
@@ -384,11 +358,7 @@ class WordSpanSampler:
             last = first
             while last - first + 1 < word_count and follows[last] and not is_masked[last + 1]:
                 last += 1
-            while self.overflow is Overflow.skip and last > first and stops[last] - starts[first] > left:
-                last -= 1
-            length = self.overflow.tokens_taken(stops[last] - starts[first], left)
-            if not length:
-                continue
+            length = min(stops[last] - starts[first], left)
             is_masked[first : last + 1] = b"\1" * (last - first + 1)
             chosen.append((starts[first], length))
             left -= length

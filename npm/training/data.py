@@ -36,13 +36,13 @@ from npm.masking.masker import MaskingUnit, QuestionForm, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
     LABELLED,
+    MASKS_PER_SPAN,
     QUESTIONS,
     SENTENCES,
     TOKENS,
     VIEW_NUMBERS,
-    MaskPairRenderer,
+    MaskRenderer,
     PhraseViews,
-    SingleMaskRenderer,
     ViewMaker,
     padded_rows,
     reads_blocks,
@@ -458,7 +458,8 @@ def _view_maker(
             **around,
         )
     # mask pairs for phrases, one mask for single tokens; the objective has the same number of queries
-    renderer = (MaskPairRenderer if settings.masking.unit.has_pairs else SingleMaskRenderer)(
+    renderer = MaskRenderer(
+        masks_per_span=MASKS_PER_SPAN if settings.masking.unit.has_pairs else 1,
         mask_id=trained.mask_id,
         pad_id=trained.pad_id,
         max_input_tokens=trained.max_input_tokens,

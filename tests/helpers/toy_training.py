@@ -14,7 +14,7 @@ from npm.core.types import Sequences
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
-from npm.masking.rendering import PHRASES, TOKENS, MaskPairRenderer, PhraseViews, SingleMaskRenderer
+from npm.masking.rendering import PHRASES, TOKENS, MaskRenderer, PhraseViews
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from npm.models.settings import Precision
@@ -94,8 +94,8 @@ def toy_batches(
     phrases = build_masker(MaskingSettings(masked_fraction=0.2, max_span_tokens=3))
     tokens = build_masker(MaskingSettings(masked_fraction=0.3, unit=MaskingUnit.token))
     makers = {
-        PHRASES: PhraseViews(phrases, MaskPairRenderer(**sizes), context_fraction),
-        TOKENS: PhraseViews(tokens, SingleMaskRenderer(**sizes)),
+        PHRASES: PhraseViews(phrases, MaskRenderer(**sizes), context_fraction),
+        TOKENS: PhraseViews(tokens, MaskRenderer(masks_per_span=1, **sizes)),
     }
     source = BlockSource(
         toy_groups() if groups is None else groups, {name: makers[name] for name in views}, seed=seed, **settings

@@ -17,7 +17,7 @@ from npm.masking.corruption import (
     build_in_place_views,
 )
 from npm.masking.masker import mask_rng
-from npm.masking.rendering import SingleMaskRenderer
+from npm.masking.rendering import MaskRenderer
 from tests.helpers.groups import group, random_group
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
@@ -78,7 +78,7 @@ def test_with_masks_only_it_is_the_batch_of_the_single_mask_renderer() -> None:
         positions = np.flatnonzero(np.random.default_rng(seed).random(len(sequences.token_ids)) < 0.2)
         spans = Spans(positions, np.ones_like(positions))
         ours = rendered(WRAPPED, sequences, CorruptedTokens(spans, positions))
-        theirs = SingleMaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
+        theirs = MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
         expected = theirs.render(sequences, spans)
         for name in MaskedBatch.__dataclass_fields__:
             value, wanted = getattr(ours, name), getattr(expected, name)
@@ -124,17 +124,6 @@ def test_replacements_have_their_shares_and_random_tokens_are_even() -> None:
     drawn = np.bincount(seen[(seen >= 100) & (seen < 900)], minlength=900)[100:]
     assert abs((drawn - drawn.mean()).std() / np.sqrt(drawn.mean()) - 1) < 0.15
     assert drawn.min() > 0
-
-
-def test_a_unit_may_have_one_fate_as_a_whole() -> None:
-    fields: dict[str, Any] = {"mask_id": MASK, "pad_id": PAD, "ordinary_ids": ORDINARY, "random_fraction": 0.3}
-    spans = selection(*((start, 5) for start in range(0, 5000, 5)), predicted=[])
-    together = rendered(InPlaceRenderer(**fields, decide_per_unit=True), group([5] * 5000), spans)
-    masks = (together.query_input_ids == MASK).reshape(1000, 5).sum(1)
-    assert set(masks.tolist()) == {0, 5}
-    assert abs(int((masks == 0).sum()) - 300) < 4 * np.sqrt(1000 * 0.3 * 0.7)
-    alone = rendered(InPlaceRenderer(**fields), group([5] * 5000), spans)
-    assert set((alone.query_input_ids == MASK).reshape(1000, 5).sum(1).tolist()) == {0, 1, 2, 3, 4, 5}
 
 
 def test_groups_share_a_batch_without_changing_each_other() -> None:

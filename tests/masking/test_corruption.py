@@ -28,7 +28,6 @@ from npm.masking.corruption import (
 from npm.masking.masker import mask_rng
 from npm.masking.samplers import (
     GeometricSpanSampler,
-    Overflow,
     PartitionSampler,
     SuffixSampler,
     UniformSampler,
@@ -66,11 +65,9 @@ def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) ->
 @pytest.mark.parametrize(
     "settings",
     [
-        {"unit": CorruptionUnit.word, "overflow": Overflow.overshoot},
-        {"unit": CorruptionUnit.cooccurring, "sampler": CorruptionSampler.geometric, "overflow": Overflow.truncate},
         {"unit": CorruptionUnit.cooccurring, "sampler": CorruptionSampler.geometric, "span_success_probability": 0.5},
         {"sampler": CorruptionSampler.partition, "mean_span_tokens": 5.0},
-        {"unit": CorruptionUnit.word, "random_fraction": 0.1, "decide_per_unit": True},
+        {"unit": CorruptionUnit.word, "random_fraction": 0.1},
         {"unit": CorruptionUnit.collocation, "collocations": CollocationSettings(min_count=3)},
     ],
 )
@@ -163,12 +160,11 @@ def test_config_settings_reach_what_is_built() -> None:
         span_success_probability=0.4,
         max_span_units=6,
     )
-    sampler = WordSpanSampler(success_probability=0.4, max_span_words=6, overflow=Overflow.truncate)
+    sampler = WordSpanSampler(success_probability=0.4, max_span_words=6)
     assert spans == Selector(WordUnits(), sampler, 0.3, 0.2)
-    assert built(unit=CorruptionUnit.word, overflow=Overflow.truncate).sampler == UniformSampler(Overflow.truncate)
     phrases = built(unit=CorruptionUnit.cooccurring, sampler=CorruptionSampler.geometric)
     assert isinstance(phrases.sampler, GeometricSpanSampler)
-    assert phrases.sampler.overflow is Overflow.skip
+    assert not phrases.sampler.overshoot
     assert phrases.units == CooccurringUnits(max_span_tokens=10)
     tokens = built(unit=CorruptionUnit.cooccurring)
     assert tokens.units == CooccurringUnits(max_span_tokens=1, word_boundaries=False)

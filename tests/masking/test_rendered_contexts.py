@@ -7,13 +7,13 @@ import pytest
 
 from npm.core.types import MaskedBatch, Spans
 from npm.masking.masker import NO_CONTEXT, Contexts, QuestionForm, draw_contexts, no_contexts, spans_kept
-from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
+from npm.masking.rendering import MaskRenderer, split_into_tokens
 from tests.helpers.groups import group
 from tests.masking.test_contexts import random_masked_group, rows, spans_of
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
-PAIRS = MaskPairRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
-SINGLE = SingleMaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
+PAIRS = MaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
+SINGLE = MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
 GROUP = group([1, 2, 3, 4, 5, 6], [4, 8, 9], [5, 4, 7])
 SPANS = spans_of((0, 1), (3, 2), (8, 1))
 
@@ -56,7 +56,7 @@ def test_single_masks_read_in_the_same_way() -> None:
     ("max_input_tokens", "read"), [(10, [5, 4, 7]), (9, [5, 4]), (8, [5]), (7, None), (6, None), (3, None)]
 )
 def test_what_is_read_is_cut_to_the_longest_input(max_input_tokens: int, read: list[int] | None) -> None:
-    renderer = MaskPairRenderer(
+    renderer = MaskRenderer(
         mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,), max_input_tokens=max_input_tokens
     )
     question = [CLS, 3, MASK, MASK, 6, SEP]
@@ -79,7 +79,7 @@ def test_without_questions_nothing_changes() -> None:
 
 @pytest.mark.parametrize("renderer", [PAIRS, SINGLE])
 def test_masks_stand_at_the_slots_of_the_kept_spans_and_the_keys_are_as_ever(
-    renderer: MaskPairRenderer | SingleMaskRenderer,
+    renderer: MaskRenderer,
 ) -> None:
     for seed in range(20):
         sequences, spans = random_masked_group(seed)

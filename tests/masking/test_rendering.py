@@ -8,12 +8,12 @@ import torch
 
 from npm.core.types import MaskedBatch, Sequences, Spans
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.rendering import MASKS_PER_SPAN, MaskPairRenderer, SingleMaskRenderer, merge_groups, split_into_tokens
+from npm.masking.rendering import MASKS_PER_SPAN, MaskRenderer, merge_groups, split_into_tokens
 from tests.helpers.groups import group, pairs, random_group
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
-BARE = MaskPairRenderer(mask_id=MASK, pad_id=PAD)
-WRAPPED = MaskPairRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP + 1))
+BARE = MaskRenderer(mask_id=MASK, pad_id=PAD)
+WRAPPED = MaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP + 1))
 
 
 def spans_of(*spans: tuple[int, int]) -> Spans:
@@ -73,7 +73,7 @@ def test_adjacent_spans_have_four_masks() -> None:
 
 
 def test_single_masks_stand_in_the_places_of_the_tokens() -> None:
-    renderer = SingleMaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
+    renderer = MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
     batch = renderer.render(group([5, 6, 7, 8], [9]), spans_of((1, 2), (4, 1)))
     assert batch.query_input_ids.tolist() == [[CLS, 5, MASK, MASK, 8, SEP], [CLS, MASK, SEP, PAD, PAD, PAD]]
     assert batch.start_slots.tolist() == batch.end_slots.tolist() == [2, 3, 1]
@@ -81,9 +81,9 @@ def test_single_masks_stand_in_the_places_of_the_tokens() -> None:
     assert batch.span_token_ids.tolist() == [[6], [7], [9]]
 
 
-@pytest.mark.parametrize("renderer", [BARE, WRAPPED, SingleMaskRenderer(mask_id=MASK, pad_id=PAD)])
+@pytest.mark.parametrize("renderer", [BARE, WRAPPED, MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD)])
 def test_putting_the_masked_tokens_back_gives_the_clean_copy(
-    renderer: MaskPairRenderer | SingleMaskRenderer,
+    renderer: MaskRenderer,
 ) -> None:
     for seed in range(20):
         batch = renderer.render(*random_masked_group(seed))

@@ -7,7 +7,7 @@ import pytest
 
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking import samplers
-from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Overflow, UniformSampler, geometric_lengths
+from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, UniformSampler, geometric_lengths
 from npm.masking.units import CooccurringUnits, MaskableSpans
 from tests.helpers.groups import CLAUSE_ID, WORD, group, pairs, random_group, rich_group
 from tests.masking.plain_masking import plain_phrase
@@ -123,24 +123,6 @@ def test_uniform_draws_take_every_candidate_equally_often() -> None:
     assert (np.abs(counts - 300) < 4 * np.sqrt(1000 * 0.3 * 0.7)).all()
 
 
-@pytest.mark.parametrize(
-    ("overflow", "masked"), [(Overflow.skip, {4, 6}), (Overflow.truncate, {7}), (Overflow.overshoot, {8, 10})]
-)
-def test_a_unit_that_is_too_long_is_left_out_or_cut_or_masked_whole(overflow: Overflow, masked: set[int]) -> None:
-    candidates = spans_of((0, 4), (4, 4), (8, 6))
-    whole = set(pairs(Spans(candidates.starts, candidates.lengths)))
-    tokens = set()
-    for seed in range(20):
-        spans = UniformSampler(overflow=overflow).draw(
-            candidates, group(list(range(14))), 7, np.random.default_rng(seed)
-        )
-        tokens.add(int(spans.lengths.sum()))
-        cut = [(start, length) for start, length in pairs(spans) if (start, length) not in whole]
-        assert len(cut) == (overflow is Overflow.truncate)
-        assert all(start in (0, 4, 8) for start, _ in cut)
-    assert tokens == masked
-
-
 def test_where_a_long_unit_is_left_out_a_shorter_one_may_follow() -> None:
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -154,17 +136,17 @@ def test_uniform_draws_pass_over_what_overlaps_a_masked_span() -> None:
         assert pairs(spans) in ([(0, 2), (2, 2)], [(1, 2)])
 
 
-@pytest.mark.parametrize(("overflow", "most"), [(Overflow.skip, 0), (Overflow.truncate, 0), (Overflow.overshoot, 9)])
-def test_geometric_draws_keep_to_the_budget_unless_they_may_overshoot(overflow: Overflow, most: int) -> None:
+@pytest.mark.parametrize(("overshoot", "most"), [(False, 0), (True, 9)])
+def test_geometric_draws_keep_to_the_budget_unless_they_may_overshoot(overshoot: bool, most: int) -> None:
     sequences = rich_group(np.random.default_rng(0))
     excess = []
     for seed in range(40):
-        spans = draw(GeometricSpanSampler(success_probability=0.1, overflow=overflow), sequences, 101, seed)
+        spans = draw(GeometricSpanSampler(success_probability=0.1, overshoot=overshoot), sequences, 101, seed)
         assert (spans.starts[1:] >= (spans.starts + spans.lengths)[:-1]).all()
         excess.append(int(spans.lengths.sum()) - 101)
     assert min(excess) >= 0
     assert max(excess) <= most
-    assert (max(excess) > 0) == (overflow is Overflow.overshoot)
+    assert (max(excess) > 0) is overshoot
 
 
 def test_geometric_lengths_have_the_probabilities_of_span_bert() -> None:

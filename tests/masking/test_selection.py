@@ -23,7 +23,6 @@ from npm.masking.corruption import (
     build_selector,
 )
 from npm.masking.masker import mask_rng, masked_positions
-from npm.masking.samplers import Overflow
 from npm.masking.units import CooccurringUnits
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_collocations import ngrams_of, plain_places
@@ -194,13 +193,6 @@ def test_below_the_corruption_rate_any_masked_token_may_be_predicted() -> None:
         masked[masked_positions(selection.masked)] += 1
         predicted[selection.predicted] += 1
     assert (np.abs(predicted - masked / 4) < 4 * np.sqrt(masked * 0.25 * 0.75)).all()
-
-
-def test_overshooting_units_are_predicted_whole() -> None:
-    sequences = group([5, 6] * 10, flags=[[int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)] * 10])
-    word = selector(CorruptionUnit.word, CorruptionSampler.uniform, overflow=Overflow.overshoot)
-    (selection,) = selected(word, sequences)
-    assert selection.masked.lengths.sum() == len(selection.predicted) == 4  # 0.15 * 20 = 3
 
 
 @pytest.mark.parametrize(("unit", "sampler"), EVERY_STRATEGY)

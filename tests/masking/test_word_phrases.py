@@ -12,7 +12,7 @@ import torch
 from npm.core.types import Sequences
 from npm.corpus.blocks import SentenceTokenizer
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
-from npm.masking.rendering import MaskPairRenderer
+from npm.masking.rendering import MaskRenderer
 from npm.masking.units import CooccurringWordUnits, whole_words
 from npm.models.byte_tokenizer import byte_tokenizer
 from npm.objectives.encoded import EncodedBatch
@@ -114,7 +114,7 @@ def test_a_word_inside_another_is_an_occurrence_only_where_words_are_not_whole(w
         sequences, mask_rng(0, 0, 0)
     )
     assert spans is not None
-    batch = MaskPairRenderer(mask_id=4, pad_id=0, whole_words=whole_words).render(sequences, spans)
+    batch = MaskRenderer(mask_id=4, pad_id=0, whole_words=whole_words).render(sequences, spans)
     ids = batch.key_input_ids if batch.key_identities is None else batch.key_identities
     row = ids[1][batch.key_attention_mask[1].bool()]  # i64 [L], of the second text
     keys = Keys(torch.zeros(len(row), 1), row, torch.zeros(len(row), dtype=torch.int64))
@@ -129,7 +129,7 @@ def test_spans_of_whole_words_have_their_losses_from_the_keys_of_either_copies(k
     masking = MaskingSettings(unit=MaskingUnit.phrase_words, masked_fraction=0.3)
     spans = build_masker(masking).select(sequences, mask_rng(0, 0, 0))
     assert spans is not None
-    batch = MaskPairRenderer(mask_id=4, pad_id=0, whole_words=True).render(sequences, spans)
+    batch = MaskRenderer(mask_id=4, pad_id=0, whole_words=True).render(sequences, spans)
     hidden = np.zeros(len(sequences.token_ids), dtype=bool)
     for start, size in pairs(spans):
         hidden[start : start + size] = keys is KeyCopies.masked

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npm.core.types import Sequences, Spans, TokenFlag
-from npm.masking.samplers import Overflow, WordSpanSampler
+from npm.masking.samplers import WordSpanSampler
 from npm.masking.units import MaskableSpans, WordUnits
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_neighbours, plain_words
@@ -26,13 +26,13 @@ def two_token_words(word_count: int) -> Sequences:
 
 
 def test_spans_are_almost_four_words_long_on_average() -> None:
-    sequences = two_token_words(20_000)
+    sequences = two_token_words(80_000)
     words = []
-    for seed in range(150):
-        # so little of the text is masked that spans hardly ever meet each other
-        words += (draw(WordSpanSampler(overflow=Overflow.overshoot), sequences, 400, seed).lengths / 2).tolist()
+    for seed in range(30):
+        # so little of the text is masked that spans hardly ever meet, and few are the last, which is cut
+        words += (draw(WordSpanSampler(), sequences, 2000, seed).lengths / 2).tolist()
     assert abs(np.mean(words) - 3.80) < 0.05
-    assert set(words) == set(range(1, 11))
+    assert set(words) >= set(range(1, 11))
 
 
 def test_every_token_is_masked_about_as_often_as_any_other() -> None:
@@ -67,15 +67,6 @@ def test_only_the_last_span_is_cut_and_all_others_are_whole_words_in_a_row() -> 
         assert all(start in {word for word, _ in words} for start, _ in cut)
         assert all(SPECIAL_ID not in sequences.token_ids[start : start + length] for start, length in spans)
         assert all(before[0] + before[1] <= start for before, (start, _) in itertools.pairwise(spans))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_with_skip_no_word_is_split_and_the_budget_is_kept(seed: int) -> None:
-    sampler = WordSpanSampler(success_probability=1e-9, overflow=Overflow.skip)
-    spans = draw(sampler, two_token_words(50), 15, seed)
-    assert spans.lengths.sum() == 14
-    assert (spans.starts % 2 == 0).all()
-    assert (spans.lengths % 2 == 0).all()
 
 
 def test_the_whole_text_can_be_masked() -> None:

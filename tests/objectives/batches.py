@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from npm.core.types import MaskedBatch, Sequences, Spans
-from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer
+from npm.masking.rendering import MaskRenderer
 from npm.objectives.encoded import EncodedBatch
 from tests.helpers.groups import group
 
@@ -28,9 +28,10 @@ def batch_of(
     sequences: Sequences = group(*rows)
     starts = np.array([sequences.offsets[row] + start for row, start, _ in spans], dtype=np.int64)  # i64 [n]
     lengths = np.array([length for _, _, length in spans], dtype=np.int64)  # i64 [n]
-    kind = MaskPairRenderer if mask_pairs else SingleMaskRenderer
+    masks_per_span = 2 if mask_pairs else 1
     around = {"prefix_ids": (FIRST_ID,), "suffix_ids": (LAST_ID,)} if specials else {}
-    return kind(mask_id=MASK_ID, pad_id=PAD_ID, **around).render(sequences, Spans(starts, lengths))
+    renderer = MaskRenderer(mask_id=MASK_ID, pad_id=PAD_ID, masks_per_span=masks_per_span, **around)
+    return renderer.render(sequences, Spans(starts, lengths))
 
 
 class EncodedInOnePass(EncodedBatch):

@@ -8,7 +8,7 @@ import torch
 
 from npm.core.types import MaskedBatch, Spans
 from npm.masking.masker import NO_CONTEXT, Contexts
-from npm.masking.rendering import MaskPairRenderer
+from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
 from tests.helpers.groups import group
@@ -32,7 +32,7 @@ def batch_that_reads(encoder: Encoder, reads: list[int]) -> MaskedBatch:
     rng = np.random.default_rng(0)
     sequences = group(*(rng.integers(20, 60, size).tolist() for size in SIZES))
     starts = sequences.offsets[:-1] + 1  # i64 [S]
-    renderer = MaskPairRenderer(
+    renderer = MaskRenderer(
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         prefix_ids=tuple(encoder.prefix_ids),

@@ -10,7 +10,7 @@ import torch
 
 from npm.core.types import MaskedBatch, Spans, TokenFlag
 from npm.masking.masker import NO_CONTEXT, Contexts
-from npm.masking.rendering import MaskPairRenderer
+from npm.masking.rendering import MaskRenderer
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.reading import JointReading
 from tests.helpers.groups import WORD, group
@@ -29,7 +29,7 @@ def batch_that_reads(
     sequences = group(*rows, flags=flags)
     starts = np.array([sequences.offsets[row] + start for row, start, _ in spans], dtype=np.int64)  # i64 [n]
     lengths = np.array([length for _, _, length in spans], dtype=np.int64)  # i64 [n]
-    renderer = MaskPairRenderer(mask_id=MASK_ID, pad_id=PAD_ID, prefix_ids=(FIRST_ID,), suffix_ids=(LAST_ID,))
+    renderer = MaskRenderer(mask_id=MASK_ID, pad_id=PAD_ID, prefix_ids=(FIRST_ID,), suffix_ids=(LAST_ID,))
     contexts = Contexts(np.array(reads), sequences.offsets[:-1], sequences.offsets[1:])
     return renderer.render(sequences, Spans(starts, lengths), contexts)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from npm.core.types import Sequences, Spans
-from npm.masking.rendering import MaskPairRenderer
+from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
 from npm.models.similarity import reference_scale
 from npm.objectives.encoded import EncodedBatch
@@ -31,7 +31,7 @@ def test_parity_of_the_loss_and_of_its_two_terms(parity_folder: Path) -> None:
     recorded = json.loads((parity_folder / "losses.json").read_text(encoding="utf-8"))
     encoder = Encoder.load(str(parity_folder / "model"), device="cpu", dtype="float32")
     assert encoder.similarity_scale == reference_scale(encoder.dimensions)
-    renderer = MaskPairRenderer(mask_id=encoder.mask_id, pad_id=encoder.pad_id)
+    renderer = MaskRenderer(mask_id=encoder.mask_id, pad_id=encoder.pad_id)
     objective = NonparametricMasked(
         NonparametricSettings(similarity_scale=None), similarity_scale=encoder.similarity_scale
     )

@@ -32,7 +32,7 @@ from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record
 from npm.evaluation.settings import InBatchSettings, SampleSettings
 from npm.masking.masker import Masker, MaskingSettings, MaskingUnit, build_masker, mask_rng
-from npm.masking.rendering import MaskPairRenderer, Renderer, SingleMaskRenderer
+from npm.masking.rendering import MaskRenderer
 from npm.models.settings import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
@@ -159,7 +159,8 @@ def evaluate_in_batch(
     check_leading_dimensions(settings.dimensions, where="dimensions", most=encoder.dimensions)
     shorter = tuple(each for each in sorted(settings.dimensions) if each < encoder.dimensions)
     frames = not store.special_tokens_in_blocks
-    renderer = (SingleMaskRenderer if encoder.query_masks == 1 else MaskPairRenderer)(
+    renderer = MaskRenderer(
+        masks_per_span=encoder.query_masks,
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         prefix_ids=tuple(encoder.prefix_ids) if frames else (),
@@ -223,7 +224,7 @@ def _means(dimensions: int, sums: Sequence[Sums], spans: np.ndarray, sample: Sam
 def _article_score(
     encoder: Encoder,
     masker: Masker,
-    renderer: Renderer,
+    renderer: MaskRenderer,
     article: Article,
     mask_seed: int,
     shorter: tuple[int, ...],
