@@ -175,7 +175,7 @@ def estimated_sizes(
     code_shards = math.ceil(counts.tokens / vectors.tokens_per_shard)
     disk = {
         "corpus": counts.tokens * (id_bytes + 1 + 8)
-        + counts.blocks * 32
+        + counts.blocks * 16
         + counts.documents * 24
         + counts.document_bytes,
         "vectors": rows * vector_bytes + counts.tokens / 8,

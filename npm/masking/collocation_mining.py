@@ -1,14 +1,14 @@
 """Mining collocations: which n-grams of words stand together far more often than their parts would by chance.
 
-    PMI_n(w) = min over the ways to cut w into two or more parts t of log( p(w)^e / ∏ p(t) )
+    PMI_n(w) = min over the ways to cut w into two or more parts t of log( p(w) / ∏ p(t) )
 
-(Levine et al. 2021, arXiv 2010.01825; e = 1 in the paper, 2 in its published lists.) p is the number of
-occurrences over the number of places where an n-gram of that many words stands. n-grams are ranked among those of as
-many words; half of the vocabulary are pairs, a quarter triples, an eighth each of four and five words.
+(Levine et al. 2021, arXiv 2010.01825.) p is the number of occurrences over the number of places where an n-gram of that
+many words stands. n-grams are ranked among those of as many words; half of the vocabulary are pairs, a quarter triples,
+an eighth each of four and five words.
 
-The text is read twice for each n, piece by piece. An n-gram is counted only if both n-grams one word shorter in it are
-frequent, and if it fell, in the first reading, into a bucket that holds enough of them. n-grams are identified by
-64-bit hashes: two of a hundred million different ones are taken for one with a probability of 1 in 3,700.
+The text is read once for each n, piece by piece. An n-gram is counted only if both n-grams one word shorter in it are
+frequent. n-grams are identified by 64-bit hashes: two of a hundred million different ones are taken for one with a
+probability of 1 in 3,700.
 
 Shapes: T tokens of a piece of text, W words of it, w windows (places where an n-gram starts), F frequent n-grams
 of n words.
@@ -32,7 +32,6 @@ from npm.corpus.store import BlockStore
 from npm.masking.collocations import KIND, CollocationSettings, CollocationVocabulary, Entries, write_collocations
 from npm.masking.units import word_beginnings, words_of, words_that_go_on
 
-BUCKET_BITS = 24
 MERGED_AT_LEAST = 1 << 20
 """Counts of several pieces are merged at once, as soon as there are this many, or as many as were merged before."""
 
@@ -101,47 +100,25 @@ def _chained(keys: np.ndarray, following: np.ndarray) -> np.ndarray:
 def frequent_ngrams(
     pieces: Iterable[Sequences], word_count: int, shorter: FrequentNgrams | None, *, min_count: int
 ) -> FrequentNgrams:
-    """The n-grams of `word_count` words that stand at least `min_count` times in a text that can be read twice.
+    """The n-grams of `word_count` words that occur at least `min_count` times in a text.
 
     `shorter` are the frequent n-grams one word shorter; None for single words.
     """
-    buckets = np.zeros(1 << BUCKET_BITS, dtype=np.uint32)  # u32 [buckets]
-    shift = np.uint64(64 - BUCKET_BITS)
-    window_count = 0
+    counts, window_count = _Counts(word_count), 0
     for sequences in pieces:
-        windows = _CandidateWindows.of(sequences, word_count, shorter)
-        window_count += windows.window_count
-        np.add.at(buckets, windows.keys >> shift, np.uint32(1))
-    counts = _Counts(word_count)
-    for sequences in pieces:
-        windows = _CandidateWindows.of(sequences, word_count, shorter)
-        often = buckets[windows.keys >> shift] >= min_count  # bool [w]
-        counts.add(windows.keys[often], windows.words[often])
-    keys, numbers, words = counts.merged()
-    kept = numbers >= min_count  # bool [n-grams counted]
-    return FrequentNgrams(keys[kept], numbers[kept], words[kept], window_count)
-
-
-@dataclass(frozen=True, slots=True)
-class _CandidateWindows:
-    """The windows of a piece of text whose n-gram may be frequent."""
-
-    keys: np.ndarray  # u64 [w]
-    words: np.ndarray  # u64 [w, n]
-    window_count: int  # windows of any n-gram
-
-    @classmethod
-    def of(cls, sequences: Sequences, word_count: int, shorter: FrequentNgrams | None) -> _CandidateWindows:
         words = PieceWords.of(sequences)
         places, keys = words.windows(word_count)
-        window_count = len(places)
+        window_count += len(places)
         if shorter is not None:
             inner_places, inner_keys = words.windows(word_count - 1)
             is_frequent = np.zeros(len(words) + 1, dtype=bool)  # bool [W + 1], a frequent shorter one starts here
             is_frequent[inner_places[shorter.find(inner_keys)[1]]] = True
             often = is_frequent[places] & is_frequent[places + 1]  # bool [w]
             places, keys = places[often], keys[often]
-        return cls(keys, words.keys[places[:, None] + np.arange(word_count)], window_count)
+        counts.add(keys, words.keys[places[:, None] + np.arange(word_count)])
+    keys, numbers, word_keys = counts.merged()
+    kept = numbers >= min_count  # bool [n-grams counted]
+    return FrequentNgrams(keys[kept], numbers[kept], word_keys[kept], window_count)
 
 
 class _Counts:
@@ -173,6 +150,8 @@ class _Counts:
 SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
 """Of the vocabulary, by number of words."""
 TOKENS_PER_PIECE = 1 << 20
+MAX_MINED_TOKENS = 100_000_000
+"""Longer texts are mined by every second, third, … block, so that about this many tokens are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +180,7 @@ def collocations_of(settings: CollocationSettings, store: BlockStore, folder: Pa
     mining = {name: value for name, value in asdict(settings).items() if name != "vocabulary"}
     made_from: dict[str, Any] = {"input": store.digest, "mining": mining}
     if not (folder / MANIFEST_NAME).is_file():
-        stride = max(1, -(-store.token_count // settings.max_mined_tokens))
+        stride = max(1, -(-store.token_count // MAX_MINED_TOKENS))
         entries, coverage = mined_collocations(BlockPieces(store, stride), settings)
         recorded = {**made_from, "entries": len(entries), "covered_fraction": coverage}
         write_collocations(folder, entries, tokenizer_fingerprint=fingerprint, settings=recorded)
@@ -230,18 +209,18 @@ def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSetting
             f"no collocation: no two of {levels[0].window_count} words occur together {settings.min_count} times; give "
             "more text, or lower corruption.collocations.min_count"
         )
-    scores = mutual_information(levels, count_power=settings.count_power)
+    scores = mutual_information(levels)
     sizes = [
         sizes_at_entry(level, score, SHARES[n]) for n, level, score in zip(SHARES, levels[1:], scores, strict=True)
     ]
     survey = _Survey(levels[1:], sizes)
     for sequences in pieces:
         survey.read(sequences)
-    size = settings.entries or survey.size_for(settings.coverage)
+    size = survey.size_for(settings.coverage)
     return survey.entries(size, scores), survey.covered_fraction(size)
 
 
-def mutual_information(levels: Sequence[FrequentNgrams], *, count_power: int) -> list[np.ndarray]:
+def mutual_information(levels: Sequence[FrequentNgrams]) -> list[np.ndarray]:
     """PMI_n f64 [F] of the n-grams of each level but the first, which holds single words.
 
     Parts of an n-gram are themselves cut at their best, so it is enough to look at the cuts into two.
@@ -260,7 +239,7 @@ def mutual_information(levels: Sequence[FrequentNgrams], *, count_power: int) ->
             cut_best = np.maximum(cut_best, parts)
         best.append(np.maximum(log_p, cut_best))
         if words > 1:
-            scores.append(count_power * log_p - cut_best)
+            scores.append(log_p - cut_best)
     return scores
 
 
@@ -284,7 +263,8 @@ class _Survey:
         # tokens that are first held by a vocabulary of each size; the last ones by none
         self._tokens_by_size = np.zeros(self._largest + 2, dtype=np.int64)  # i64 [sizes + 2]
         self._was_seen = [np.zeros(len(own), dtype=bool) for own in sizes]  # bool [F] each
-        self._examples: list[list[_Examples]] = [[] for _ in sizes]
+        # of each n-gram, by level: its number, tokens, and their ids and whether they begin words
+        self._examples: list[list[tuple[np.ndarray, ...]]] = [[] for _ in sizes]
 
     def read(self, sequences: Sequences) -> None:
         """Count and collect what stands in one piece."""
@@ -304,9 +284,7 @@ class _Survey:
             starts, last = words.starts[places[new[first]]], places[new[first]] + word_count - 1
             stops = words.starts[last] + words.lengths[last]
             positions = concatenated_ranges(starts, stops)
-            self._examples[number].append(
-                _Examples(seen, stops - starts, sequences.token_ids[positions], begins[positions])
-            )
+            self._examples[number].append((seen, stops - starts, sequences.token_ids[positions], begins[positions]))
         np.add.at(self._tokens_by_size, held_from, words.lengths)
 
     def size_for(self, coverage: float) -> int:
@@ -323,14 +301,15 @@ class _Survey:
         """The vocabulary of `size`; each of its n-grams by its first example."""
         token_ids, starts_word, lengths, counts, kept_scores = [], [], [], [], []
         for number, level in enumerate(self._levels):
-            examples = _Examples.joined(self._examples[number])
+            numbers, sizes, ids, begins = (np.concatenate(parts) for parts in zip(*self._examples[number], strict=True))
             ranked = np.argsort(self._sizes[number])  # i64 [F]
             ranked = ranked[self._sizes[number][ranked] <= size]  # i64 [entries of that many words]
-            ends = np.cumsum(examples.lengths)[ranked]
-            positions = concatenated_ranges(ends - examples.lengths[ranked], ends)
-            token_ids.append(examples.token_ids[positions])
-            starts_word.append(examples.starts_word[positions])
-            lengths.append(examples.lengths[ranked])
+            rows = np.argsort(numbers)[ranked]  # i64 [entries], their examples: every frequent n-gram has one
+            ends = np.cumsum(sizes)[rows]
+            positions = concatenated_ranges(ends - sizes[rows], ends)
+            token_ids.append(ids[positions])
+            starts_word.append(begins[positions])
+            lengths.append(sizes[rows])
             counts.append(level.counts[ranked])
             kept_scores.append(scores[number][ranked])
         return Entries(
@@ -339,29 +318,4 @@ class _Survey:
             offsets=np.append(0, np.cumsum(np.concatenate(lengths))),  # i64 [N + 1]
             counts=np.concatenate(counts),  # i64 [N]
             scores=np.concatenate(kept_scores),  # f64 [N]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Examples:
-    """The tokens of some n-grams."""
-
-    numbers: np.ndarray  # i64 [n-grams], places among the frequent ones
-    lengths: np.ndarray  # i64 [n-grams], tokens
-    token_ids: np.ndarray  # i32 [tokens of all of them]
-    starts_word: np.ndarray  # bool [tokens of all of them]
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Examples]) -> _Examples:
-        """All of them, in the order of their numbers."""
-        numbers = np.concatenate([part.numbers for part in parts])
-        lengths = np.concatenate([part.lengths for part in parts])
-        order = np.argsort(numbers)
-        ends = np.cumsum(lengths)[order]
-        positions = concatenated_ranges(ends - lengths[order], ends)
-        return cls(
-            numbers[order],
-            lengths[order],
-            np.concatenate([part.token_ids for part in parts])[positions],
-            np.concatenate([part.starts_word for part in parts])[positions],
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from npm.core.artifact import check_folder, open_array, write_folder
 from npm.core.errors import ArtifactError
@@ -28,15 +28,9 @@ class CollocationSettings(Settings):
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
     min_count: PositiveInt = 11
     """How often an n-gram must stand in the text; at least 1."""
-    count_power: PositiveInt = 1
-    """Power of an n-gram's own probability in its score: 1 as in the paper, 2 favours frequent ones; at least 1."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The vocabulary grows until its entries hold this share of the text's tokens, or all n-grams are in; above 0, at
     most 1."""
-    entries: NonNegativeInt = 0
-    """Size of the vocabulary at most, instead of by coverage; 0: by coverage."""
-    max_mined_tokens: PositiveInt = 100_000_000
-    """Longer texts are mined by every second, third, … block, so that about this many tokens are read; at least 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def plain_counts(pieces: Iterable[Sequences], longest: int = 5) -> list[Counter[
     return counts
 
 
-def plain_mutual_information(ngram: Ngram, counts: list[Counter[Ngram]], *, count_power: int = 1) -> float:
+def plain_mutual_information(ngram: Ngram, counts: list[Counter[Ngram]]) -> float:
     """The smallest value over all ways to cut `ngram` into two or more parts."""
 
     def log_p(part: Ngram) -> float:
@@ -37,7 +37,7 @@ def plain_mutual_information(ngram: Ngram, counts: list[Counter[Ngram]], *, coun
         for cuts in itertools.combinations(range(1, len(ngram)), cut_count):
             edges = [0, *cuts, len(ngram)]
             parts = [ngram[a:b] for a, b in itertools.pairwise(edges)]
-            values.append(count_power * log_p(ngram) - sum(log_p(part) for part in parts))
+            values.append(log_p(ngram) - sum(log_p(part) for part in parts))
     return min(values)
 
 

@@ -56,24 +56,17 @@ def test_mutual_information_by_hand() -> None:
     assert found[((5,), (6,), (7,))][1] == pytest.approx(math.log(3 / 6) - math.log(3 / 9) - math.log(3 / 12))
 
 
-def test_with_count_power_two_frequent_ngrams_lose_less() -> None:
-    text = [group([5, 6, 7, 8], [5, 6, 7, 8], [8, 5, 6, 7])]
-    found, _ = mined(text, min_count=3, count_power=2)
-    assert found[((5,), (6,))][1] == pytest.approx(2 * math.log(3 / 9) - 2 * math.log(3 / 12))
-
-
 def test_counts_and_scores_are_those_of_plain_python() -> None:
     rng = np.random.default_rng(0)
-    for count_power in (1, 2):
-        pieces = [random_group(rng, sequence_count=9, max_tokens=40, vocabulary=4) for _ in range(5)]
-        counts = plain_counts(pieces)
-        found, covered = mined(pieces, min_count=3, count_power=count_power)
-        frequent = {ngram: count for size in counts[1:] for ngram, count in size.items() if count >= 3}
-        assert {ngram: count for ngram, (count, _) in found.items()} == frequent
-        assert {len(ngram) for ngram in found} == {2, 3, 4, 5}
-        for ngram, (_, score) in found.items():
-            assert score == pytest.approx(plain_mutual_information(ngram, counts, count_power=count_power))
-        assert covered == pytest.approx(plain_coverage(pieces, set(frequent)))
+    pieces = [random_group(rng, sequence_count=9, max_tokens=40, vocabulary=4) for _ in range(5)]
+    counts = plain_counts(pieces)
+    found, covered = mined(pieces, min_count=3)
+    frequent = {ngram: count for size in counts[1:] for ngram, count in size.items() if count >= 3}
+    assert {ngram: count for ngram, (count, _) in found.items()} == frequent
+    assert {len(ngram) for ngram in found} == {2, 3, 4, 5}
+    for ngram, (_, score) in found.items():
+        assert score == pytest.approx(plain_mutual_information(ngram, counts))
+    assert covered == pytest.approx(plain_coverage(pieces, set(frequent)))
 
 
 def plain_coverage(pieces: list[Sequences], ngrams: set[Ngram]) -> float:
@@ -85,11 +78,10 @@ def plain_coverage(pieces: list[Sequences], ngrams: set[Ngram]) -> float:
     return held / total
 
 
-def test_few_buckets_and_early_merges_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_merges_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     pieces = [random_group(rng, sequence_count=9, max_tokens=40, vocabulary=5) for _ in range(6)]
     whole = mined(pieces, min_count=4)
-    monkeypatch.setattr(collocation_mining, "BUCKET_BITS", 5)
     monkeypatch.setattr(collocation_mining, "MERGED_AT_LEAST", 7)
     assert mined(pieces, min_count=4) == whole
 
@@ -97,9 +89,11 @@ def test_few_buckets_and_early_merges_change_nothing(monkeypatch: pytest.MonkeyP
 def test_half_of_the_vocabulary_are_pairs_and_the_best_of_each_length_come_first() -> None:
     rng = np.random.default_rng(2)
     pieces = [random_group(rng, sequence_count=20, max_tokens=60, vocabulary=4) for _ in range(4)]
-    entries, _ = mined_collocations(pieces, settings(entries=40))
+    entries, _ = mined_collocations(pieces, settings(coverage=0.8))
     ngrams, every = ngrams_of(entries), mined(pieces)[0]
-    assert [sum(len(ngram) == size for ngram in ngrams) for size in (2, 3, 4, 5)] == [20, 10, 5, 5]
+    sizes = [sum(len(ngram) == size for ngram in ngrams) for size in (2, 3, 4, 5)]
+    assert sizes[0] > 20
+    assert sizes[1:] == [sizes[0] // 2, sizes[0] // 4, sizes[0] // 4]
     for size in (2, 3, 4, 5):
         scores = [score for ngram, score in zip(ngrams, entries.scores.tolist(), strict=True) if len(ngram) == size]
         assert (
@@ -113,9 +107,8 @@ def test_the_vocabulary_is_as_large_as_the_coverage_asks_and_no_larger() -> None
     pieces = [random_group(rng, sequence_count=20, max_tokens=60, vocabulary=5) for _ in range(3)]
     entries, covered = mined_collocations(pieces, settings(coverage=0.4))
     assert 0.4 <= covered == pytest.approx(plain_coverage(pieces, set(ngrams_of(entries))))
-    fewer, less = mined_collocations(pieces, settings(entries=len(entries) - 1))
-    assert len(fewer) < len(entries)
-    assert less < 0.4
+    fewer, less = mined_collocations(pieces, settings(coverage=0.3))
+    assert len(fewer) < len(entries) and 0.3 <= less < covered
     entries, covered = mined_collocations(pieces, settings(coverage=1.0, min_count=50))
     assert covered < 1
     assert len(entries) == len(mined(pieces, min_count=50)[0])
@@ -147,10 +140,11 @@ def test_a_run_mines_its_corpus_once_and_opens_the_same_vocabulary_again(tmp_pat
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == before
 
 
-def test_a_long_text_is_mined_by_every_so_many_blocks(tmp_path: Path) -> None:
+def test_a_long_text_is_mined_by_every_so_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_of(tmp_path / "corpus")
     sample = [store.sequences(np.arange(0, store.block_count, 3))]
-    few = collocations_of(settings(max_mined_tokens=-(-store.token_count // 3)), store, tmp_path / "c")
+    monkeypatch.setattr(collocation_mining, "MAX_MINED_TOKENS", -(-store.token_count // 3))
+    few = collocations_of(settings(), store, tmp_path / "c")
     assert ngrams_of(few.entries) == ngrams_of(mined_collocations(sample, settings())[0])
 
 
@@ -158,7 +152,7 @@ def test_collocations_of_other_text_or_settings_are_not_used_silently(tmp_path: 
     collocations_of(settings(), store_of(tmp_path / "corpus"), tmp_path / "c")
     for store, changed in (
         (store_of(tmp_path / "other", seed=1), settings()),
-        (BlockStore.open(tmp_path / "corpus"), settings(count_power=2)),
+        (BlockStore.open(tmp_path / "corpus"), settings(min_count=3)),
     ):
         with pytest.raises(ArtifactError, match="other text or with other settings"):
             collocations_of(changed, store, tmp_path / "c")
@@ -179,11 +173,8 @@ def test_a_named_vocabulary_is_opened_and_one_of_another_tokenizer_refused(tmp_p
     ("key", "value"),
     [
         ("min_count", 0),
-        ("count_power", 0),
         ("coverage", 0.0),
         ("coverage", 1.5),
-        ("entries", -1),
-        ("max_mined_tokens", 0),
     ],
 )
 def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) -> None:
@@ -195,6 +186,6 @@ def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) ->
 def test_every_part_of_a_frequent_ngram_is_known() -> None:
     rng = np.random.default_rng(4)
     levels = mined_levels([random_group(rng, sequence_count=9, max_tokens=40, vocabulary=3)], min_count=3)
-    scores = mutual_information(levels, count_power=1)
+    scores = mutual_information(levels)
     assert [len(score) for score in scores] == [len(level.keys) for level in levels[1:]]
     assert all(np.isfinite(score).all() for score in scores)
