@@ -52,7 +52,7 @@ HEAPS_EXPONENT = 0.5
 """Growth of the vocabulary with the text, by Heaps' law; 0.4 to 0.6 for English."""
 STORE_BYTES = 32
 """Memory of a block of an opened store: its offset, its document, its length."""
-ID_BYTES = 48
+ID_BYTES = 24
 """Memory of a document in the table that finds repeated ids."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
+import hashlib
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from npm.core.errors import ArtifactError
 from npm.core.files import json_bytes, replace_file
-from npm.models.edits.schemes import generator_of
 from npm.models.edits.scopes import Family, family_of, names_in
 from npm.models.edits.settings import Scope
 from npm.models.encoder import Encoder
@@ -98,6 +96,12 @@ def tensors_of(model: PreTrainedModel, family: Family, *, with_head: bool) -> di
     }
 
 
+def generator_of(seed: int, position: int, name: str) -> torch.Generator:
+    """A generator for one draw: it depends on the seed, the edit's place in the list, and what is drawn."""
+    digest = hashlib.sha256(f"{seed}/{position}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
 def new_tensors(checkpoint: Checkpoint, *, seed: int, position: int) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
     """The tensors of a newly made model of the checkpoint's config, and the rows of padding of those that have one."""
     family = checkpoint.family
@@ -110,14 +114,6 @@ def new_tensors(checkpoint: Checkpoint, *, seed: int, position: int) -> tuple[di
         if isinstance(module, nn.Embedding) and module.padding_idx is not None
     }
     return tensors_of(model, family, with_head=checkpoint.has_head), padding
-
-
-def check_new_folder(out: Path) -> None:
-    """Raise ArtifactError unless nothing, or an empty folder other than the one we are in, is at `out`."""
-    is_free = not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir()))
-    if not is_free or out.resolve() == Path.cwd():
-        found = "the folder you are in" if is_free else "a folder with files" if out.is_dir() else "a file"
-        raise ArtifactError(f"out must be a new or empty folder, but {out} is {found}")
 
 
 def write_checkpoint(encoder: Encoder, out: Path, record: Mapping[str, Any]) -> None:

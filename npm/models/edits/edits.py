@@ -1,4 +1,15 @@
-"""`npmlm edit`: one edit after the other on the tensors of a checkpoint, and what each tensor became."""
+"""`npmlm edit`: one edit after the other on the tensors of a checkpoint, and what each tensor became.
+
+Tensors are redrawn by a scheme. With R of standard normal numbers, and sums over all elements of a matrix or an
+embedding W but its row of padding:
+
+    match_norm        W' = R · ‖W‖ / ‖R‖                                  ‖·‖ the Frobenius norm
+    match_std         W' = (R − mean R) · std W / std R  [+ mean W]
+    permute_elements  W' = the elements of W in random order
+
+In the first two, biases become 0 and the weights of norms 1; the third permutes those too. `default` takes the tensor
+of a newly made model. In the others, rows of padding stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +20,13 @@ from typing import Any
 
 import torch
 
-from npm.core.errors import EncoderError, SettingError
+from npm.core.errors import ArtifactError, EncoderError, SettingError
 from npm.corpus.blocks import tokenizer_fingerprint
-from npm.models.edits.checkpoint import Checkpoint, check_new_folder, new_tensors, write_checkpoint
-from npm.models.edits.schemes import generator_of, redrawn
+from npm.models.edits.checkpoint import Checkpoint, generator_of, new_tensors, write_checkpoint
 from npm.models.edits.scopes import check_layers
-from npm.models.edits.settings import EditName, EditStep, LayerChoice
+from npm.models.edits.settings import EditName, EditStep, LayerChoice, Scheme
 from npm.models.edits.vocabulary import new_vocabulary, permute_rows, swap_embeddings
 from npm.models.encoder import Encoder
-
-LAYER_LISTS = ("layer_types",)
-"""Keys of configs that have an entry a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,41 +43,33 @@ class EditedEncoder:
         return sum(entry["changed"] for entry in self.record["tensors"].values())
 
 
-def edit_encoder(name: str, steps: Sequence[EditStep], *, seed: int = 0) -> EditedEncoder:
-    """The encoder that `Encoder.load` finds under `name`, edited in order; its own folder stays as it is.
-
-    The same encoder, edits and seed give the same tensors. Raises EncoderError for an encoder of another family, a
-    donor of another size or a tokenizer without mask; SettingError for a layer that is not there and for an edit that
-    would change nothing.
-    """
-    return edit_checkpoint(Checkpoint.read(name), steps, seed=seed)
-
-
-def edit_checkpoint(checkpoint: Checkpoint, steps: Sequence[EditStep], *, seed: int = 0) -> EditedEncoder:
-    """Edit a checkpoint that was read, in place. Raises what `edit_encoder` does."""
-    before, source = dict(checkpoint.tensors), _facts(checkpoint)
-    done = []
-    for position, step in enumerate(steps):
-        done.append(_edit(checkpoint, step, seed=seed, position=position))
-    encoder = checkpoint.encoder(checkpoint.name)
-    record = {"source": source, "edits": done, "seed": seed, "tensors": _compared(before, checkpoint.tensors)}
-    return EditedEncoder(encoder, record | {"fingerprint": encoder.fingerprint})
-
-
 def write_edited(name: str, out: Path, steps: Sequence[EditStep], *, seed: int = 0) -> EditedEncoder:
-    """Edit an encoder and write the folder `out`, which must not be there. Raises what `edit_encoder` does."""
-    check_new_folder(out)
-    edited = edit_encoder(name, steps, seed=seed)
+    """Write the encoder that `Encoder.load` finds under `name`, edited in order, as the new or empty folder `out`.
+
+    The same encoder, edits and seed give the same tensors. Raises ArtifactError if `out` holds something, EncoderError
+    for an encoder of another family, a donor of another size or a tokenizer without mask; SettingError for a layer
+    that does not exist and for an edit that would change nothing.
+    """
+    is_folder = out.is_dir() and not out.is_symlink()
+    if out.resolve() == Path.cwd() or (any(out.iterdir()) if is_folder else out.is_symlink() or out.exists()):
+        raise ArtifactError(f"out must be a new or empty folder, and not the folder you are in, got {out}")
+    edited = edit_checkpoint(Checkpoint.read(name), steps, seed=seed)
     write_checkpoint(edited.encoder, out, edited.record)
     return edited
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, str]:
-    return {
+def edit_checkpoint(checkpoint: Checkpoint, steps: Sequence[EditStep], *, seed: int = 0) -> EditedEncoder:
+    """Edit a checkpoint that was read, in place. Raises what `write_edited` does."""
+    before = dict(checkpoint.tensors)
+    source = {
         "name": checkpoint.name,
         "fingerprint": checkpoint.fingerprint,
         "tokenizer_fingerprint": tokenizer_fingerprint(checkpoint.tokenizer),
     }
+    done = [_edit(checkpoint, step, seed=seed, position=position) for position, step in enumerate(steps)]
+    encoder = checkpoint.encoder(checkpoint.name)
+    record = {"source": source, "edits": done, "seed": seed, "tensors": _compared(before, checkpoint.tensors)}
+    return EditedEncoder(encoder, record | {"fingerprint": encoder.fingerprint})
 
 
 def _edit(checkpoint: Checkpoint, step: EditStep, *, seed: int, position: int) -> dict[str, Any]:
@@ -82,7 +81,10 @@ def _edit(checkpoint: Checkpoint, step: EditStep, *, seed: int, position: int) -
         case EditName.reverse_layers:
             _put_layers(checkpoint, range(checkpoint.config.num_hidden_layers)[::-1], step, where=where)
         case EditName.keep_layers:
-            _put_layers(checkpoint, _kept(checkpoint, step, where=where), step, where=where)
+            count = checkpoint.config.num_hidden_layers
+            check_layers(step.layers, count, where=f"{where}.layers")
+            rules = {LayerChoice.first_half: range(max(1, count // 2)), LayerChoice.every_second: range(0, count, 2)}
+            _put_layers(checkpoint, rules.get(step.keep, step.layers), step, where=where)
         case EditName.reinitialise:
             _reinitialise(checkpoint, step, seed=seed, position=position)
         case EditName.permute_rows:
@@ -106,16 +108,6 @@ def _edit(checkpoint: Checkpoint, step: EditStep, *, seed: int, position: int) -
     return step.record() | facts
 
 
-def _kept(checkpoint: Checkpoint, step: EditStep, *, where: str) -> Sequence[int]:
-    count = checkpoint.config.num_hidden_layers
-    if step.keep is LayerChoice.first_half:
-        return range(max(1, count // 2))
-    if step.keep is LayerChoice.every_second:
-        return range(0, count, 2)
-    check_layers(step.layers, count, where=f"{where}.layers")
-    return step.layers
-
-
 def _put_layers(checkpoint: Checkpoint, order: Sequence[int], step: EditStep, *, where: str) -> None:
     """Let layer i be the one that was `order[i]`; config and number of layers follow."""
     family, config = checkpoint.family, checkpoint.config
@@ -134,9 +126,8 @@ def _put_layers(checkpoint: Checkpoint, order: Sequence[int], step: EditStep, *,
             beginning = f"{family.layers}{layer}."
             moved[f"{family.layers}{places[layer]}.{name.removeprefix(beginning)}"] = tensor
     config.num_hidden_layers = len(order)
-    for key in LAYER_LISTS:
-        if getattr(config, key, None):
-            setattr(config, key, [getattr(config, key)[layer] for layer in order])
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[layer] for layer in order]
     new, _ = new_tensors(checkpoint, seed=0, position=0)  # what the places have and need
     checkpoint.tensors = {name: moved.get(name, tensor) for name, tensor in new.items()}
 
@@ -146,14 +137,33 @@ def _reinitialise(checkpoint: Checkpoint, step: EditStep, *, seed: int, position
     check_layers(step.layers, checkpoint.config.num_hidden_layers, where=f"edits[{position}].layers")
     new, padding_rows = new_tensors(checkpoint, seed=seed, position=position)
     for name in checkpoint.names(step.scope, step.layers):
-        checkpoint.tensors[name] = redrawn(
-            checkpoint.tensors[name],
-            step,
-            generator_of(seed, position, name),
-            new=new[name],
-            is_norm=name.lower().endswith("norm.weight"),
-            padding_row=padding_rows.get(name),
-        )
+        old = checkpoint.tensors[name]  # f32 [...]
+        if step.scheme is Scheme.default:
+            checkpoint.tensors[name] = new[name].clone()
+        elif old.ndim > 1 or (step.scheme is Scheme.permute_elements and not step.matrices_only):
+            checkpoint.tensors[name] = _redrawn(old, step, generator_of(seed, position, name), padding_rows.get(name))
+        elif step.scheme is not Scheme.permute_elements:
+            checkpoint.tensors[name] = torch.full_like(old, float(name.lower().endswith("norm.weight")))
+
+
+def _redrawn(old: torch.Tensor, step: EditStep, generator: torch.Generator, padding_row: int | None) -> torch.Tensor:
+    """A tensor f32 [...] in the place of `old`, by another scheme than `default`."""
+    drawn = torch.ones(len(old), dtype=torch.bool)  # bool [rows]
+    if padding_row is not None and padding_row < len(old):
+        drawn[padding_row] = False
+    values = old[drawn].flatten().double()  # f64 [n], all elements that are drawn
+    if step.scheme is Scheme.permute_elements:
+        found = values[torch.randperm(len(values), generator=generator)]  # f64 [n]
+    else:
+        found = torch.randn(len(values), generator=generator, dtype=torch.float64)  # f64 [n]
+        if step.scheme is Scheme.match_norm:
+            found = found * (values.norm() / found.norm())
+        else:
+            found = (found - found.mean()) * (values.std(correction=0) / found.std(correction=0))
+            found = found + values.mean() if step.keep_mean else found
+    result = old.clone()  # f32 [...]
+    result[drawn] = found.float().reshape(old[drawn].shape)
+    return result
 
 
 def _average(checkpoint: Checkpoint, step: EditStep) -> dict[str, Any]:

@@ -137,16 +137,10 @@ class EditSettings(Settings):
         if not self.edits:
             raise missing("edit or edits", "edit=NAME; npmlm edit --help lists them")
         steps = []
-        unused = {name for name in ("donor", "tokenizer") if getattr(self, name)}
         for number, given in enumerate(self.edits):
             needed = NEEDED.get(EditName.__members__.get(str(given.get("name")), EditName.untie), "")
-            if needed in unused and needed not in given:
-                given = given | {needed: getattr(self, needed)}
-                unused -= {needed}
-            steps.append(read_settings(EditStep, given, f"edits[{number}]."))
-        for name in sorted(unused):
-            raise SettingError(
-                f"no edit takes {name}={getattr(self, name)}: "
-                f"it is for a {'swap_embeddings or average' if name == 'donor' else 'new_vocabulary'} without one"
+            usual = (
+                {needed: getattr(self, needed)} if needed in ("donor", "tokenizer") and getattr(self, needed) else {}
             )
+            steps.append(read_settings(EditStep, usual | given, f"edits[{number}]."))
         return steps

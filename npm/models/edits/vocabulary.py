@@ -13,8 +13,7 @@ import torch
 
 from npm.core.errors import EncoderError
 from npm.corpus.blocks import tokenizer_fingerprint
-from npm.models.edits.checkpoint import Checkpoint, new_tensors
-from npm.models.edits.schemes import generator_of
+from npm.models.edits.checkpoint import Checkpoint, generator_of, new_tensors
 from npm.models.edits.settings import EditStep, Scope
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.tokenizer import load_tokenizer
