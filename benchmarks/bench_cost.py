@@ -49,9 +49,10 @@ from npm.indexing.build import build_index
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
-from npm.models.encoder import Encoder, choose_device
+from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.models.names import locate_encoder
+from npm.models.stored import choose_device
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import SpanFinder

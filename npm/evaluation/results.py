@@ -21,7 +21,7 @@ from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import StoredModel
+    from npm.models.stored import StoredModel
     from npm.retrieval.fill import PhraseFiller
 
 

@@ -54,8 +54,9 @@ from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
 
 if TYPE_CHECKING:
     from npm.core.artifact import Manifest
-    from npm.models.encoder import Encoder, StoredModel
+    from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
+    from npm.models.stored import StoredModel
 
 TOKENS_AT_ONCE = 1 << 20
 _FLAG_VALUES = 256

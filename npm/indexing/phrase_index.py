@@ -180,8 +180,9 @@ def load_index_encoder(
     `for_reading` as in `Encoder.load`. Raises ArtifactError if none of them made the index or the one inside is
     damaged, EncoderError if one cannot be loaded or there is no such device.
     """
-    from npm.models.encoder import Encoder, choose_device
+    from npm.models.encoder import Encoder
     from npm.models.names import shipped_encoder_folder
+    from npm.models.stored import choose_device
 
     load = partial(Encoder.load, device=device, dtype=dtype, for_reading=for_reading)
     if name:

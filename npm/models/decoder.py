@@ -14,10 +14,10 @@ import torch
 from npm.core.errors import EncoderError
 from npm.models.batches import length_sorted_batches, padded
 from npm.models.denoiser import UNLIMITED_TOKENS
-from npm.models.encoder import StoredModel
 from npm.models.loading import load_decoder
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import Precision
+from npm.models.stored import StoredModel
 from npm.models.tokenizer import special_ids_around
 
 if TYPE_CHECKING:

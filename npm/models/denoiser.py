@@ -15,12 +15,12 @@ from torch import nn
 
 from npm.core.errors import EncoderError, named
 from npm.masking.denoising import Sentinels
-from npm.models.encoder import StoredModel, choose_device
 from npm.models.fresh import FEED_FORWARD_FACTOR, cut_vocabulary
 from npm.models.library_errors import quiet_transformers
 from npm.models.loading import load_encoder_decoder
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import FreshSettings, Precision
+from npm.models.stored import StoredModel, choose_device
 from npm.models.tokenizer import load_tokenizer, redefined
 
 if TYPE_CHECKING:

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
-from npm.core.settings import as_json, checked
-from npm.corpus.blocks import tokenizer_fingerprint
+from npm.core.settings import as_json
 from npm.models.byte_tokenizer import spells_bytes
-from npm.models.fingerprint import fingerprint, weights_digest
-from npm.models.library_errors import encoder_errors, quiet_transformers, safetensors_errors
+from npm.models.library_errors import encoder_errors
 from npm.models.loading import load_pretrained
-from npm.models.names import CONFIG, SINGLE_MASK_NAMES, encoder_label, locate_encoder
+from npm.models.names import SINGLE_MASK_NAMES, encoder_label, locate_encoder
 from npm.models.sentence_folders import pooler_of_modules
 from npm.models.settings import (
     LAST_LAYER_POOLERS,
@@ -39,6 +35,7 @@ from npm.models.settings import (
     check_leading_dimensions,
 )
 from npm.models.similarity import leading_scale, reference_scale
+from npm.models.stored import StoredModel
 from npm.models.tokenizer import special_ids_around
 
 if TYPE_CHECKING:
@@ -84,157 +81,6 @@ def use_plain_attention(model: PreTrainedModel) -> None:
     AttentionInterface.register(PLAIN, plain_attention)
     AttentionMaskInterface.register(PLAIN, eager_mask)
     model.set_attn_implementation(PLAIN)
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Within it all modules of `models` are in evaluation mode; each is left in the mode it was found in."""
-    modes = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        for model in models:
-            model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-class StoredModel:
-    """Common part of encoders, encoder-decoders and decoders."""
-
-    FINGERPRINTED_KEYS: ClassVar[tuple[str, ...]] = ()
-    """Keys of the config that count whatever their value; of the rest, those that differ from the defaults."""
-
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.name = name
-        self.for_reading = False  # loaded for inference, perhaps without the parts needed only for saving
-        self._weights_digest: str | None = None
-        self._tokenizer_digest: tuple[int, str] | None = None
-
-    def placed(self, device: str, dtype: Precision | str) -> Self:
-        """Itself on a device in a number format, for evaluation."""
-        _ = self.fingerprint  # hashed before a cast to bfloat16 loses bits
-        chosen = choose_device(device)
-        nn.Module.to(self.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
-        return self
-
-    @property
-    def whole_model(self) -> PreTrainedModel:
-        """The saved model: `model`, or the model around it."""
-        return self.model
-
-    @property
-    def max_input_tokens(self) -> int:
-        """Longest input in tokens, special tokens included."""
-        raise NotImplementedError
-
-    def recorded(self) -> dict[str, Any]:
-        """Entries that this project adds to config.json."""
-        return {}
-
-    def special_id(self, role: str) -> int:
-        """Id of the special token with this role; raises EncoderError if the tokenizer has none."""
-        token_id = getattr(self.tokenizer, f"{role}_id", None)
-        if token_id is None:
-            raise EncoderError(f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; set another encoder")
-        return int(token_id)
-
-    def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
-
-        An encoder with a head attached is written with it, which loads as an encoder too. Raises EncoderError for one
-        that was loaded for reading.
-        """
-        if self.for_reading:
-            raise EncoderError(
-                f"{self.name} was loaded for reading and cannot be saved: load it with Encoder.load(name)"
-            )
-        saved = self.whole_model
-        state = {
-            name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
-            for name, tensor in saved.state_dict().items()
-            if name not in saved.all_tied_weights_keys  # the same tensor under a second name
-        }
-        folder.mkdir(parents=True, exist_ok=True)
-        with quiet_transformers(), safetensors_errors():
-            saved.save_pretrained(folder, state_dict=state)
-        self.tokenizer.save_pretrained(folder)
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
-        (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
-            weights.chmod((folder / CONFIG).stat().st_mode & 0o777)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.model.parameters()).device
-
-    @property
-    def dtype_name(self) -> str:
-        """The number format of the weights, such as `bfloat16`."""
-        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over weights (as float32), architecture and scale: equal for equal outputs, wherever it was loaded.
-
-        The weights are hashed once, so that a later cast does not count; `weights_changed` makes it hash them again.
-        """
-        if self._weights_digest is None:
-            self._weights_digest = weights_digest(self.model)
-        facts = {key: getattr(self.model.config, key, None) for key in self.FINGERPRINTED_KEYS}
-        return fingerprint(self.model, facts | self.fingerprinted(), self._weights_digest)
-
-    def fingerprinted(self) -> dict[str, Any]:
-        """Further facts on which outputs depend."""
-        return {}
-
-    def weights_changed(self) -> None:
-        """To be called after the weights were changed, as training does."""
-        self._weights_digest = None
-
-    @property
-    def tokenizer_fingerprint(self) -> str:
-        """SHA-256 of the tokenizer's whole definition, computed once for each size of its vocabulary."""
-        size = len(self.tokenizer)
-        if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
-            self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
-        return self._tokenizer_digest[1]
-
-
-def choose_device(device: str) -> torch.device:
-    """`auto` becomes the GPU where there is one, else the CPU. Raises EncoderError for a device that is not there."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen: torch.device | None = torch.device(checked(device, str, "device"))
-    except RuntimeError:
-        chosen = None
-    there = {"cpu": 1, "cuda": torch.cuda.device_count()}
-    if chosen is None or (chosen.index or 0) >= there.get(chosen.type, 0):
-        raise EncoderError(
-            f"unknown device {device!r}: choose auto, cpu, cuda or cuda:N; "
-            f"this machine has {torch.cuda.device_count()} CUDA devices"
-        )
-    return chosen
-
-
-def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
-    """`auto` becomes bfloat16 where the hardware multiplies in it, else float32.
-
-    Raises EncoderError for float16 on a CPU.
-    """
-    if dtype is Precision.float16 and device.type == "cpu":
-        raise EncoderError("precision=float16 is for GPUs only: choose auto, float32 or bfloat16")
-    if dtype is not Precision.auto:
-        return {Precision.float32: torch.float32, Precision.float16: torch.float16}.get(dtype, torch.bfloat16)
-    if device.type == "cuda":  # what is emulated is slower than float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
-    return torch.bfloat16 if native else torch.float32
 
 
 class Encoder(StoredModel):

@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError, SettingError
-from npm.models.encoder import Encoder, choose_device
+from npm.models.encoder import Encoder
 from npm.models.settings import FreshSettings
+from npm.models.stored import choose_device
 from npm.models.tokenizer import load_tokenizer, redefined
 
 if TYPE_CHECKING:

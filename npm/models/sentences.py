@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from npm.core.errors import EncoderError, QueryError, near
-from npm.models.encoder import LAST_LAYER_POOLERS, Encoder, evaluating
+from npm.models.encoder import Encoder
 from npm.models.names import locate_encoder
 from npm.models.sentence_folders import write_sentence_files
-from npm.models.settings import PoolerKind, Precision
+from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision
+from npm.models.stored import evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from npm.core.errors import SettingError
 from npm.core.types import Term, TrainingBatch
-from npm.models.encoder import choose_device, choose_dtype
+from npm.models.stored import choose_device, choose_dtype
 from npm.objectives.ranks import world_size
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import make_optimizer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from npm.core.errors import unknown
-from npm.models.encoder import evaluating
+from npm.models.stored import evaluating
 from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel
 from npm.training.data import TrainingBatches

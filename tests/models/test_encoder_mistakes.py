@@ -21,9 +21,10 @@ from transformers import FunnelConfig, FunnelModel
 from npm.core.errors import ArtifactError, EncoderError
 from npm.models import names
 from npm.models.batches import encode_batch
-from npm.models.encoder import Encoder, choose_device, choose_dtype
+from npm.models.encoder import Encoder
 from npm.models.names import MINILM_SHA256, locate_encoder
 from npm.models.settings import Precision
+from npm.models.stored import choose_device, choose_dtype
 from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_encoder
 
 

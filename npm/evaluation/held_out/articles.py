@@ -24,7 +24,7 @@ from npm.corpus.text import is_title
 from npm.evaluation.results import model_facts, write_results
 from npm.evaluation.settings import HeldOutSettings
 from npm.indexing.embed import check_tokenizer
-from npm.models.encoder import StoredModel, evaluating
+from npm.models.stored import StoredModel, evaluating
 
 if TYPE_CHECKING:
     from torch import nn

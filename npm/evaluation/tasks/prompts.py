@@ -17,7 +17,8 @@ from npm.evaluation.tasks.task import Task, TooLong
 from npm.masking.rendering import MASKS_PER_SPAN
 
 if TYPE_CHECKING:
-    from npm.models.encoder import Encoder, StoredModel
+    from npm.models.encoder import Encoder
+    from npm.models.stored import StoredModel
 
 
 ANSWERS = "answers"

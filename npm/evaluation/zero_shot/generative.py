@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.decoder import Decoder
     from npm.models.denoiser import Denoiser
-    from npm.models.encoder import StoredModel
+    from npm.models.stored import StoredModel
 
 TOKENS_PER_BATCH = 2048
 TEXTS_GENERATED_TOGETHER, MOST_NEW_TOKENS = 8, 32

@@ -38,8 +38,9 @@ from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, quer
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example, Task
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
-    from npm.models.encoder import Encoder, StoredModel
+    from npm.models.encoder import Encoder
     from npm.models.masked_lm import MaskedHead
+    from npm.models.stored import StoredModel
 
 
 LOGITS_AT_ONCE = 1 << 23
