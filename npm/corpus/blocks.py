@@ -21,10 +21,10 @@ from npm.core.errors import EncoderError, SettingError
 from npm.core.settings import Fraction, Settings
 from npm.core.types import Block, Document, Sequences, TokenFlag
 from npm.corpus.markup import HIDDEN, visible
-from npm.corpus.text import SPACE, character_kinds, code_points, is_title, token_flags, trimmed_offsets
+from npm.corpus.text import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
+    from tokenizers import Encoding, Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 
@@ -53,31 +53,37 @@ class UnknownTokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._unknown_id, self._name = tokenizer.unk_token_id, str(tokenizer.name_or_path)
-        self._tokens = self._unknown = 0
-
-    def settle(self) -> None:
-        """Judge no more: the beginning of the text was judged before."""
-        self._tokens = JUDGED_TOKENS
+        self.tokens = self._unknown = 0
 
     def count(self, token_ids: Sequence[np.ndarray]) -> None:
         """Take the next tokens of a text, or of several. Raises EncoderError where most are unknown."""
-        if self._tokens >= JUDGED_TOKENS:
+        if self.tokens >= JUDGED_TOKENS:
             return
-        self._tokens += sum(len(ids) for ids in token_ids)
+        self.tokens += sum(len(ids) for ids in token_ids)
         self._unknown += sum(int(np.count_nonzero(ids == self._unknown_id)) for ids in token_ids)
-        if self._tokens >= LEAST_JUDGED_TOKENS and self._unknown > MOST_UNKNOWN_SHARE * self._tokens:
+        if self.tokens >= LEAST_JUDGED_TOKENS and self._unknown > MOST_UNKNOWN_SHARE * self.tokens:
             raise EncoderError(
                 f"the tokenizer of {self._name} knows too little of this text, {self._unknown:,} of the first "
-                f"{self._tokens:,} tokens are unknown: choose an encoder for its script"
+                f"{self.tokens:,} tokens are unknown: choose an encoder for its script"
             )
 
     @property
     def note(self) -> str:
-        """What to say of a text of which a part is unknown; empty where hardly anything is."""
-        if self._unknown <= NOTED_UNKNOWN_SHARE * self._tokens:
+        """Remark on a text of which a part is unknown; empty where hardly anything is."""
+        if self._unknown <= NOTED_UNKNOWN_SHARE * self.tokens:
             return ""
-        share = self._unknown / self._tokens
-        return f"the encoder's tokenizer does not know {share:.0%} of the first {self._tokens:,} tokens of the text"
+        share = self._unknown / self.tokens
+        return f"the encoder's tokenizer does not know {share:.0%} of the first {self.tokens:,} tokens of the text"
+
+
+def private_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the backend of a fast tokenizer that neither cuts nor pads; special tokens in a text are ordinary."""
+    backend: Any = tokenizer.backend_tokenizer
+    copied: Tokenizer = type(backend).from_str(backend.to_str())
+    copied.no_truncation()
+    copied.no_padding()
+    copied.encode_special_tokens = True
+    return copied
 
 
 MAX_PIECE_CHARS = 1_000_000
@@ -88,7 +94,7 @@ LEAST_TEXT_SHARE = 0.5
 """Of a block, where titles stand before it."""
 
 CHARS_PER_TOKEN = 12
-"""How many characters are encoded for each token wanted, when only the beginning of a text is."""
+"""How many characters of a title are encoded for each of its tokens."""
 
 
 class BlockSettings(Settings):
@@ -121,23 +127,10 @@ class BlockPacker:
     """Cuts documents into blocks with a fast tokenizer; special tokens in the text are ordinary text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: BlockSettings) -> None:
-        """Raises EncoderError without a fast tokenizer, SettingError if its special tokens leave a block no room.
-
-        Works on a private copy of the tokenizer's backend, so that its own truncation and padding stay as they are.
-        """
-        if not getattr(tokenizer, "is_fast", False):
-            raise EncoderError(
-                f"{tokenizer.name_or_path} has no fast tokenizer (tokenizer.json), got {type(tokenizer).__name__}: "
-                "convert it with transformers, or choose another encoder"
-            )
-        from tokenizers import Tokenizer
-
+        """Raises SettingError if special tokens or titles leave a block no room; `tokenizer` is a fast one."""
         self.settings = settings
         self.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
-        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self._backend.encode_special_tokens = True
+        self._backend = private_backend(tokenizer)
         self.vocabulary_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
         special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
         self._special_ids = np.array(sorted(special_ids), dtype=np.int32)  # [special tokens]
@@ -174,26 +167,13 @@ class BlockPacker:
         return packed
 
     def _packed(self, documents: Sequence[Document]) -> list[list[Block]]:
-        if self.settings.max_document_tokens is None:
-            return self._blocks(documents, [len(document.text) for document in documents])
-        wanted_chars = self.settings.max_document_tokens * CHARS_PER_TOKEN
-        read_chars = [_cut_before_space(document.text, 0, wanted_chars) for document in documents]
-        packed = self._blocks(documents, read_chars)
-        for number, document in enumerate(documents):
-            token_count = sum(int(np.count_nonzero(~is_title(block.flags))) for block in packed[number])
-            if read_chars[number] < len(document.text) and token_count < self.settings.max_document_tokens:
-                packed[number] = self._blocks([document], [len(document.text)])[0]
-        return packed
-
-    def _blocks(self, documents: Sequence[Document], read_chars: Sequence[int]) -> list[list[Block]]:
-        """The blocks of the first `read_chars` characters of each document."""
         pieces: list[str] = []
         piece_starts: list[list[int]] = []
-        for document, char_count in zip(documents, read_chars, strict=True):
+        for text in (document.text for document in documents):
             starts = [0]
-            while starts[-1] < char_count:
-                stop = min(char_count, _cut_before_space(document.text, starts[-1], MAX_PIECE_CHARS))
-                pieces.append(document.text[starts[-1] : stop])
+            while starts[-1] < len(text):
+                stop = _cut_before_space(text, starts[-1], MAX_PIECE_CHARS)
+                pieces.append(text[starts[-1] : stop])
                 starts.append(stop)
             piece_starts.append(starts[:-1])
         encodings = iter(self._backend.encode_batch(pieces, add_special_tokens=False))
@@ -243,9 +223,8 @@ class BlockPacker:
 
 def _placed(blocks: Sequence[Block], text: str) -> list[Block]:
     """Blocks of the visible part of `text` with the offsets of `text`."""
-    places = np.append(np.flatnonzero(code_points(text) != ord(HIDDEN)), len(text)).astype(
-        np.uint32
-    )  # u32 [visible + 1]
+    is_visible = code_points(text) != ord(HIDDEN)  # bool [characters]
+    places = np.append(np.flatnonzero(is_visible), len(text)).astype(np.uint32)  # u32 [visible + 1]
     placed: list[Block] = []
     for block in blocks:
         assert block.start_chars is not None and block.end_chars is not None, "a block without text"
@@ -339,19 +318,16 @@ def concatenated_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum(), dtype=np.int64) + np.repeat(shifts, lengths)  # i64 [Σ lengths]
 
 
-BETWEEN = "\n"
-"""No word and no sentence reaches over it."""
+SEPARATOR = "\n"
+"""Joins texts; never inside a word or a sentence."""
 
 
 class SentenceTokenizer:
     """Cuts each text after `max_tokens` tokens; special tokens in a text are ordinary text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int) -> None:
-        """Works on a private copy of a fast tokenizer; special tokens do not count among `max_tokens`."""
-        backend: Any = tokenizer.backend_tokenizer
-        self._backend = type(backend).from_str(backend.to_str())
-        self._backend.no_padding()
-        self._backend.encode_special_tokens = True
+        """`tokenizer` is a fast one; special tokens do not count among `max_tokens`."""
+        self._backend = private_backend(tokenizer)
         # one more, because it shows whether the last one kept is the end of a word
         self._backend.enable_truncation(max_tokens + 1)
         self._max_tokens = max_tokens
@@ -366,9 +342,9 @@ class SentenceTokenizer:
         lengths = np.array([len(encoding) for encoding in encodings])  # i64 [x]
         token_ids = np.array(list(chain.from_iterable(encoding.ids for encoding in encodings)), np.int32)  # i32 [T]
         offsets = np.array(list(chain.from_iterable(encoding.offsets for encoding in encodings)), np.int64)
-        first_chars = np.cumsum([0, *(len(text) + len(BETWEEN) for text in texts[:-1])])  # i64 [x]
+        first_chars = np.cumsum([0, *(len(text) + len(SEPARATOR) for text in texts[:-1])])  # i64 [x]
         offsets = offsets.reshape(-1, 2) + np.repeat(first_chars, lengths)[:, None]  # i64 [T, 2]
-        joined = BETWEEN.join(texts)
+        joined = SEPARATOR.join(texts)
         kinds = character_kinds()[code_points(joined)]  # u8 [characters]
         starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # i64 [T] each
         flags = token_flags(joined, starts, ends, kinds)  # u8 [T]

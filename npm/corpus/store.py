@@ -31,7 +31,7 @@ from npm.core.artifact import (
 from npm.core.errors import CorpusError
 from npm.core.files import digest_of
 from npm.core.types import Document, Progress, Sequences, silent
-from npm.corpus.blocks import BlockPacker, concatenated_ranges
+from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges
 from npm.corpus.shards import COUNTS_NAME, SHARD_KIND, STORE_KIND, FieldValues, Packed, StoredDocuments, write_shard
 
 LARGEST_U16_VOCABULARY = 1 << 16
@@ -232,7 +232,7 @@ def build_block_store(
     something else, CorpusError if there is no text in the documents.
     """
     if (Path(folder) / f"{0:05d}").exists():  # an earlier attempt began, and judged, with the beginning of the text
-        packer.unknown.settle()
+        packer.unknown.tokens = JUDGED_TOKENS
 
     def batches(items: Iterator[Packed]) -> Iterator[list[Packed]]:
         while batch := _next_batch(items, min(CHARS_PER_BATCH, tokens_per_shard)):

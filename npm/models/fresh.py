@@ -21,13 +21,13 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError, SettingError
+from npm.corpus.blocks import private_backend
 from npm.models.encoder import Encoder
 from npm.models.settings import FreshSettings
 from npm.models.stored import choose_device
 from npm.models.tokenizer import load_tokenizer, redefined
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
@@ -64,10 +64,7 @@ def cut_vocabulary(
 
 def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np.ndarray:
     """How often each piece occurs in the beginnings of `texts`, i64 [V], special tokens taken as ordinary text."""
-    backend: Tokenizer = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
+    backend = private_backend(tokenizer)
     vocabulary_size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
     counts = np.zeros(vocabulary_size, dtype=np.int64)  # [V]
     remaining = iter(texts)

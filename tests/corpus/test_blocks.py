@@ -276,15 +276,6 @@ def test_settings_that_leave_no_room_are_refused(wordpiece: PreTrainedTokenizerF
         BlockSettings(max_document_tokens=0)
 
 
-def test_a_slow_tokenizer_is_refused() -> None:
-    class Slow:
-        is_fast = False
-        name_or_path = "somewhere"
-
-    with pytest.raises(EncoderError, match="fast tokenizer"):
-        BlockPacker(Slow(), BlockSettings())  # type: ignore[arg-type]
-
-
 THAI = "ปารีส เป็น เมืองหลวง ของ ฝรั่งเศส "
 """Five words, each of them one unknown token."""
 
