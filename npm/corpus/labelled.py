@@ -5,7 +5,6 @@ Shapes: X examples, T tokens of all examples in a row, N targets (one an example
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,8 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from npm.core.errors import CorpusError, SettingError, named
 from npm.core.settings import PathText, Settings
-from npm.core.types import SURROGATE
-from npm.corpus.readers import Row, read_lines, read_records, refuse, unusable_value
+from npm.corpus.readers import Row, read_lines, read_records, refuse, score_value, text_value, unusable_value
 from npm.corpus.sources import Source, find_sources
 
 if TYPE_CHECKING:
@@ -148,9 +146,7 @@ def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:
         if not isinstance(words, list) or not isinstance(tags, list) or not words or len(words) != len(tags):
             raise unusable_value(where, settings.text_column, "a list of words and one of as many labels", words)
         texts, found = tuple(words), tuple(tags)
-    for text in texts:
-        if not isinstance(text, str) or SURROGATE.search(text):
-            raise unusable_value(where, settings.text_column, "a string with text", text)
+    texts = tuple(text_value(where, settings.text_column, text) for text in texts)
     # one text of a pair may be empty, as in a few rows of QQP
     if not (any if settings.second_column else all)(text.strip() for text in texts):
         raise unusable_value(where, settings.text_column, "a string with text", texts)
@@ -178,14 +174,7 @@ def _target(value: object, settings: LabelledSettings, where: str) -> float:
     """Return the index of a label, or a score."""
     text = str(value).strip()
     if not settings.labels:
-        try:
-            score = math.nan if isinstance(value, bool) else float(text)
-        except ValueError:
-            score = math.nan
-        if not settings.least_score <= score <= settings.most_score:
-            expected = f"a score from {settings.least_score:g} to {settings.most_score:g}"
-            raise unusable_value(where, settings.label_column, expected, value)
-        return score
+        return score_value(where, settings.label_column, value, settings.least_score, settings.most_score)
     if text in settings.labels:
         return settings.labels.index(text)
     if text.isdecimal() and int(text) < len(settings.labels):  # as data sets of the hub have them

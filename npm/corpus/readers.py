@@ -9,12 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from npm.core.errors import CorpusError, named
+from npm.core.types import SURROGATE
 from npm.corpus.addresses import StoredFile
 from npm.corpus.sources import HUB_PREFIX, Source, file_format, format_suffix
 
@@ -253,3 +255,22 @@ def _hub_rows(source: Source) -> Rows:
 def unusable_value(where: str, column: str, expected: str, value: object) -> CorpusError:
     """Return the error for a value of a record that cannot be used."""
     return CorpusError(f"{where}: {column!r} must be {expected}, got {value!r:.80}; correct or remove this row")
+
+
+def text_value(where: str, column: str, value: object) -> str:
+    """Return a value that is text, which may be empty; raises CorpusError for another one."""
+    if not isinstance(value, str) or SURROGATE.search(value):
+        raise unusable_value(where, column, "a string with text", value)
+    return value
+
+
+def score_value(where: str, column: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a number from `least` to `most`, written as a number or a text; raises CorpusError for another value."""
+    try:
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not least <= score <= most:
+        limits = "" if math.isinf(most) else f" from {least:g} to {most:g}"
+        raise unusable_value(where, column, f"a number{limits}", value)
+    return score

@@ -11,7 +11,6 @@ Shapes: R rows, c columns (1 to 3), X texts, T tokens.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -22,15 +21,15 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from index.arrays import mixed_bits
-from npm.core.artifact import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
+from npm.core.artifact import FolderWriter, check_folder, finished_folder, open_array, write_folder
 from npm.core.errors import CorpusError, SettingError, exclusive, missing, named
 from npm.core.files import sha256_of_file
 from npm.core.settings import PathText, Settings
-from npm.core.types import SURROGATE, Sequences
+from npm.core.types import Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.markup import visible
-from npm.corpus.readers import Row, read_records, unusable_value
+from npm.corpus.readers import Row, read_records, score_value, text_value, unusable_value
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.text import sentence_bounds
 
@@ -141,24 +140,17 @@ def read_text_rows(
 def _text_row(record: Row, settings: SentenceDataSettings, where: str) -> TextRow | None:
     """Return one record as texts; None if its score or label leaves it out."""
     label = None
-    if name := settings.score_column:
-        try:
-            score = float(record[name])
-        except (TypeError, ValueError):
-            score = math.nan
-        if math.isnan(score):
-            raise unusable_value(where, name, "a number", record[name])
-        if score < settings.least_score:
-            return None
+    if (name := settings.score_column) and score_value(where, name, record[name]) < settings.least_score:
+        return None
     if name := settings.label_column:
         label = LABELS.get(str(record[name]).strip().lower())
         if label is None:
             raise unusable_value(where, name, f"one of {', '.join(LABELS)}", record[name])
         if label in (NEUTRAL, NO_LABEL):
             return None
-    texts = tuple(record[name] for name in settings.text_columns)
+    texts = tuple(text_value(where, name, record[name]) for name in settings.text_columns)
     for name, text in zip(settings.text_columns, texts, strict=True):
-        if not isinstance(text, str) or not text.strip() or SURROGATE.search(text):
+        if not text.strip():
             raise unusable_value(where, name, "a string with text", text)
     return TextRow(texts, where, label)
 
@@ -221,14 +213,7 @@ def build_pair_table(
     from something else.
     """
     recorded = _recorded(settings, corpus) | {"tokenizer": tokenizer_fingerprint(tokenizer)}
-    if (folder / MANIFEST_NAME).is_file():
-        refuse_changed(
-            recorded,
-            check_folder(folder, kind=PAIR_TABLE_KIND).settings,
-            problem=f"{folder} was made from other sentences or with other settings",
-            where=folder,
-            fix="give what it was made with, or choose another run folder",
-        )
+    if finished_folder(folder, kind=PAIR_TABLE_KIND, settings=recorded) is not None:
         return PairTable(folder)
     rows = read_text_rows(settings, corpus, skipped)
     max_tokens = settings.max_sentence_tokens - tokenizer.num_special_tokens_to_add()
