@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from npm.core.errors import SettingError
-from npm.models.encoder import evaluating
+from npm.models.stored import evaluating
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
