@@ -95,6 +95,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
     "docs/large-corpora.md": {
         "pip install": NEEDS_MACHINES,
         "export RAY": NEEDS_MACHINES,
+        "for stage": "tests/cluster runs the same jobs",
         "#!/bin/bash": NEEDS_MACHINES,
         "job=": NEEDS_MACHINES,
         "npmlm publish": "needs an object store: tests/indexing publishes to folders",

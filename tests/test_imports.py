@@ -73,7 +73,7 @@ ONLY_IN = {
         "npm/evaluation/report.py",
     ),
     "matplotlib": ("npm/core/figures.py",),
-    "ray": ("npm/cluster/ray_engine.py", "npm/cluster/ray_partitions.py"),
+    "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (
         "npm/cli/settings.py",

@@ -74,15 +74,14 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     cluster: BuildCluster = field(default_factory=BuildCluster)
     """What runs the jobs of a build that is divided by this command."""
     jobs: PositiveInt | None = None
-    """With cluster=local or ray, the jobs that each stage is divided among; unset: one, or on Ray four for each that
-    runs at once."""
+    """With cluster=ray, the jobs that each stage is divided among; unset: four for each that runs at once."""
 
     def check(self) -> None:
         """Refuse jobs without a cluster, and a job of its own with one, besides what no build takes."""
         super().check()
         is_divided = self.cluster.engine is not Engine.none
         if self.jobs is not None and not is_divided:
-            raise SettingError("jobs requires cluster=local or cluster=ray")
+            raise SettingError("jobs requires cluster=ray")
         if is_divided and self.stage is not None:
             raise exclusive("cluster", "stage")
         if self.stage is not None and self.partitions > 1:

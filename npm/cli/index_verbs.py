@@ -43,13 +43,9 @@ def run_build(settings: BuildCommand) -> int:
     with StageProgress() as progress:
         reports: dict[str, Any] = {"progress": progress, "notice": progress.say}
         if settings.cluster.engine is Engine.ray:
-            from npm.cluster.ray_engine import build_on_ray
+            from npm.cluster.ray_builds import build_on_ray
 
             built = build_on_ray(settings.index, settings, settings.cluster, settings.jobs, **reports)
-        elif settings.cluster.engine is Engine.local:
-            from npm.cluster.jobs import build_by_jobs
-
-            built = build_by_jobs(settings.index, settings, settings.jobs or 1, **reports)
         else:
             from npm.indexing.build import build_index
 

@@ -8,11 +8,11 @@ from typing import Any
 
 UNITS = {
     "lexicon": "shards",
-    "pack": "shards",
-    "encode": "shards",
-    "quantise": "quantisers",
-    "code": "shards",
-    "merge": "shards",
+    "pack": "jobs",
+    "encode": "jobs",
+    "quantise": "jobs",
+    "code": "jobs",
+    "merge": "jobs",
     "quantiser": "iterations",
     "codes": "vectors",
     "encoder": "batches",

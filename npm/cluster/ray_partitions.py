@@ -19,7 +19,7 @@ import numpy as np
 
 from index.arrays import ShardedArray
 from index.types import Hits, Scan, Searcher
-from npm.cluster.ray_engine import connect
+from npm.cluster.ray_builds import connect
 from npm.cluster.settings import ServeCluster
 from npm.core.errors import ArtifactError, SettingError, UserError
 from npm.indexing.generation import Generation

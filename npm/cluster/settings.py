@@ -1,4 +1,4 @@
-"""What runs the jobs of a build, or holds the partitions of an index that is served."""
+"""Settings of a cluster that runs the jobs of a build, or holds the partitions of a served index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class Engine(Enum):
     """Who does it."""
 
     none = "none"
-    local = "local"
     ray = "ray"
 
 
@@ -21,7 +20,7 @@ class ClusterSettings(Settings):
     """An engine, and where it is."""
 
     engine: Engine = Engine.none
-    """`none`: this process, undivided; `local`: jobs or partitions, all in this process; `ray`: a Ray cluster."""
+    """`none`: this process; `ray`: a Ray cluster."""
     address: str = "local"
     """Of the Ray cluster, as HOST:PORT; `auto`: the one that this machine belongs to; `local`: one is started on this
     machine and ends with the command."""

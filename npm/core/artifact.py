@@ -301,7 +301,7 @@ def verify_folder(
     """
     manifest = read_manifest(folder, kind=kind)
     for name, record in manifest.files.items():
-        _check_file(folder / name, record, hashed=hash_all)
+        check_file(folder / name, record, hashed=hash_all)
         if progress is not None:
             progress(name, record.bytes)
     for name, digest in manifest.parts.items():
@@ -313,7 +313,7 @@ def verify_folder(
 def check_files(folder: Path, manifest: Manifest, *, hashed: Callable[[str, FileRecord], bool]) -> None:
     """Check sizes and array headers of the files of a folder, and the hashes of those that `hashed` chooses."""
     for name, record in manifest.files.items():
-        _check_file(folder / name, record, hashed=hashed(name, record))
+        check_file(folder / name, record, hashed=hashed(name, record))
 
 
 def check_part(folder: Path, digest: str) -> Manifest:
@@ -324,7 +324,8 @@ def check_part(folder: Path, digest: str) -> Manifest:
     return manifest
 
 
-def _check_file(path: Path, record: FileRecord, *, hashed: bool) -> None:
+def check_file(path: Path, record: FileRecord, *, hashed: bool) -> None:
+    """Raise ArtifactError unless the file `path` is as recorded, its hash only if it is to be `hashed`."""
     refuse_link(path)
     if not path.is_file():
         raise damaged(path, "it is missing")

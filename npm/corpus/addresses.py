@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -97,15 +97,29 @@ class Address:
 
     @contextmanager
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
-        """Open it for reading from the beginning, or for writing."""
+        """Open it for reading from the beginning."""
         with store_errors(self), self.fs.open(str(self), mode) as stream:
             yield stream
 
-    def write(self, pieces: Iterable[bytes]) -> None:
-        """Write or replace the file; if `pieces` raises, a part of it may be left."""
-        with self.open("wb") as stream:
-            for piece in pieces:
-                stream.write(piece)
+    def read(self, max_bytes: int) -> bytes:
+        """Return its first `max_bytes` bytes."""
+        with self.open() as stream:
+            return stream.read(max_bytes)
+
+    def write(self, data: bytes) -> None:
+        """Write or replace the file."""
+        with store_errors(self):
+            self.fs.pipe_file(str(self), data)
+
+    def upload(self, path: Path) -> None:
+        """Write or replace the file by that in `path`."""
+        with store_errors(self):
+            self.fs.put_file(str(path), str(self))
+
+    def download(self, path: Path) -> None:
+        """Copy the file to `path`."""
+        with store_errors(self):
+            self.fs.get_file(str(self), str(path))
 
 
 StoredFile = Path | Address

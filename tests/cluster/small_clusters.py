@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from npm.cluster.jobs import Job
+from npm.cluster.ray_builds import Job
 from npm.core.files import NewFile
 from npm.indexing.settings import Stage
 from tests.helpers.command_line import DOCUMENTS, write_corpus

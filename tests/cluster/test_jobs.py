@@ -1,4 +1,4 @@
-"""The jobs of a build in one process, and as the shell lines of the docs."""
+"""The jobs of a build as the shell lines of the docs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from npm.cluster.jobs import Job
+from npm.cluster.ray_builds import Job
 from npm.core.errors import ArtifactError
 from npm.core.settings import Shard
 from npm.indexing.settings import IndexBuildSettings, Stage
-from tests.cluster.small_clusters import TIERS, arguments, write_files
+from tests.cluster.small_clusters import arguments, write_files
 from tests.helpers.command_line import (
-    DOCUMENTS,
     REPOSITORY,
     CommandLine,
     all_bytes,
     run_subprocess,
     run_together,
-    write_corpus,
 )
 
 
@@ -32,31 +30,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("jobs") / "corpus")
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_any_number_of_local_jobs_makes_the_bytes_of_one_process(
-    tier: str, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+@pytest.mark.parametrize(("tier", "count"), [("exact", 3), ("lists", 1), ("lists", 7)])
+def test_any_number_of_jobs_makes_the_bytes_of_one_process(
+    tier: str, count: int, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
 ) -> None:
     assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain", tier)).status == 0
-    for count in (1, 3, 7) if tier == "lists" else (3,):
-        command = arguments(corpus, tiny_encoder_folder, tmp_path / "jobs" / str(count), tier)
-        done = npmlm(*command, "cluster=local", f"jobs={count}")
-        assert done.status == 0, done.err
-        assert "pack: 3 shards\nencode: " in done.err
-        assert all_bytes(tmp_path / "jobs" / str(count)) == all_bytes(tmp_path / "plain")
-    assert "nothing to do" in npmlm(*command, "cluster=local", "jobs=2").err
-
-
-def test_a_corpus_that_cannot_be_used_leaves_nothing_behind(
-    corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
-) -> None:
-    files = write_files(tmp_path / "corpus")
-    write_corpus(files / "4.jsonl", DOCUMENTS)
-    (files / "5.jsonl").write_text("no JSON\n", encoding="utf-8")
-    command = [*arguments(files, tiny_encoder_folder, tmp_path / "index"), "cluster=local", "jobs=2"]
-    npmlm(*command).refused("5.jsonl:1")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
-    (files / "5.jsonl").unlink()
-    assert npmlm(*command).status == 0
+    command = arguments(corpus, tiny_encoder_folder, tmp_path / "jobs", tier)
+    for stage in Stage:  # as the loop of the docs does
+        for number in range(1, count + 1):
+            assert npmlm(*command, f"stage={stage.value}", f"shard={number}/{count}").status == 0
+    assert all_bytes(tmp_path / "jobs") == all_bytes(tmp_path / "plain")
 
 
 def test_a_machine_without_the_folder_says_so(corpus: Path, tmp_path: Path) -> None:
@@ -69,10 +52,10 @@ def test_a_machine_without_the_folder_says_so(corpus: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        (["jobs=3"], ["jobs requires cluster=local or cluster=ray"]),
-        (["cluster=local", "jobs=0"], ["jobs must be", "at least 1"]),
-        (["cluster=local", "stage=encode"], ["cluster and stage exclude"]),
-        (["cluster=slurm"], ["slurm", "local, none, ray"]),
+        (["jobs=3"], ["jobs requires cluster=ray"]),
+        (["cluster=ray", "jobs=0"], ["jobs must be", "at least 1"]),
+        (["cluster=ray", "stage=encode"], ["cluster and stage exclude"]),
+        (["cluster=slurm"], ["slurm", "none, ray"]),
         (["cluster=ray", "cluster.cpus_per_job=0"], ["cluster.cpus_per_job must be"]),
         (["cluster=ray", "cluster.gpus_per_job=2"], ["cluster.gpus_per_job must be"]),
     ],

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from npm.cli.verbs import compose
-from npm.cluster.jobs import Job, build_by_jobs
-from npm.cluster.ray_engine import build_on_ray, connect, run_on_ray
+from npm.cluster.ray_builds import Job, build_by_jobs, build_on_ray, connect, run_on_ray
 from npm.cluster.settings import BuildCluster, ClusterSettings
 from npm.core.errors import CorpusError
 from npm.indexing.build import build_index
@@ -99,7 +98,7 @@ def test_a_lost_machine_changes_nothing(
     (tmp_path / "index.lost").write_text(node.node_id, encoding="utf-8")
     begun = tmp_path / "index.begun"
 
-    def run(jobs: Sequence[Job]) -> Iterator[list[str]]:
+    def run(jobs: Sequence[Job]) -> Iterator[list[list[str]]]:
         for notices in run_on_ray(ON_RAY, [remade(WaitingJob, job) for job in jobs]):
             if begun.exists() and node in machines.worker_nodes:
                 machines.remove_node(node, allow_graceful=False)

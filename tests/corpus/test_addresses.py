@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (folder / "f.md").write_text("# Heading\ntext\n", encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist([{"id": "g1", "text": "of a column"}]), folder / "g.parquet")
     for path in folder.iterdir():
-        (PLACE / path.name).write([path.read_bytes()])
+        (PLACE / path.name).write(path.read_bytes())
     yield folder
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
@@ -99,10 +99,10 @@ def test_config_takes_addresses_as_they_are_written() -> None:
 
 
 def test_faults_of_files_at_addresses_are_those_of_files_on_a_disk(folder: Path) -> None:
-    (PLACE / "empty.txt").write([])
-    (PLACE / "cut.jsonl.zst").write([(folder / "b.jsonl.zst").read_bytes()[:-9]])
-    (PLACE / "bad.jsonl").write([b'{"text": "x"}\nno JSON\n'])
-    (PLACE / "bad.parquet").write([b"PAR1 and no more"])
+    (PLACE / "empty.txt").write(b"")
+    (PLACE / "cut.jsonl.zst").write((folder / "b.jsonl.zst").read_bytes()[:-9])
+    (PLACE / "bad.jsonl").write(b'{"text": "x"}\nno JSON\n')
+    (PLACE / "bad.parquet").write(b"PAR1 and no more")
     faults = {
         "none.txt": "does not exist",
         "none-*.txt": "no file matches",
