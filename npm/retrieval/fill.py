@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +15,13 @@ from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.filler import Filler
-from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.reading import joint_share, with_reading
-from npm.retrieval.remote import USUAL_TIMEOUT_SECONDS, RemoteFiller
 from npm.retrieval.settings import FillSettings, Retrieval
+
+if TYPE_CHECKING:
+    from npm.retrieval.passages import PassageFiller
+    from npm.retrieval.remote import RemoteFiller
 
 
 class PhraseFiller(Filler):
@@ -62,6 +65,8 @@ class PhraseFiller(Filler):
         once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError
         as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
         """
+        from npm.retrieval.passages import PassageFiller
+
         given: Encoder | str | None = checked(encoder, Encoder | PathText | None, "encoder")
         if not isinstance(given, Encoder):
             precision = checked(dtype, Precision, "dtype")
@@ -69,12 +74,14 @@ class PhraseFiller(Filler):
         return PassageFiller(passages, given, settings)
 
     @staticmethod
-    def connect(url: str, key: str | None = None, *, timeout_seconds: float = USUAL_TIMEOUT_SECONDS) -> RemoteFiller:
+    def connect(url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> RemoteFiller:
         """A filler that asks the server of `npmlm serve` at `url`, such as `http://127.0.0.1:8080`, with its `key`.
 
         `timeout_seconds` is how long a request may take, tries at a busy server included. Raises SettingError for an
         argument that cannot be used or a key that the server does not know, ServerError if no such server answers.
         """
+        from npm.retrieval.remote import RemoteFiller
+
         return RemoteFiller(url, key, timeout_seconds=timeout_seconds)
 
     def _restrictions(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 import numpy as np
 
@@ -37,7 +37,14 @@ from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, check_sentences, ranked_sentences
-from npm.retrieval.settings import MAX_PHRASES, FillSettings, Overlaps, Retrieval
+from npm.retrieval.settings import (
+    MAX_PHRASES,
+    FillOptions,
+    FillSettings,
+    Overlaps,
+    closed_error,
+    given_options,
+)
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 
 if TYPE_CHECKING:
@@ -46,21 +53,6 @@ if TYPE_CHECKING:
 
 OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
 """Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
-
-
-class RemoteOptions(TypedDict, total=False):
-    """What `fill` takes besides texts and `k`, on this machine and on a server."""
-
-    occurrences: int | None
-    retrieval: Retrieval | str | None
-    documents: Sequence[str] | None
-    where: Sequence[str] | str | None
-
-
-class FillOptions(RemoteOptions, total=False):
-    """What `Filler.fill` takes besides texts and `k`."""
-
-    blocks: Sequence[int] | np.ndarray | None
 
 
 class Filler(ABC):
@@ -131,11 +123,23 @@ class Filler(ABC):
         return True
 
     @overload
-    def fill(self, texts: str, k: int | None = None, **options: Unpack[FillOptions]) -> Answer: ...
+    def fill(
+        self,
+        texts: str,
+        k: int | None = None,
+        *,
+        blocks: Sequence[int] | np.ndarray | None = None,
+        **options: Unpack[FillOptions],
+    ) -> Answer: ...
 
     @overload
     def fill(
-        self, texts: list[str] | tuple[str, ...], k: int | None = None, **options: Unpack[FillOptions]
+        self,
+        texts: list[str] | tuple[str, ...],
+        k: int | None = None,
+        *,
+        blocks: Sequence[int] | np.ndarray | None = None,
+        **options: Unpack[FillOptions],
     ) -> list[Answer]: ...
 
     def fill(
@@ -143,11 +147,8 @@ class Filler(ABC):
         texts: str | list[str] | tuple[str, ...],
         k: int | None = None,
         *,
-        occurrences: int | None = None,
-        retrieval: Retrieval | str | None = None,
         blocks: Sequence[int] | np.ndarray | None = None,
-        documents: Sequence[str] | None = None,
-        where: Sequence[str] | str | None = None,
+        **options: Unpack[FillOptions],
     ) -> Answer | list[Answer]:
         """The best phrases for each text with `<mask>`; an Answer for a text, a list for several.
 
@@ -162,8 +163,7 @@ class Filler(ABC):
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
             check_masked_text(self.encoder, text, where=place_of(number, len(several)))
-        changes = given_options(k, occurrences, retrieval, documents, where)
-        settings = replace(self.settings, **changes) if changes else self.settings
+        settings = replace(self.settings, **given_options(k=k, **options))
         allowed = None if blocks is None else self._checked_blocks(blocks)
         answers = self._filled(several, settings, allowed)
         return answers[0] if isinstance(texts, str) else answers
@@ -449,30 +449,8 @@ class Filler(ABC):
         """Block numbers ascending without repeats, i64."""
         if isinstance(blocks, np.ndarray | range):
             blocks = np.asarray(blocks).tolist()
-        numbers = sorted(set(checked(_listed(blocks), list[int], "blocks")))
+        numbers = sorted(set(checked(blocks, list[int], "blocks")))
         block_count = self.index.store.block_count
         if numbers and not (numbers[0] >= 0 and numbers[-1] < block_count):
             raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")
         return np.array(numbers, dtype=np.int64)
-
-
-def closed_error(filler: object) -> SettingError:
-    """What to say where a filler is asked after `close`."""
-    return SettingError(f"this {type(filler).__name__} is closed: open another one")
-
-
-def given_options(k: Any, occurrences: Any, retrieval: Any, documents: Any, where: Any) -> dict[str, Any]:
-    """The options of `fill` that are not None, by the names of the settings that they stand in for."""
-    given = {
-        "k": k,
-        "occurrences": occurrences,
-        "retrieval": retrieval,
-        "documents": _listed(documents),
-        "where": [where] if isinstance(where, str) else _listed(where),
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _listed(values: Any) -> Any:
-    """Several values as a list; anything else, which a setting will refuse, as it is."""
-    return list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes | dict) else values

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any, TypedDict
 
 from pydantic import Field
 
+from npm.core.errors import SettingError
 from npm.core.settings import Fraction, Settings
 from npm.retrieval.scoring import ScoringSettings
 
@@ -125,3 +127,24 @@ class FillSettings(Settings):
             candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )
+
+
+class FillOptions(TypedDict, total=False):
+    """Options of `fill` for one call, on this machine and on a server; None leaves the setting of that name."""
+
+    occurrences: int | None
+    retrieval: Retrieval | str | None
+    documents: Sequence[str] | None
+    where: Sequence[str] | str | None
+
+
+def given_options(**options: Any) -> dict[str, Any]:
+    """The options that are not None, as settings."""
+    if isinstance(condition := options.get("where"), str):
+        options["where"] = [condition]
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def closed_error(filler: object) -> SettingError:
+    """Error for a filler that is asked after `close`."""
+    return SettingError(f"this {type(filler).__name__} is closed: open another one")

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from npm.corpus.text import Stemming, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.filler import Filler, FillOptions
+from npm.retrieval.filler import Filler
 from npm.retrieval.joint_filling import BlocksHolding, association, joint_fillings, texts_with_one_mask
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
@@ -150,7 +150,7 @@ def filler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return PhraseFiller.open(folder, encoder)
 
 
-def joint(filler: Filler, text: str, settings: FillSettings, **options: Unpack[FillOptions]) -> JointAnswer:
+def joint(filler: Filler, text: str, settings: FillSettings, **options: Any) -> JointAnswer:
     filler.settings = settings
     answer = filler.fill(text, **options)
     assert isinstance(answer, JointAnswer) and answer.phrases == ()
