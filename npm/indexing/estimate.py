@@ -25,7 +25,7 @@ from npm.core.types import Block, Document, Progress, silent
 from npm.corpus.addresses import file_size
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
-from npm.corpus.readers import COMPRESSED, open_text, parquet_row_count, read_records
+from npm.corpus.readers import COMPRESSED, open_text, parquet_row_count
 from npm.corpus.shards import encoded_document
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
@@ -34,7 +34,7 @@ from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import kept_tokens
 from npm.indexing.lexicon import count_words
 from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
-from npm.indexing.settings import EstimateSettings, IndexBuildSettings, Rotation
+from npm.indexing.settings import EstimateSettings, IndexBuildSettings, LexiconSettings, Rotation, VectorSettings
 from npm.models.batches import encode_batch, length_sorted_batches
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ RATIO_BYTES = 5 << 18
 """Read of each compressed file to learn its compression ratio."""
 MAX_CHARS = 1 << 18
 """Read of one document; a longer one counts as several of this length."""
-HEAPS_EXPONENT = 0.5
-"""Growth of the vocabulary with the text, by Heaps' law; 0.4 to 0.6 for English."""
 STORE_BYTES = 32
 """Memory of a block of an opened store: its offset, its document, its length."""
 ID_BYTES = 24
@@ -64,16 +62,6 @@ class CorpusSample:
     weights: np.ndarray  # f64 [S]
     document_count: float  # documents of the corpus, as far as known
     unknown_sources: list[str] = field(default_factory=list)  # data sets of unknown size: only their sample counts
-
-
-@dataclass(frozen=True, slots=True)
-class _CorpusCounts:
-    documents: float
-    blocks: float
-    tokens: float
-    rows: float
-    document_bytes: float  # as they are stored
-    lexicon_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,38 +155,41 @@ def estimated_sizes(
     packer = BlockPacker(encoder.tokenizer, settings.blocks)
     sample = sample_corpus(settings.corpus, documents=sample_documents)
     packed = packer.pack_many(sample.documents)
-    counts = _corpus_counts(sample, packed, settings, tokens)
-    rows = counts.rows
+    blocks = [block for of_document in packed for block in of_document]
+    token_counts = [sum(len(block.token_ids) for block in of_document) for of_document in packed]
+    factor = 1.0 if tokens is None else tokens / max(1.0, float(sample.weights @ token_counts))
+    weights = sample.weights * factor  # f64 [S]
+    token_weights = np.repeat(weights, token_counts)  # f64 [T]
+    token_count, document_count = float(token_weights.sum()), sample.document_count * factor
+    block_count = float(weights @ [len(of_document) for of_document in packed])
+    rows = _row_count(blocks, token_weights, vectors)
     tier, lists, code_bytes, quantizer = _search_shape(settings.search, round(rows), dimensions)
     vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
-    code_shards = math.ceil(counts.tokens / vectors.tokens_per_shard)
+    shard_count = math.ceil(token_count / vectors.tokens_per_shard)
+    document_bytes = float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents])
     disk = {
-        "corpus": counts.tokens * (id_bytes + 1 + 8)
-        + counts.blocks * 16
-        + counts.documents * 24
-        + counts.document_bytes,
-        "vectors": rows * vector_bytes + counts.tokens / 8,
-        "block vectors": counts.blocks * block_bytes(dimensions) if vectors.block_pooler(encoder) else 0,
+        "corpus": token_count * (id_bytes + 1 + 8) + block_count * 16 + document_count * 24 + document_bytes,
+        "vectors": rows * vector_bytes + token_count / 8,
+        "block vectors": block_count * block_bytes(dimensions) if vectors.block_pooler(encoder) else 0,
         "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
-        "lexicon": counts.lexicon_bytes,
+        "lexicon": _lexicon_bytes(sample.documents, packed, settings.lexicon, token_count),
         "quantiser": quantizer,
-        "codes": rows * (code_bytes + 4) + code_shards * 8 * lists if lists else 0,
+        "codes": rows * (code_bytes + 4) + shard_count * 8 * lists if lists else 0,
         "search": _list_bytes(rows, lists, code_bytes),
         "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,
     }
-    shard_rows = rows * min(1.0, vectors.tokens_per_shard / max(1.0, counts.tokens))
     # FAISS takes the training sample as float32, rotated into another array; k-means sums centroids in 8 bytes.
     training = min(settings.search.train_rows, rows) * dimensions * 8 + 5 * quantizer if lists else 0
-    with_rows = counts.tokens / 4 + max(shard_rows * (vector_bytes + 8), training)
+    with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
     share = rows / partitions
     estimate = Estimate(
-        documents=counts.documents,
-        tokens=counts.tokens,
+        documents=document_count,
+        tokens=token_count,
         rows=rows,
         tier=tier,
         disk={part: float(size) for part, size in disk.items() if size},
-        build_bytes=counts.blocks * STORE_BYTES + max(counts.documents * ID_BYTES, with_rows),
+        build_bytes=block_count * STORE_BYTES + max(document_count * ID_BYTES, with_rows),
         search_bytes=float(disk["search"] + quantizer if lists else 4 * dimensions * rows),
         partitions=partitions,
         partition_disk_bytes=share * vector_bytes + _list_bytes(share, lists, code_bytes) + quantizer,
@@ -206,7 +197,40 @@ def estimated_sizes(
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
     )
-    return estimate, [block for blocks in packed for block in blocks]
+    return estimate, blocks
+
+
+def _row_count(blocks: Sequence[Block], token_weights: np.ndarray, vectors: VectorSettings) -> float:
+    """How many tokens have a vector, each of those in `blocks` weighted by `token_weights` f64 [T]."""
+    token_ids = np.concatenate([np.zeros(0, np.int32), *(block.token_ids for block in blocks)])  # i32 [T]
+    flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
+    dropped = np.zeros(0, dtype=np.int64)  # i64 [n]
+    if vectors.max_token_share is not None:
+        of_text = ~is_title(flags)  # bool [T]
+        counts = np.bincount(token_ids[of_text], weights=token_weights[of_text])  # f64 [largest id + 1]
+        dropped = np.flatnonzero(counts > vectors.max_token_share * counts.sum())
+    return float(token_weights @ kept_tokens(flags, vectors.pruning, token_ids, dropped))
+
+
+def _lexicon_bytes(
+    documents: Sequence[Document], packed: Sequence[Sequence[Block]], settings: LexiconSettings, token_count: float
+) -> float:
+    """Bytes of the term counts of a corpus of `token_count` tokens like the `packed` documents."""
+    words = count_words(
+        [
+            (document.title, document.text[int(block.start_chars[0]) : int(block.end_chars[-1])])
+            for document, blocks in zip(documents, packed, strict=True)
+            for block in blocks
+            if block.start_chars is not None and block.end_chars is not None
+        ],
+        settings,
+    )
+    repeats = token_count / max(1, sum(len(block.token_ids) for blocks in packed for block in blocks))
+    word_bytes = sum(len(word.encode()) for word in words.words) + 2 * words.posting_offsets.nbytes
+    # Each shard has a vocabulary of its own, which grows with the root of its text.
+    vocabularies = math.sqrt(repeats * max(1.0, token_count / TOKENS_PER_SHARD))  # times that of the sample
+    of_blocks = words.posting_blocks.nbytes + words.posting_counts.nbytes + words.block_lengths.nbytes
+    return repeats * of_blocks + word_bytes * vocabularies
 
 
 def _search_shape(settings: SearchSettings, row_count: int, dimensions: int) -> tuple[str, int, int, int]:
@@ -229,47 +253,6 @@ def _list_bytes(rows: float, lists: int, code_bytes: int) -> float:
     return rows * (code_bytes + 8) + lists * (3.5 * code_bytes + 8) if lists else 0.0
 
 
-def _corpus_counts(
-    sample: CorpusSample, packed: Sequence[Sequence[Block]], settings: IndexBuildSettings, tokens: int | None
-) -> _CorpusCounts:
-    """The counts of the corpus, or of one like it of so many `tokens`, from the blocks of the S documents."""
-    vectors = settings.vectors
-    blocks = [block for of_document in packed for block in of_document]
-    token_ids = np.concatenate([np.zeros(0, np.int32), *(block.token_ids for block in blocks)])  # i32 [T]
-    flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
-    token_counts = [sum(len(block.token_ids) for block in of_document) for of_document in packed]
-    sampled_tokens = float(sample.weights @ token_counts)
-    factor = 1.0 if tokens is None else tokens / max(1.0, sampled_tokens)
-    weights = sample.weights * factor  # f64 [S]
-    token_weights = np.repeat(weights, token_counts)  # f64 [T]
-    dropped = np.zeros(0, dtype=np.int64)  # i64 [n]
-    if vectors.max_token_share is not None:
-        of_text = ~is_title(flags)  # bool [T]
-        counts = np.bincount(token_ids[of_text], weights=token_weights[of_text])  # f64 [largest id + 1]
-        dropped = np.flatnonzero(counts > vectors.max_token_share * counts.sum())
-    block_count = float(weights @ [len(of_document) for of_document in packed])
-    texts: list[tuple[str, str]] = []
-    for document, of_document in zip(sample.documents, packed, strict=True):
-        for block in of_document:
-            assert block.start_chars is not None and block.end_chars is not None, "blocks of documents have text"
-            texts.append((document.title, document.text[int(block.start_chars[0]) : int(block.end_chars[-1])]))
-    words = count_words(texts, settings.lexicon)
-    repeats = sampled_tokens * factor / max(1, len(token_ids))
-    shards = max(1.0, sampled_tokens * factor / TOKENS_PER_SHARD)  # each has a vocabulary of its own
-    vocabularies = shards * (repeats / shards) ** HEAPS_EXPONENT  # times that of the sample
-    word_bytes = sum(len(word.encode()) for word in words.words) + 2 * words.posting_offsets.nbytes
-    return _CorpusCounts(
-        documents=sample.document_count * factor,
-        blocks=block_count,
-        tokens=float(token_weights.sum()),
-        rows=float(token_weights @ kept_tokens(flags, vectors.pruning, token_ids, dropped)),
-        document_bytes=float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents]),
-        lexicon_bytes=repeats * (words.posting_blocks.nbytes + words.posting_counts.nbytes)
-        + word_bytes * vocabularies
-        + block_count * words.block_lengths.itemsize,
-    )
-
-
 def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
     """About `documents` documents, the first ones of files spread over the corpus.
 
@@ -279,7 +262,8 @@ def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
     hub = [source for source in sources if source.format == "hub"]
     files = [source for source in sources if source.format != "hub"]
     chosen = files[:: math.ceil(len(files) / MAX_FILES) or 1]
-    spread = _stored_bytes(files) / max(1, _stored_bytes(chosen))
+    all_bytes, chosen_bytes = (sum(file_size(source.file) for source in each) for each in (files, chosen))
+    spread = all_bytes / max(1, chosen_bytes)
     sampled: list[Document] = []
     weights: list[float] = []
     unknown: list[str] = []
@@ -302,10 +286,6 @@ def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
     return CorpusSample(cut, document_weights, document_count, unknown)
 
 
-def _stored_bytes(sources: Sequence[Source]) -> int:
-    return sum(file_size(source.file) for source in sources)
-
-
 def _first_documents(source: Source, settings: CorpusSettings, quota: int) -> tuple[list[Document], float | None]:
     """The first `quota` documents of a source, and how many times as much it contains; None: unknown."""
     read = read_corpus(replace(settings, files=[source.path], max_documents=None))
@@ -316,16 +296,14 @@ def _first_documents(source: Source, settings: CorpusSettings, quota: int) -> tu
         return documents, None
     if source.format == "parquet":
         return documents, parquet_row_count(source) / len(documents)
-    records = read_records(source, on_bad=lambda *_: None) if source.format != "txt" else iter(())
     if source.format == "json":  # read entirely in any case
-        return documents, sum(1 for _ in records) / len(documents)
-    last_line = next((number for number, _ in islice(records, len(documents) - 1, None)), 0)
+        return documents, 1 + (1 + sum(1 for _ in read)) / len(documents)
     path, text_bytes, sampled_bytes = source.file, 0, 0
     is_plain, size = path.suffix.lower() not in COMPRESSED, file_size(path)
     with path.open("rb") as stored, open_text(path, stored) as text:
         for number, line in enumerate(text, start=1):
             text_bytes += len(line)
-            if number <= last_line:
+            if number <= len(documents):
                 sampled_bytes = text_bytes
             elif is_plain or stored.tell() >= RATIO_BYTES:
                 break

@@ -17,7 +17,6 @@ from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import ENCODER_FOLDER, SEGMENTS_FOLDER, Count, Generation
 from npm.indexing.partitions import partitions_of
 from npm.indexing.rotation import rotation_facts
-from npm.indexing.rows import ROWS_PER_SAMPLE
 from npm.models.settings import PoolerKind
 
 LIST_ENTRY_BYTES = 24
@@ -171,7 +170,7 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
     words = tokens // 64 + 1  # see npm/indexing/rows.py
     found |= {
         "row bitmap": 8 * words,
-        "row counts": (4 if rows < ROW_COUNT_LIMIT else 8) * words + 8 * (-(-rows // ROWS_PER_SAMPLE) + 1),
+        "row counts": (4 if rows < ROW_COUNT_LIMIT else 8) * words,
         "block offsets": 8 * (blocks + 1),
         "block documents": 8 * blocks,
         "block lengths": 4 * blocks if any(segment.lexicon.is_dir() for segment in generation.segments) else 0,

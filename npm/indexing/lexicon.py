@@ -7,7 +7,7 @@ posting_offsets.npy i64 [v + 1], postings of each word                  block_le
 Postings of a word stand in block order. Counts take as many bytes as the largest of the shard needs. A shard holds
 no weights: those depend on all live blocks, and are computed when a text is looked up.
 
-Shapes: v words, n postings, m occurrences of words, B blocks of a shard, q texts, k blocks a text.
+Shapes: v words, n postings, B blocks of a shard, q texts, k blocks a text.
 """
 
 from __future__ import annotations
@@ -114,32 +114,29 @@ def count_words(block_texts: Iterable[tuple[str, str]], settings: LexiconSetting
     ([1, 0, 1, 0, 1], [1, 1, 1, 3, 2], [4, 4])
     """
     numbers = _WordNumbers(settings)
-    titles, texts = _Occurrences(), _Occurrences()
+    found_words, found_counts = array("i"), array("q")  # of one block after the other
+    found, lengths = array("q"), array("q")  # words that each block has, and how often it has any
     for title, text in block_texts:
-        titles.append(numbers.of(title) if settings.title_repeats else ())
-        texts.append(numbers.of(text))
-    block_count = len(texts.lengths)
-    word_numbers = np.concatenate([titles.word_numbers(), texts.word_numbers()])  # i32 [m]
-    blocks = np.concatenate([titles.blocks(), texts.blocks()])  # i64 [m]
-    times = np.ones(len(blocks), dtype=np.int64)  # i64 [m], how often each occurrence counts
-    times[: len(titles.numbers)] = settings.title_repeats
-    counted = word_numbers >= 0  # bool [m]
-    word_numbers, blocks, times = word_numbers[counted], blocks[counted], times[counted]  # i32, i64, i64 [m]
+        counts = Counter(numbers.of(text))
+        for number, times in Counter(numbers.of(title)).items() if settings.title_repeats else ():
+            counts[number] += times * settings.title_repeats
+        counts.pop(-1, None)
+        found_words.extend(counts)
+        found_counts.extend(counts.values())
+        found.append(len(counts))
+        lengths.append(counts.total())
     words = sorted(numbers.by_form)
     ranks = np.empty(len(words), dtype=np.int64)  # i64 [v], places of the numbered words in sorted order
     ranks[[numbers.by_form[word] for word in words]] = np.arange(len(words))
-    keys = ranks[word_numbers] * block_count + blocks  # i64 [m], ordered by word, then by block
-    order = np.argsort(keys)  # i64 [m]
-    keys = keys[order]  # i64 [m]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))  # i64 [n]
-    counts = np.add.reduceat(times[order], starts) if len(starts) else starts  # i64 [n]
-    posting_words, posting_blocks = np.divmod(keys[starts], max(1, block_count))  # i64 [n], i64 [n]
+    posting_words = ranks[np.array(found_words, dtype=np.int64)]  # i64 [n]
+    order = np.argsort(posting_words, kind="stable")  # i64 [n], by word, then by block
+    posting_counts = np.array(found_counts, dtype=np.int64)[order]  # i64 [n]
     return TermCounts(
         words=words,
-        posting_offsets=np.searchsorted(posting_words, np.arange(len(words) + 1)),
-        posting_blocks=posting_blocks.astype(np.uint32),
-        posting_counts=counts.astype(np.min_scalar_type(counts.max(initial=0))),
-        block_lengths=np.bincount(blocks, weights=times, minlength=block_count).astype(np.uint32),
+        posting_offsets=np.searchsorted(posting_words[order], np.arange(len(words) + 1)),
+        posting_blocks=np.repeat(np.arange(len(found), dtype=np.uint32), np.array(found, dtype=np.int64))[order],
+        posting_counts=posting_counts.astype(np.min_scalar_type(posting_counts.max(initial=0))),
+        block_lengths=np.array(lengths, dtype=np.uint32),
     )
 
 
@@ -164,43 +161,13 @@ class _WordNumbers(dict[str, int]):
         return map(self.__getitem__, folded_words(text))
 
 
-class _Occurrences:
-    """Word numbers of one block after the other, 4 bytes each."""
-
-    def __init__(self) -> None:
-        self.numbers = array("i")
-        self.lengths = array("q")
-
-    def append(self, word_numbers: Iterable[int]) -> None:
-        """Add a block."""
-        before = len(self.numbers)
-        self.numbers.extend(word_numbers)
-        self.lengths.append(len(self.numbers) - before)
-
-    def word_numbers(self) -> np.ndarray:
-        """Of all blocks, i32 [m]."""
-        return np.frombuffer(self.numbers, dtype=np.int32)  # i32 [m]
-
-    def blocks(self) -> np.ndarray:
-        """The block of each, i64 [m]."""
-        lengths = np.frombuffer(self.lengths, dtype=np.int64)  # i64 [B]
-        return np.repeat(np.arange(len(lengths)), lengths)  # i64 [m]
-
-
-class Postings(NamedTuple):
-    """Where one word stands in one shard."""
-
-    blocks: np.ndarray  # u32 [n], within the shard, ascending
-    counts: np.ndarray  # u8, u16 or u32 [n]
-
-
 class LexiconShard:
     """The term counts of one shard, memory-mapped; words are found by bisection, so that no vocabulary is loaded."""
 
     def __init__(self, folder: Path) -> None:
         manifest = check_folder(folder, kind=LEXICON_SHARD_KIND, hash_all=True)
         self.block_count: int = manifest.settings.typed("block_count", int)
-        self._folder = folder
+        self.folder = folder
         self._posting_blocks = np.asarray(open_array(folder, "posting_blocks"))  # u32 [n]
         self._posting_counts = np.asarray(open_array(folder, "posting_counts"))  # u8, u16 or u32 [n]
         # Single elements of a memoryview cost a fraction of those of an array.
@@ -208,18 +175,14 @@ class LexiconShard:
         self._word_offsets = np.asarray(open_array(folder, "word_offsets")).data  # i64 [v + 1]
         self._words = np.asarray(open_array(folder, "words")).data  # u8 [bytes]
 
-    def postings(self, word: bytes) -> Postings:
-        """The postings of a word in UTF-8; none if it does not stand in the shard."""
+    def postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """The blocks u32 [n] of the shard that contain a word in UTF-8, ascending, and its counts [n] in them."""
         vocabulary_size = len(self._word_offsets) - 1
         number = bisect_left(range(vocabulary_size), word, key=self._word)
         start = stop = 0
         if number < vocabulary_size and self._word(number) == word:
             start, stop = self._posting_offsets[number], self._posting_offsets[number + 1]
-        return Postings(self._posting_blocks[start:stop], self._posting_counts[start:stop])
-
-    def block_lengths(self) -> np.ndarray:
-        """Words of each block, u32 [B], mapped anew: opened lexicons keep one array over all shards instead."""
-        return open_array(self._folder, "block_lengths")
+        return self._posting_blocks[start:stop], self._posting_counts[start:stop]
 
     def _word(self, number: int) -> bytes:
         return self._words[self._word_offsets[number] : self._word_offsets[number + 1]].tobytes()
@@ -307,7 +270,7 @@ class BlockLexicon:
             for folder, manifest in zip(folders, manifests, strict=True)
             for name in manifest.parts
         ]
-        block_lengths = np.concatenate([shard.block_lengths() for shard in shards])  # u32 [blocks]
+        block_lengths = np.concatenate([open_array(shard.folder, "block_lengths") for shard in shards])  # u32 [blocks]
         return cls(shards, settings, block_lengths=block_lengths)
 
     def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
@@ -376,9 +339,9 @@ class BlockLexicon:
         blocks, counts = [], []
         first = 0
         for shard in self._shards:
-            postings = shard.postings(word)
-            blocks.append(postings.blocks + np.int64(first))  # i64 [n of the shard]
-            counts.append(postings.counts)
+            shard_blocks, shard_counts = shard.postings(word)
+            blocks.append(shard_blocks + np.int64(first))  # i64 [n of the shard]
+            counts.append(shard_counts)
             first += shard.block_count
         all_blocks, all_counts = np.concatenate(blocks), np.concatenate(counts)  # i64 [n], [n]
         if self._live_blocks is None:
@@ -394,17 +357,13 @@ def best_scoring(scores: np.ndarray, k: int, *, allowed: np.ndarray | None = Non
     """
     has_word = scores > 0  # bool [blocks]
     reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]
-    return reached[_best_places(scores[reached], k)]
-
-
-def _best_places(scores: np.ndarray, k: int) -> np.ndarray:
-    """The places i64 [at most k] of the highest of some scores f32 [n], best first, ties in order."""
-    if len(scores) > k > 0:
-        limit = np.partition(scores, -k)[-k]
-        above = np.flatnonzero(scores > limit)  # i64 [fewer than k]
+    found = scores[reached]  # f32 [reached]
+    if len(found) > k > 0:
+        limit = np.partition(found, -k)[-k]
+        above = np.flatnonzero(found > limit)  # i64 [fewer than k]
         # Of all that are as good as the last place only the first ones: there may be as many as there are blocks.
-        level = np.flatnonzero(scores == limit)[: k - len(above)]  # i64
+        level = np.flatnonzero(found == limit)[: k - len(above)]  # i64
         places = np.concatenate([above, level])  # i64 [k]
     else:
-        places = np.arange(len(scores))[:k]  # i64
-    return places[np.lexsort((places, -scores[places]))]
+        places = np.arange(len(found))[:k]  # i64
+    return reached[places[np.lexsort((places, -found[places]))]]

@@ -13,25 +13,6 @@ import numpy as np
 from index.arrays import ShardedArray
 from npm.corpus.blocks import concatenated_ranges
 
-ROWS_PER_SAMPLE = 256
-"""The word of every 256th row is remembered: a quarter of a bit a row."""
-_EVERY_BYTE = np.uint64(0x0101010101010101)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_LOW_BYTE = np.uint64(0xFF)
-_EIGHT = np.uint64(8)
-
-
-def _places_in_bytes() -> np.ndarray:
-    """The place of the k-th set bit of each byte, u8 [256 * 8]; 0 where a byte has no such bit."""
-    table = np.zeros((256, 8), dtype=np.uint8)  # [256, 8]
-    for byte in range(256):
-        places = [place for place in range(8) if byte >> place & 1]
-        table[byte, : len(places)] = places
-    return table.reshape(-1)
-
-
-_PLACE_IN_BYTE = _places_in_bytes()
-
 
 def gather(array: ShardedArray, indices: np.ndarray) -> np.ndarray:
     """`array.take(indices)`, twice as fast where there is one shard; raises IndexError outside of the array."""
@@ -51,10 +32,8 @@ def pack_kept(kept: np.ndarray) -> np.ndarray:
 class RowMap:
     """Row number ↔ token position; rows are in corpus order.
 
-    One bit a token says whether it has a row, and the rows before each word of 64 tokens are counted once; with
-    a sample of the rows' places that is at most 1.75 bits of memory a token (from 2^32 rows on half a bit more). Rows
-    before a position are then a look at one word (rank), and the position of a row is a search over few counts and a
-    look at one word (select); see Vigna, "Broadword implementation of rank/select queries", WEA 2008, sections 3 and 6.
+    One bit a token says whether it has a row, and the rows before each word of 64 tokens are counted once: at most 1.5
+    bits of memory a token (from 2^32 rows on half a bit more).
     """
 
     def __init__(self, kept: Sequence[np.ndarray], token_counts: Sequence[int]) -> None:
@@ -70,11 +49,6 @@ class RowMap:
         self._rows_before_words = np.empty(len(counts), dtype=dtype)  # [W]
         self._rows_before_words[0] = 0
         np.cumsum(counts[:-1], dtype=dtype, out=self._rows_before_words[1:])
-        sampled = np.arange(0, self._row_count, ROWS_PER_SAMPLE).astype(dtype)  # [samples]
-        last_word = [len(counts) - 1]  # closes the range of words that the last rows are looked for in
-        # Of the counts' type: with another, searchsorted would copy all counts.
-        sampled_words = np.searchsorted(self._rows_before_words, sampled, side="right") - 1  # i64 [samples]
-        self._sampled_words = np.append(sampled_words, last_word)  # i64 [samples + 1]
 
     @classmethod
     def of_mask(cls, kept: np.ndarray) -> RowMap:
@@ -91,9 +65,18 @@ class RowMap:
             return np.zeros(0, dtype=np.int64)
         if rows.min() < 0 or rows.max() >= self._row_count:
             raise IndexError(f"rows {rows.min()}..{rows.max()} of {self._row_count}")
-        word_numbers = self._words_of(rows)  # i64 [n]
-        places = (rows - self._rows_before_words.take(word_numbers)).astype(np.uint64)  # u64 [n], in [0, 64)
-        return (word_numbers << 6) + _place_of_bit(self._words.take(word_numbers), places)  # i64 [n]
+        rows = rows.astype(self._rows_before_words.dtype)  # of another type, searchsorted would copy all counts
+        word_numbers = np.searchsorted(self._rows_before_words, rows, side="right") - 1  # i64 [n]
+        words = self._words.take(word_numbers)  # u64 [n]
+        ranks = rows - self._rows_before_words.take(word_numbers)  # [n], set bits before the one looked for
+        positions = word_numbers << 6  # i64 [n], of the part of the word that is left
+        for width in (32, 16, 8, 4, 2, 1):
+            lower = np.bitwise_count(words & np.uint64((1 << width) - 1))  # u8 [n]
+            is_passed = ranks >= lower  # bool [n]
+            ranks -= lower * is_passed
+            words >>= is_passed * np.uint64(width)
+            positions += is_passed * np.int64(width)
+        return positions
 
     def rows_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows i64 [n] of token positions [n], and bool [n] whether there is one; without one the row means nothing.
@@ -114,21 +97,6 @@ class RowMap:
         """The rows of the tokens in the disjoint ranges [starts[i], stops[i]) i64 [m], sorted, i64 [n]."""
         order = np.argsort(starts)
         return concatenated_ranges(self.rows_before(starts[order]), self.rows_before(stops[order]))
-
-    def _words_of(self, rows: np.ndarray) -> np.ndarray:
-        """The words i64 [n] that hold rows [n] in any order.
-
-        Halves the words between two samples, for all rows at once: these are near each other, where a search over
-        all counts would wait for memory at each of its steps.
-        """
-        samples = rows // ROWS_PER_SAMPLE  # i64 [n]
-        low, high = self._sampled_words.take(samples), self._sampled_words.take(samples + 1)  # i64 [n] each
-        for _ in range(int((high - low).max()).bit_length()):
-            middle = (low + high + 1) >> 1  # i64 [n]
-            is_reached = self._rows_before_words.take(middle) <= rows  # bool [n]
-            low = np.where(is_reached, middle, low)  # i64 [n]
-            high = np.where(is_reached, high, middle - 1)  # i64 [n]
-        return low
 
     def _check_positions(self, positions: np.ndarray, stop: int) -> None:
         if len(positions) and (positions.min() < 0 or positions.max() >= stop):
@@ -162,19 +130,3 @@ def _aligned_words(kept: Sequence[np.ndarray], token_counts: Sequence[int]) -> n
             joined[byte + 1 : byte + 1 + fitting] |= carried[:fitting]
         first += count
     return words if sys.byteorder == "little" else words.astype(np.uint64)
-
-
-def _place_of_bit(words: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """The place i64 [n] in [0, 64) of the set bit of each word u64 [n] that has `ranks` u64 [n] set bits below it.
-
-    The set bits up to the end of each byte come from one multiplication, the place within the byte from a table.
-    """
-    words = np.ascontiguousarray(words, dtype="<u8")
-    in_bytes = np.bitwise_count(words.view(np.uint8)).view("<u8")  # u64 [n], a count a byte
-    up_to_bytes = in_bytes * _EVERY_BYTE  # u64 [n], running counts, at most 64 each
-    passed = ((ranks * _EVERY_BYTE | _HIGH_BITS) - up_to_bytes) & _HIGH_BITS  # u64 [n], high bits of bytes to skip
-    shifts = np.bitwise_count(passed).astype(np.uint64) * _EIGHT  # u64 [n], bits before the byte
-    ranks_in_byte = ranks - (((up_to_bytes << _EIGHT) >> shifts) & _LOW_BYTE)  # u64 [n], in [0, 8)
-    bytes_ = (words >> shifts) & _LOW_BYTE  # u64 [n]
-    places = _PLACE_IN_BYTE.take((bytes_ * _EIGHT + ranks_in_byte).view(np.int64))  # u8 [n]
-    return shifts.view(np.int64) + places  # i64 [n]

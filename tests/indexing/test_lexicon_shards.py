@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core.artifact import read_manifest
+from npm.core.artifact import open_array, read_manifest
 from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
@@ -81,9 +81,9 @@ def test_words_stand_in_the_order_of_their_bytes_and_each_is_found(rng: np.rando
     assert in_file == [word.encode() for word in sorted([*folded, "oslo"], key=str.encode)]
     shard = LexiconShard(tmp_path / "shard")
     for word in in_file:
-        assert shard.postings(word).blocks.tolist() == [0]
+        assert shard.postings(word)[0].tolist() == [0]
     for absent in (b"", b"\x00", b"a" * 9, b"\xff", "日日日日".encode()):
-        assert not len(shard.postings(absent).blocks)
+        assert not len(shard.postings(absent)[0])
 
 
 def test_a_corpus_of_function_words_alone_has_a_lexicon_that_finds_nothing(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_each_shard_holds_the_blocks_of_its_corpus_shard(store: BlockStore, tmp_
     for number, (first, stop) in enumerate(zip(store.shard_blocks[:-1], store.shard_blocks[1:], strict=True)):
         shard = LexiconShard(folder / f"{number:05d}")
         assert shard.block_count == stop - first
-        assert shard.block_lengths().tolist() == lengths[first:stop]
+        assert open_array(shard.folder, "block_lengths").tolist() == lengths[first:stop]
 
 
 def test_a_finished_shard_is_kept_and_a_lost_one_written_again_with_the_same_bytes(

@@ -1,0 +1,1 @@
+"""Losses and accuracies on held-out articles."""
