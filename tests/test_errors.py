@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import npm
 from npm.core.errors import (
     ArtifactError,
     CorpusError,
@@ -53,3 +55,21 @@ def test_a_removed_working_directory_is_one_sentence(tmp_path: Path) -> None:
     outcome = run_subprocess("sh", "-c", f"rmdir {here}; exec {sys.executable} -m npm fill x", cwd=here)
     assert outcome.status == 2
     assert "working directory" in outcome.err
+
+
+def test_a_full_stderr_changes_no_exit_status() -> None:
+    refused = f"{sys.executable} -m npm fill index=/nonexistent '<mask>' 2>/dev/full"
+    assert run_subprocess("sh", "-c", refused).status == 2
+
+
+def test_messages_escape_what_a_terminal_would_obey() -> None:
+    assert str(UserError("red \x1b[31m, half \ud800, null \0")) == r"red \x1b[31m, half \ud800, null \x00"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_paths_and_ids_that_no_file_system_takes_are_one_sentence(text: str, tmp_path: Path) -> None:
+    for call in (partial(npm.compact, text), partial(npm.build, "x.txt", text), partial(npm.delete, text, tmp_path)):
+        with pytest.raises(UserError):
+            call()
+    with pytest.raises(SettingError, match="too many digits"):
+        npm.build([{"id": 10**5000}], tmp_path / "index")  # type: ignore[list-item]

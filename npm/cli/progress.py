@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -93,10 +94,12 @@ class StageProgress:
 
     def say(self, message: str) -> None:
         """Print a line above the bars."""
-        self._console.print(message, highlight=False, markup=False)
+        with suppress(OSError):
+            self._console.print(message, highlight=False, markup=False)
 
 
 def say(message: str) -> None:
-    """One line on stderr: everything but answers goes there."""
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
+    """One line on stderr: everything but answers goes there; one that cannot be written changes nothing else."""
+    with suppress(OSError):
+        sys.stderr.write(message + "\n")
+        sys.stderr.flush()

@@ -15,13 +15,19 @@ A message says what is wrong, the value, the full key of the setting or the path
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 
 class UserError(Exception):
-    """A mistake that the user can correct, in one message."""
+    """A mistake that the user can correct, in one message, in which unprintable characters are escaped."""
+
+    def __str__(self) -> str:
+        return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], super().__str__())
 
 
 class SettingError(UserError):

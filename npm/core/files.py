@@ -134,7 +134,7 @@ def digest_of(value: Any) -> str:
     True
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return sha256_of_bytes(text.encode())
+    return sha256_of_bytes(text.encode(errors="surrogatepass"))  # an id to delete may be anything
 
 
 def json_bytes(value: Any) -> bytes:

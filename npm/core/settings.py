@@ -37,6 +37,7 @@ from pydantic_core import CoreSchema, PydanticKnownError
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from npm.core.errors import ArtifactError, SettingError, near
+from npm.core.types import SURROGATE
 
 Kind = TypeVar("Kind")
 Item = TypeVar("Item")
@@ -46,6 +47,8 @@ def _usable_path(path: Any) -> Any:
     """`path` with `~` expanded; raises ValueError for a device, pipe or socket, which may never end."""
     if not isinstance(path, str | os.PathLike):
         return path
+    if "\0" in os.fspath(path) or SURROGATE.search(os.fsdecode(path)):
+        raise ValueError("must be valid UTF-8 without null characters")
     path = os.path.expanduser(path)  # noqa: PTH111 - Path would change it in other ways, and raise for ~nobody
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110, PTH112, PTH113
         raise ValueError("must be a file or folder")
@@ -227,18 +230,22 @@ def explain(error: ValidationError, hint: Any, key: str = "") -> str:
         return f"{key} is required"
     if mistake["type"] == "value_error":
         return f"{key}: {mistake['ctx']['error']}, got {_shown(got)}"
+    shown = _shown(got)
     if mistake["type"] in ("int_type", "bool_type"):
-        return f"{key} must be {in_words(own)}, got {repr(got)[:80]}"
-    close = get_close_matches(str(got).lower(), choices(own), n=1)
-    return f"{key} must be {in_words(own)}, got {_shown(got)}" + (f"; did you mean {close[0]}?" if close else "")
+        return f"{key} must be {in_words(own)}, got {_shown(got, quoted=True)}"
+    close = get_close_matches(shown.lower(), choices(own), n=1)
+    return f"{key} must be {in_words(own)}, got {shown}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _joined(key: str, part: object) -> str:
     return f"{key}.{part}" if key and not key.endswith(".") else f"{key}{part}"
 
 
-def _shown(value: object) -> str:
-    shown = value or "nothing" if isinstance(value, str) else repr(value)
+def _shown(value: object, *, quoted: bool = False) -> str:
+    try:
+        shown = value or "nothing" if isinstance(value, str) and not quoted else repr(value)
+    except ValueError:  # of a number with more than 4,300 digits
+        shown = f"a {type(value).__name__} with too many digits"
     return shown if len(shown) <= 80 else shown[:79] + "…"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -18,11 +17,10 @@ from npm.core.errors import CorpusError
 from npm.core.settings import PathText, Settings
 from npm.core.types import Document
 from npm.corpus.readers import OnBad, Row, Rows, read_records
-from npm.corpus.sources import Source, find_sources
+from npm.corpus.sources import CONTROL_CHARACTER, Source, find_sources
 from npm.corpus.text_files import DocumentSplit, read_texts
 
 MAX_SUMMARIZED = 3
-CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class CorpusSettings(Settings):

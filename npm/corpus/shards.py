@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from npm.core.artifact import FolderWriter, open_array
+from npm.core.errors import damaged
 from npm.core.types import Block, Document
 from npm.corpus.documents import document_key
 
@@ -95,6 +96,7 @@ class ShardDocuments:
 
     def __init__(self, folder: Path) -> None:
         names = ("records", "record_offsets", "texts", "text_offsets", "field_values", "field_codes")
+        self._folder = folder
         self._arrays = {name: np.asarray(open_array(folder, name)) for name in names}
         self.keys = np.asarray(open_array(folder, "document_keys"))  # u64 [documents]
 
@@ -103,7 +105,10 @@ class ShardDocuments:
 
     def document(self, number: int) -> Document:
         """Return document `number` of the shard."""
-        return Document(**json.loads(self._bytes("record", number)), text=self._bytes("text", number).decode())
+        try:
+            return Document(**json.loads(self._bytes("record", number)), text=self._bytes("text", number).decode())
+        except (ValueError, TypeError) as error:  # the hashes were right
+            raise damaged(self._folder, f"or forged: document {number} cannot be read ({error})") from error
 
     def identifier(self, number: int) -> str:
         """Return the id of document `number` of the shard, without reading its text."""

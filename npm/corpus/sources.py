@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from npm.core.errors import CorpusError
 from npm.core.types import SURROGATE
 from npm.corpus.addresses import Address, StoredFile, file_size, is_address, stored_file
+
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 HUB_PREFIX = "hub:"
 FORMATS = {
@@ -140,6 +143,8 @@ def file_source(name: str) -> Source:
     path = stored_file(name)
     if SURROGATE.search(name):
         raise CorpusError(f"{name!r}: the name of the file is not UTF-8; rename it")
+    if isinstance(path, Path) and CONTROL_CHARACTER.search(path.name):
+        raise CorpusError(f"{name!r}: the name of the file has control characters; rename it")
     if path.is_dir():
         problem = f"is a folder; give its files, such as {path / '*.jsonl'}"
     elif not path.exists():

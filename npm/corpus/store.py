@@ -28,7 +28,7 @@ from npm.core.artifact import (
     write_folder,
     write_manifest,
 )
-from npm.core.errors import CorpusError
+from npm.core.errors import CorpusError, damaged
 from npm.core.files import digest_of
 from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges
@@ -212,6 +212,8 @@ def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tup
         first, stop = shard_blocks[shard : shard + 2].tolist()
         offsets[first + 1 : stop + 1] = local[1:] + offsets[first]
         numbers = open_array(shards[shard], "block_documents")  # [blocks of the shard]
+        if numbers.max(initial=-1) >= shard_documents[shard + 1] - shard_documents[shard]:
+            raise damaged(shards[shard], "or forged: a block of a document that it does not have")
         documents[first:stop] = np.where(numbers < 0, -1, numbers + shard_documents[shard])
     return shard_blocks, offsets, documents
 

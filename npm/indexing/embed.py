@@ -35,7 +35,7 @@ from npm.core.artifact import (
     write_folder,
     write_manifest,
 )
-from npm.core.errors import ArtifactError, EncoderError
+from npm.core.errors import ArtifactError, EncoderError, damaged
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
@@ -268,8 +268,12 @@ def open_vectors(
         check_files(place, shard, hashed=lambda name, _: hashed.get(name, True))
     vectors = ShardedArray([open_array(place, "vectors") for place, _ in opened])  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in opened]  # u8 [ceil(T / 8)] each
-    rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in opened])
-    assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
+    try:
+        rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in opened])
+        if len(rows) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors for {len(rows)} kept tokens")
+    except ValueError as error:
+        raise damaged(folders[0], f"or forged: {error}") from error
     blocks = None
     if pooler is not None:
         blocks = BlockVectors(ShardedArray([open_array(place, "blocks") for place, _ in opened]), pooler)

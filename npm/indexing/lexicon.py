@@ -34,6 +34,7 @@ from npm.core.artifact import (
     write_folder,
     write_manifest,
 )
+from npm.core.errors import damaged
 from npm.core.settings import settings_from
 from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
@@ -305,6 +306,8 @@ class BlockLexicon:
             blocks, counts = self._live_postings(word.encode())  # i64 [n], [n]
             if not len(blocks):
                 continue
+            if blocks[-1] >= self.block_count:  # they ascend
+                raise damaged("lexicon", f"or forged: {word!r} is in block {blocks[-1]} of {self.block_count}")
             relative_lengths = self._block_lengths[blocks] / self._mean_length  # f64 [n]
             saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
             scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation

@@ -157,6 +157,23 @@ def test_parquet_rows_become_documents(tmp_path: Path) -> None:
     assert documents[999] == Document("999", "", "text 999")
 
 
+def test_a_parquet_date_that_python_lacks_is_refused_with_its_row(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    days = pyarrow.array([2**31 - 1, 3], type=pyarrow.int32()).cast(pyarrow.date32())
+    parquet.write_table(pyarrow.table({"text": ["first", "second"], "when": days}), tmp_path / "x.parquet")
+    with pytest.raises(CorpusError, match=r"x\.parquet:1: .*out of the range"):
+        read(tmp_path / "x.parquet", kept_fields=["when"])
+    assert len(read(tmp_path / "x.parquet")) == 2  # the column is not read
+
+
+def test_a_file_name_with_control_characters_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a\nb.txt").write_text("text")
+    with pytest.raises(CorpusError, match="control characters"):
+        read(tmp_path / "*.txt")
+
+
 def test_a_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     folder = tmp_path / "dataset"
