@@ -12,11 +12,9 @@ from npm.core.errors import SettingError, exclusive
 from npm.core.files import sha256_of_file
 from npm.core.settings import changed_settings
 from npm.core.types import Progress
+from npm.corpus.documents import read_corpus
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
-from npm.evaluation.held_out.articles import held_out_store
-from npm.evaluation.held_out.denoising import evaluate_denoising
-from npm.evaluation.held_out.in_batch import evaluate_in_batch
-from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
+from npm.evaluation.held_out import evaluate_denoising, evaluate_in_batch, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, any_record, check_out, refuse_other_results
 from npm.evaluation.settings import (
@@ -119,8 +117,8 @@ def _in_batch(settings: EvaluationSettings, check_record: CheckRecord, progress:
     chosen = _held_out(settings, settings.in_batch)
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     check_leading_dimensions(chosen.dimensions, where="in_batch.dimensions", most=encoder.dimensions)
-    with held_out_store(encoder, settings.corpus, chosen, prefix="in_batch.") as store:
-        return evaluate_in_batch(encoder, store, chosen, settings, check_record=check_record, progress=progress)
+    articles = held_out_articles(read_corpus(settings.corpus), encoder, chosen, task="in_batch")
+    return evaluate_in_batch(encoder, articles, chosen, settings, check_record=check_record, progress=progress)
 
 
 def _masked_tokens(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
@@ -128,18 +126,18 @@ def _masked_tokens(settings: EvaluationSettings, check_record: CheckRecord, prog
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
-    with held_out_store(encoder, settings.corpus, chosen, prefix="masked_tokens.") as store:
-        return evaluate_masked_tokens(
-            encoder, head, store, chosen, settings, check_record=check_record, progress=progress
-        )
+    articles = held_out_articles(read_corpus(settings.corpus), encoder, chosen, task="masked_tokens")
+    return evaluate_masked_tokens(
+        encoder, head, articles, chosen, settings, check_record=check_record, progress=progress
+    )
 
 
 def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     chosen = _held_out(settings, settings.denoising)
     _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
     denoiser = Denoiser.load(settings.encoder, mode_tokens=(), device=settings.device, dtype=settings.precision)
-    with held_out_store(denoiser, settings.corpus, chosen, prefix="denoising.") as store:
-        return evaluate_denoising(denoiser, store, chosen, settings, check_record=check_record, progress=progress)
+    articles = held_out_articles(read_corpus(settings.corpus), denoiser, chosen, task="denoising")
+    return evaluate_denoising(denoiser, articles, chosen, settings, check_record=check_record, progress=progress)
 
 
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:

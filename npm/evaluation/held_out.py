@@ -1,0 +1,465 @@
+"""Tasks on held-out articles: `in_batch`, `masked_tokens` and `denoising`, each measured one article at a time.
+
+in_batch       the first blocks of an article are masked as in training; the keys of a span are all tokens of the
+               article's other blocks, and it is right if its best key is a positive of the training loss (Min et al.
+               2022, arXiv 2212.01349, §3.2), by whole vectors and by their leading dimensions alone
+masked_tokens  every model predicts the same share of tokens, masked evenly, whatever rate and strategy it was trained
+               with, because the loss at the training rate says nothing across rates; single tokens or whole words,
+               since a model that was trained on whole words guesses wrong where the rest of a word is visible
+denoising      blocks are corrupted by all seven denoisers of UL2 (Tay et al. 2022, arXiv 2205.05131, Table 1), and each
+               corrupted text is read with every mode token that the model knows, and with none: the table shows what a
+               wrong mode token costs
+
+Shapes: A articles, n spans, T keys, m tokens of the longest span.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from npm.core.errors import CorpusError, SettingError
+from npm.core.settings import as_json
+from npm.core.types import Progress, Sequences, silent
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.text import is_title
+from npm.evaluation.metrics import Interval, bootstrap_interval, ratio_standard_error
+from npm.evaluation.report import Row, percent, terminal_table
+from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
+from npm.evaluation.settings import (
+    DenoisingTaskSettings,
+    HeldOutSettings,
+    InBatchSettings,
+    MaskedTokensSettings,
+    SampleSettings,
+)
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
+from npm.masking.denoising import MixtureMasker, check_sentinel_count, ul2_denoisers
+from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
+from npm.masking.rendering import TOKENS, VIEW_NUMBERS, MaskRenderer
+from npm.models.stored import StoredModel, evaluating
+from npm.objectives.denoising import Denoising
+from npm.objectives.encoded import EncodedBatch, EncodedDenoising, Passes
+from npm.objectives.masked import MaskedTokens
+from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
+from npm.objectives.settings import NonparametricSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from npm.core.types import Block, Document
+    from npm.models.denoiser import Denoiser
+    from npm.models.encoder import Encoder
+    from npm.models.masked_lm import MaskedHead
+
+
+MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
+MAX_LOSS = 700.0  # beyond, exp is no float
+NO_MODE = "none"
+"""Mode of inputs that begin with the text itself."""
+Line = dict[str, Any]
+"""Sums over one article, as in predictions.jsonl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """The beginning of one held-out document."""
+
+    number: int  # among the articles, from 0
+    document: str  # its id
+    sequences: Sequences  # its blocks
+
+
+def held_out_articles(
+    documents: Iterable[Document], model: StoredModel, settings: HeldOutSettings, *, task: str
+) -> list[Article]:
+    """The first blocks of the first long enough documents, or all blocks of all documents; others are not read.
+
+    Raises CorpusError if there are too few, SettingError for blocks that leave no space for text, or that the model
+    does not accept; `task` names the group of its settings.
+    """
+    _check_length(model, settings.max_block_tokens, task=task)
+    every, count = settings.takes_every_document, settings.blocks_per_article
+    # One block more than is used, so that the last one ends where it would end in the entire document.
+    enough_tokens = max(settings.least_tokens, (count + 1) * settings.max_block_tokens)
+    blocks = BlockSettings(
+        max_block_tokens=settings.max_block_tokens,
+        max_document_tokens=None if every else enough_tokens,
+        min_filled_fraction=MIN_FILLED_FRACTION,
+        title_tokens=getattr(model, "title_tokens", 0),  # an encoder-decoder has none
+    )
+    try:
+        packer = BlockPacker(model.tokenizer, blocks)
+    except SettingError as error:  # names settings of training and building
+        raise SettingError(
+            f"{task}.max_block_tokens={settings.max_block_tokens} has too little room for text"
+        ) from error
+    articles: list[Article] = []
+    for document in documents:
+        packed = packer.pack(document)
+        text_tokens = sum(int((~is_title(block.flags)).sum()) for block in packed)  # titles make no article longer
+        if packed and (every or (text_tokens >= settings.least_tokens and len(packed) >= count)):
+            sequences = _sequences(packed if every else packed[:count])
+            articles.append(Article(len(articles), document.id, sequences))
+            if len(articles) == settings.articles and not every:
+                return articles
+    if every and articles:
+        return articles
+    if every:
+        raise CorpusError("corpus.files has no text")
+    raise CorpusError(
+        f"too few long articles: {len(articles)} of {settings.articles} with at least {settings.least_tokens} tokens "
+        f"in {count} blocks; give more text, or a smaller limit"
+    )
+
+
+def _sequences(blocks: Sequence[Block]) -> Sequences:
+    offsets = np.cumsum([0, *(len(block.token_ids) for block in blocks)])  # i64 [blocks + 1]
+    token_ids, flags = (np.concatenate([getattr(each, name) for each in blocks]) for name in ("token_ids", "flags"))
+    return Sequences(token_ids.astype(np.int32), flags, offsets)
+
+
+def _check_length(model: StoredModel, token_count: int, *, task: str, block_tokens: int | None = None) -> None:
+    """Raise SettingError unless `model` accepts `token_count` tokens: a block, or what `block_tokens` have become."""
+    excess = token_count - model.max_input_tokens
+    if excess > 0:
+        enough = "less" if block_tokens is None else f"{max(1, block_tokens - excess)} or less"
+        raise SettingError(
+            f"{task}.max_block_tokens must be {enough}: the model takes {model.max_input_tokens} tokens, "
+            f"got up to {token_count}"
+        )
+
+
+Measure = Callable[[Article], list[Line]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutResult:
+    """Sums of each article, and means over all."""
+
+    record: Mapping[str, Any]  # settings and fingerprints: what the numbers depend on
+    lines: tuple[Line, ...]
+    means: Mapping[str, Any]
+    title: str
+    header: Row
+    rows: Sequence[Row]
+    notes: tuple[str, ...] = ()
+
+    def metrics(self) -> dict[str, Any]:
+        """As stored in metrics.json."""
+        return {**self.record, **self.means}
+
+    def write(self, out: str | Path) -> None:
+        """Write predictions.jsonl and metrics.json to the folder `out`; see `write_results`."""
+        write_results(out, record=self.record, predictions=self.lines, metrics=self.metrics())
+
+    def show(self, console: Console) -> None:
+        """Print the table."""
+        console.print(terminal_table(self.header, self.rows, title=self.title))
+        for note in self.notes:
+            console.print(f"note: {note}", markup=False)
+
+
+def _measured(
+    model: StoredModel,
+    articles: Sequence[Article],
+    record: Mapping[str, Any],
+    measure: Measure,
+    *,
+    heads: Sequence[nn.Module] = (),
+    check_record: CheckRecord,
+    progress: Progress,
+) -> tuple[dict[str, Any], list[Line]]:
+    """The full record, and the lines of all articles, with `model` and `heads` in evaluation mode."""
+    digest = sha256()
+    for each in articles:
+        digest.update(f"{each.document}\0{each.sequences.offsets.tolist()}".encode())
+        digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
+    facts = {**model_facts(model), "dtype": model.dtype_name, **record["encoder"]}
+    record = {**record, "encoder": facts, "corpus_digest": digest.hexdigest()}
+    check_record(record)
+    lines: list[Line] = []
+    with torch.inference_mode(), evaluating(model.model, *heads):
+        for done, article in enumerate(articles, start=1):
+            lines += ({"document": article.document, **line} for line in measure(article))
+            progress("articles", done, len(articles))
+    return record, lines
+
+
+def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
+    return asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples}
+
+
+NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 0.0}
+
+
+def _in_batch_measure(encoder: Encoder, settings: InBatchSettings, lengths: Sequence[int], seed: int) -> Measure:
+    one_mask = encoder.query_masks == 1
+    renderer = MaskRenderer(
+        masks_per_span=encoder.query_masks,
+        mask_id=encoder.mask_id,
+        pad_id=encoder.pad_id,
+        prefix_ids=tuple(encoder.prefix_ids),
+        suffix_ids=tuple(encoder.suffix_ids),
+        whole_words=settings.whole_words and not one_mask,
+    )
+    unit = MaskingUnit.phrase_words if settings.whole_words else MaskingUnit.phrase
+    masker = build_masker(MaskingSettings(unit=MaskingUnit.token if one_mask else unit))
+    objective = NonparametricMasked(
+        NonparametricSettings(dimensions=list(lengths), end_queries=not one_mask),
+        similarity_scale=encoder.similarity_scale,
+        dimensions=encoder.dimensions,
+    )
+
+    def measure(article: Article) -> list[Line]:
+        spans = masker.select(article.sequences, mask_rng(seed, 0, article.number))
+        if spans is None:
+            return [{"spans": 0, **NO_SUMS, "chance": 0.0, "shorter": dict.fromkeys(lengths, NO_SUMS)}]
+        batch = renderer.render(article.sequences, spans).to(encoder.device)
+        # a span of one token has become two masks
+        longest = batch.query_input_ids.shape[1]
+        _check_length(encoder, longest, task="in_batch", block_tokens=settings.max_block_tokens)
+        encoded = EncodedBatch(encoder.token_vectors, batch)
+        terms = {name: float(term.sum) for name, term in objective(encoded).items()}
+        keys, _ = gather_keys(encoded)
+        following = following_tokens(keys, span_tokens=batch.span_token_ids.shape[1])  # i64 [m, T]
+        foreign = keys.sequences != batch.span_sequences[:, None]  # bool [n, T]
+        positive = positive_keys(batch.span_token_ids, following) & foreign  # bool [n, T]
+        # Σ over spans of |S⁺| / |K|, the same for starts and ends: each occurrence has one of both
+        chance = float((positive.sum(1).double() / foreign.sum(1)).sum())
+        shorter = {length: _sums(terms, f"_{length}") for length in lengths}
+        return [{"spans": len(spans), **_sums(terms, ""), "chance": chance, "shorter": shorter}]
+
+    return measure
+
+
+def evaluate_in_batch(
+    encoder: Encoder,
+    articles: Sequence[Article],
+    settings: InBatchSettings,
+    sample: SampleSettings | None = None,
+    *,
+    check_record: CheckRecord = any_record,
+    progress: Progress = silent,
+) -> HeldOutResult:
+    """Mask the articles, and count how often the best key is a positive; `top1` is the mean of both sides.
+
+    Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
+    with one mask single tokens are masked, and the one query counts for both sides, its loss once. Raises CorpusError
+    if nothing could be masked, SettingError for blocks that the encoder does not accept with their masks.
+    """
+    sample = sample if sample is not None else SampleSettings()
+    lengths = [each for each in sorted(settings.dimensions) if each < encoder.dimensions]
+    names = ("similarity_scale", "dimensions", "trained_dimensions")
+    facts = as_json({name: getattr(encoder, name) for name in names})
+    record = {"task": "in_batch", "settings": _asked(settings, sample), "encoder": facts}
+    measure = _in_batch_measure(encoder, settings, lengths, sample.seed)
+    record, lines = _measured(encoder, articles, record, measure, check_record=check_record, progress=progress)
+    spans = np.array([line["spans"] for line in lines])  # i64 [A]
+    if not spans.any():
+        raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
+    whole = _means(lines, spans, sample)
+    shorter = {each: _means([line["shorter"][each] for line in lines], spans, sample) for each in lengths}
+    span_count, chance = int(spans.sum()), sum(line["chance"] for line in lines) / int(spans.sum())
+    counts = {"chance": chance, "span_count": span_count, "article_count": len(lines)}
+    rows = []
+    named = {encoder.name: whole} | {f"its first {each} dimensions": shorter[each] for each in lengths[::-1]}
+    for name, own in named.items():
+        sides = [f"{100 * own[side]:.1f}" for side in ("start_top1", "end_top1")]
+        rows.append([name, percent(Interval(**own["top1"])), *sides, f"{own['loss']:.2f}"])
+    rows.append(["a random key", *[f"{100 * chance:.2f}"] * 3, ""])
+    return HeldOutResult(
+        record=record,
+        lines=tuple(lines),
+        means={**whole, **counts, "shorter": {str(each): {"dimensions": each, **shorter[each]} for each in lengths}},
+        title=f"in-batch retrieval of {span_count} spans on {len(lines)} held-out articles",
+        header=["", "top-1, % [95 %]", "start, %", "end, %", "loss"],
+        rows=rows,
+    )
+
+
+def _sums(terms: Mapping[str, float], suffix: str) -> dict[str, Any]:
+    """The sums of the terms of one length, by the suffix of their names; a single query is right on both sides."""
+    start = round(terms[f"start{suffix}_top1"])
+    end = round(terms.get(f"end{suffix}_top1", start))
+    losses = {"start_loss": terms[f"start{suffix}"], "end_loss": terms.get(f"end{suffix}", 0.0)}
+    return {"start_correct": start, "end_correct": end, **losses}
+
+
+def _means(sums: Sequence[Mapping[str, Any]], spans: np.ndarray, sample: SampleSettings) -> dict[str, Any]:
+    """Means over all spans, of which each of the A articles has `spans` i64 [A]."""
+    total = {name: sum(each[name] for each in sums) / int(spans.sum()) for name in NO_SUMS}
+    correct = np.array([each["start_correct"] + each["end_correct"] for each in sums])  # i64 [A]
+    rng = np.random.default_rng(sample.seed)
+    return {
+        "start_top1": total["start_correct"],
+        "end_top1": total["end_correct"],
+        "top1": asdict(bootstrap_interval(correct, rng, counts=2 * spans, resamples=sample.resamples)),
+        "loss": total["start_loss"] + total["end_loss"],
+    }
+
+
+def _masked_measure(encoder: Encoder, head: MaskedHead, settings: MaskedTokensSettings, seed: int) -> Measure:
+    views = build_in_place_views(
+        CorruptionSettings(unit=CorruptionUnit(settings.unit.value), masked_fraction=settings.masked_fraction),
+        mask_id=encoder.mask_id,
+        pad_id=encoder.pad_id,
+        ordinary_ids=np.zeros(0, dtype=np.int64),  # nothing is replaced at random
+        prefix_ids=tuple(encoder.prefix_ids),
+        suffix_ids=tuple(encoder.suffix_ids),
+    )
+    objective = MaskedTokens(head)
+
+    def measure(article: Article) -> list[Line]:
+        rng = mask_rng(seed, 0, article.number, VIEW_NUMBERS[TOKENS])
+        batch = views.view([article.sequences], [rng]).to(encoder.device)
+        if not len(batch.span_sequences):
+            return [{"predictions": 0, "correct": 0, "loss": 0.0}]
+        terms = objective(EncodedBatch(encoder.token_vectors, batch, with_clean_copies=False))
+        loss, right = terms["masked"], terms["masked_top1"]
+        return [{"predictions": loss.count, "correct": int(right.sum), "loss": float(loss.sum)}]
+
+    return measure
+
+
+def evaluate_masked_tokens(
+    encoder: Encoder,
+    head: MaskedHead,
+    articles: Sequence[Article],
+    settings: MaskedTokensSettings,
+    sample: SampleSettings | None = None,
+    *,
+    check_record: CheckRecord = any_record,
+    progress: Progress = silent,
+) -> HeldOutResult:
+    """Mask tokens of the articles and predict them; standard errors take articles as clusters.
+
+    Article i is masked by the seed, epoch 0 and i. Perplexity exp(NLL) compares encoders of one tokenizer only. Raises
+    CorpusError if nothing was masked.
+    """
+    sample = sample if sample is not None else SampleSettings()
+    unread = ("articles", "least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
+    asked = {name: value for name, value in as_json(asdict(settings)).items() if name not in unread}
+    asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
+    facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
+    record = {"task": "masked_tokens", "settings": asked, "encoder": facts}
+    measure = _masked_measure(encoder, head, settings, sample.seed)
+    record, lines = _measured(
+        encoder, articles, record, measure, heads=[head], check_record=check_record, progress=progress
+    )
+    names = ("predictions", "loss", "correct")
+    counts, losses, correct = (np.array([line[name] for line in lines], float) for name in names)  # f64 [A] each
+    if not (count := int(counts.sum())):
+        raise CorpusError(
+            f"no token of the articles was masked: raise masked_tokens.masked_fraction={settings.masked_fraction}"
+        )
+    loss, accuracy = float(losses.sum() / count), float(correct.sum() / count)
+    loss_error, accuracy_error = (ratio_standard_error(each, counts) for each in (losses, correct))
+    perplexity = math.exp(loss) if loss < MAX_LOSS else None
+    shown = f"{100 * accuracy:.2f}{_error(accuracy_error, 100)}", f"{loss:.3f}{_error(loss_error)}"
+    of = "all held-out documents" if settings.every_document else "held-out articles"
+    whole = "masked tokens" if settings.unit.value == "token" else "whole masked words"
+    return HeldOutResult(
+        record=record,
+        lines=tuple(lines),
+        means={
+            "prediction_count": count,
+            "loss": loss,
+            "loss_standard_error": loss_error,  # None of a single article
+            "accuracy": accuracy,
+            "accuracy_standard_error": accuracy_error,
+            "perplexity": perplexity,
+            "article_count": len(lines),
+        },
+        title=f"{whole} of {of}, {100 * settings.masked_fraction:g} % of the tokens masked",
+        header=["", "articles", "predictions", "accuracy, %", "loss, nats", "perplexity"],
+        rows=[[encoder.name, f"{len(lines)}", f"{count}", *shown, f"{perplexity:.4g}" if perplexity else "∞"]],
+        notes=(
+            "± is the standard error over articles.",
+            "perplexities compare encoders of the same tokenizer only.",
+        ),
+    )
+
+
+def _error(value: float | None, scale: float = 1.0) -> str:
+    return "" if value is None else f" ± {scale * value:.{3 - (scale > 1)}f}"
+
+
+def evaluate_denoising(
+    denoiser: Denoiser,
+    articles: Sequence[Article],
+    settings: DenoisingTaskSettings,
+    sample: SampleSettings | None = None,
+    *,
+    check_record: CheckRecord = any_record,
+    progress: Progress = silent,
+) -> HeldOutResult:
+    """NLL of every denoiser under every mode token; intervals are from a bootstrap over articles.
+
+    The masks of an article depend on the seed, its number and the denoiser alone. Raises EncoderError if the tokenizer
+    has too few sentinels.
+    """
+    sample = sample if sample is not None else SampleSettings()
+    tested, sentinels = ul2_denoisers(), denoiser.sentinels()
+    most_spans = max(each.most_spans(settings.max_block_tokens) for each in tested)
+    check_sentinel_count(len(sentinels.sentinel_ids), most_spans)
+    vocabulary = denoiser.tokenizer.get_vocab()
+    modes = [NO_MODE, *sorted({each.mode for each in tested} & vocabulary.keys())]
+
+    def measure(article: Article) -> list[Line]:
+        lines: list[Line] = []
+        for place, corruption in enumerate(tested):
+            rng = mask_rng(sample.seed, place, article.number, VIEW_NUMBERS["denoising"])
+            mask = MixtureMasker((replace(corruption, weight=1.0),)).select(article.sequences, rng)
+            for mode in modes:  # all read the same corrupted text
+                renderer = replace(sentinels, mode_ids=() if mode == NO_MODE else (vocabulary[mode],))
+                batch = renderer.render(article.sequences, mask.spans, mask.denoisers).to(denoiser.device)
+                terms = Denoising()(EncodedDenoising(Passes(denoiser.model), batch))
+                loss, right = terms["denoising"], terms["denoising_top1"]
+                sums = {"targets": loss.count, "nll": float(loss.sum), "correct": int(right.sum)}
+                lines.append({"denoiser": corruption.name, "mode": mode, **sums})
+        return lines
+
+    record = {"task": "denoising", "settings": _asked(settings, sample), "encoder": {}}
+    record, lines = _measured(denoiser, articles, record, measure, check_record=check_record, progress=progress)
+    by_cell = {(each.name, mode): each.mode for each in tested for mode in modes}
+    cells = [
+        _cell([line for line in lines if (line["denoiser"], line["mode"]) == cell], own_mode, sample)
+        for cell, own_mode in by_cell.items()
+    ]
+    rows = []
+    for place in range(0, len(cells), len(modes)):
+        row = cells[place : place + len(modes)]
+        shown = [f"{cell['nll']['mean']:.3f}{'*' * cell['own_mode']}" for cell in row]
+        rows.append([row[0]["denoiser"], str(row[0]["targets"]), *shown])
+    return HeldOutResult(
+        record=record,
+        lines=tuple(lines),
+        means={"cells": cells},
+        title="loss of denoisers (rows) under mode tokens (columns)",
+        header=["denoiser", "targets", *modes],
+        rows=rows,
+        notes=("nats a target token; the star marks the mode token of the denoiser.",),
+    )
+
+
+def _cell(lines: Sequence[Line], own_mode: str, sample: SampleSettings) -> dict[str, Any]:
+    """Means over the targets of all articles, sentinels and ends included, under one denoiser and one mode."""
+    targets, nll = (np.array([line[name] for line in lines]) for name in ("targets", "nll"))  # [A] each
+    interval = bootstrap_interval(nll, np.random.default_rng(sample.seed), counts=targets, resamples=sample.resamples)
+    return {
+        "denoiser": lines[0]["denoiser"],
+        "mode": lines[0]["mode"],
+        "own_mode": lines[0]["mode"] == own_mode,
+        "targets": int(targets.sum()),
+        "nll": asdict(interval),
+        "top1": sum(line["correct"] for line in lines) / int(targets.sum()),
+    }

@@ -1,1 +1,0 @@
-"""Losses and accuracies on held-out articles."""
