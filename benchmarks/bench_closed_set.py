@@ -35,7 +35,9 @@ from index.faiss_library import faiss_threads, new_faiss_index
 from index.settings import SearchSettings
 from npm.core.types import silent
 from npm.corpus.store import BlockStore
-from npm.evaluation.tasks.task import (
+from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.methods.occurrences import MOST_TEXTS_PER_SCAN, find_occurrences
+from npm.evaluation.tasks import (
     Calibration,
     ClosedRetrieval,
     ClosedScoring,
@@ -46,9 +48,6 @@ from npm.evaluation.tasks.task import (
     Task,
     TaskData,
 )
-from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
-from npm.evaluation.zero_shot.occurrences import MOST_TEXTS_PER_SCAN, find_occurrences
-from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.indexing.build import index_block_store
 from npm.indexing.generation import Segment
 from npm.indexing.phrase_index import PhraseIndex
@@ -111,8 +110,10 @@ def frequent_words(index: PhraseIndex, encoder: Encoder) -> list[str]:
 
 def task_of(words: list[str]) -> Task:
     """Labels whose words are every LABELS-th of `words`."""
-    labels = tuple(Label(number, f"label {number}", tuple(words[number::LABELS])) for number in range(LABELS))
-    return Task("bench", Suite.closed, TaskData(file=""), template="{text} <mask>", labels=labels)
+    labels = tuple(
+        Label(value=number, name=f"label {number}", words=tuple(words[number::LABELS])) for number in range(LABELS)
+    )
+    return Task(name="bench", suite=Suite.closed, data=TaskData(file=""), template="{{ text }} <mask>", labels=labels)
 
 
 def seconds_of(job: Callable[[], object]) -> float:
@@ -128,7 +129,7 @@ def labels_of(
     """The labels of all examples by a method that was not asked before."""
     # Without calibration, as the reference's loop: it is a cost per task, and this corpus has no sentences.
     scoring = ClosedScoring(retrieval=retrieval, k=K, label_mean=LabelMean.sum, calibration=Calibration.none)
-    method = NonparametricLabels("npm", index, encoder, load_verbalizer=load_verbalizer, scoring=scoring)
+    method = NonparametricLabels("npm", index, encoder, scoring=scoring)
     return [prediction.label for prediction in method.predict(task, examples, silent)]
 
 

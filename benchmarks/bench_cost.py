@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import npm.evaluation.zero_shot.parametric as parametric
+import npm.evaluation.methods.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
 from npm.core.errors import SettingError, UserError
@@ -42,9 +42,9 @@ from npm.core.figures import check_figure, colour, legend_below, marker, new_pan
 from npm.core.files import check_writable, read_object
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
+from npm.evaluation.methods.registry import loading
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
-from npm.evaluation.zero_shot.methods import loading
 from npm.indexing.build import build_index
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
@@ -221,7 +221,7 @@ def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[in
                 name: PhraseFiller(timed, encoder, settings).fill for name, settings in METHODS.items()
             }
             if "mlm" in given:
-                asks["mlm"] = parametric.ParametricPhrases("mlm", *language_model(given["mlm"], device)).fill
+                asks["mlm"] = parametric.ParametricPhrases(*language_model(given["mlm"], device)).fill
             for name, ask in asks.items():
                 sizes = dict.fromkeys(min(batch, len(texts)) for batch in batches)
                 found += [cost_of(ask, texts, size, clock, name, device) for size in sizes]

@@ -24,8 +24,8 @@ from npm.core.errors import CorpusError
 from npm.core.types import Document
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.readers import read_rows
+from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.report import markdown_table
-from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.models.encoder import Encoder
 
 LANGUAGES = (

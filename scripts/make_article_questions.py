@@ -27,7 +27,7 @@ from npm.core.types import MASK_TEXT, Document
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import STOP_WORDS, Stemming, sentence_bounds, words_of
 
-TASK = "suite: open\nname: article_questions\ndata: {file: questions.jsonl}\ntemplate_column: text\n"
+TASK = "suite: open\nname: article_questions\ndata: {file: questions.jsonl}\ntemplate: '{{ text }}'\n"
 STYLES = ("copy", "paraphrase")
 PASSAGE_WORDS, LEAST_PASSAGES, QUESTIONS_PER_ARTICLE = 90, 3, 2
 SENTENCE_WORDS = range(8, 41)

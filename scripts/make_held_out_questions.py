@@ -31,7 +31,7 @@ from npm.corpus.text import Stemming, sentence_bounds, words_of
 
 TASK = (
     "suite: open\nname: held_out_questions\ndata: {file: questions.jsonl, columns: {group: kind}}\n"
-    "template_column: text\n"
+    "template: '{{ text }}'\n"
 )
 PASSAGE_WORDS, MIN_PASSAGES, QUESTIONS_PER_ARTICLE = 90, 3, 2
 SENTENCE_WORDS = range(8, 41)

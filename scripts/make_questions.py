@@ -52,7 +52,7 @@ TASK = """\
 suite: open
 name: given_questions
 data: {file: questions.jsonl, columns: {group: kind}}
-template_column: text
+template: "{{ text }}"
 """
 COMMON, BEST, ROWS_AT_ONCE = 0.02, 50, 1000
 """Words in more than such a fraction of the blocks do not count; so many of the best blocks are looked through."""

@@ -68,13 +68,9 @@ KINDS = (
 )
 TASK = """# Facts with invented names that change between two dates; made by scripts/make_synthetic_time.py.
 suite: open
-data:
-  file: templama
-  reader: templama
-  dates: [2019, 2022]
-  columns: {answers: answers, old_answers: old_answers, group: relation}
-template_column: query
-subsets: {unchanged: unchanged, changed: changed}
+data: {{file: questions-{date}.jsonl, columns: {{group: relation}}}}
+template: "{{{{ query | cloze }}}}"
+subsets: {{unchanged: unchanged, changed: changed}}
 """
 
 
@@ -92,16 +88,19 @@ def make_facts(count: int, seed: int) -> tuple[dict[str, list[dict[str, Any]]], 
     for number in range(count):
         kind, changes = KINDS[number % len(KINDS)], number // len(KINDS) % 2 == 0
         subject, before, after = named(kind.subject), named(kind.answer), named(kind.answer)
-        for date, answer in zip(DATES, (before, after if changes else before), strict=True):
+        answers = (before, after if changes else before)
+        for date, answer, other in zip(DATES, answers, reversed(answers), strict=True):
             text = kind.passage.format(subject=subject, answer=answer)
             documents[date].append({"id": f"fact-{number}", "title": subject, "text": text, "date": int(date)})
             questions.append(
                 {
                     "query": kind.question.format(subject=subject),
-                    "answer": [{"wikidata_id": answer, "name": answer}],
+                    "answers": [answer],
+                    "old_answers": [other] if changes else [],
                     "date": date,
-                    "id": f"S{number}_{kind.relation}_{date}",
                     "relation": kind.relation,
+                    "changed": changes,
+                    "unchanged": not changes,
                 }
             )
     return documents, questions
@@ -130,8 +129,9 @@ def main(out: str, facts: str = "200", seed: str = "0") -> None:
         write_lines(Path(out, f"{date}.jsonl"), rows)
     both = [row | {"id": f"{row['id']}@{date}"} for date, rows in documents.items() for row in rows]
     write_lines(Path(out, "both.jsonl"), both)
-    write_lines(Path(out, "templama", "test.json"), questions)
-    Path(out, "task.yaml").write_text(TASK, "utf-8")
+    for date in DATES:
+        write_lines(Path(out, f"questions-{date}.jsonl"), [row for row in questions if row["date"] == date])
+        Path(out, f"task-{date}.yaml").write_text(TASK.format(date=date), "utf-8")
 
 
 if __name__ == "__main__":

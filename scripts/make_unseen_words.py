@@ -29,7 +29,7 @@ from npm.corpus.text import Stemming, folded_words, sentence_bounds, words_of
 TASK = """suite: open
 name: unseen_words_{variant}
 data: {{file: {variant}-questions.jsonl}}
-template_column: text
+template: "{{{{ text }}}}"
 where: source!={{source}}
 fill: {{max_phrase_tokens: 32}}
 """

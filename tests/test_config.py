@@ -19,7 +19,7 @@ from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS, config_folder
 from npm.core.errors import UserError
 from npm.core.settings import limits
-from npm.evaluation.tasks.task import ClosedScoring
+from npm.evaluation.tasks import ClosedScoring
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine, run_subprocess

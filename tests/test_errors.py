@@ -21,14 +21,11 @@ from npm.core.errors import (
     UserError,
 )
 from npm.evaluation.demo import QuestionFileError
-from npm.evaluation.tasks.prompts import TemplateError
-from npm.evaluation.tasks.task_file import TaskFileError
-from npm.evaluation.zero_shot.parametric import LabelWordError
 from tests.helpers.command_line import run_subprocess
 
 KINDS = (
     *(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
-    *(LabelWordError, QuestionFileError, CorpusError, TaskFileError, TemplateError),
+    QuestionFileError,
 )
 
 

@@ -72,13 +72,14 @@ ONLY_IN = {
         "npm/evaluation/demo.py",
         "npm/evaluation/report.py",
     ),
+    "jinja2": ("npm/evaluation/data.py", "npm/evaluation/prompts.py"),
     "matplotlib": ("npm/core/figures.py",),
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (
         "npm/cli/settings.py",
         "npm/corpus/text_files.py",
-        "npm/evaluation/tasks/task_file.py",
+        "npm/evaluation/tasks.py",
         "scripts/study.py",
     ),
 }
@@ -159,9 +160,9 @@ def test_imports_point_one_way() -> None:
 
 
 def test_tasks_are_read_without_the_methods_that_are_asked() -> None:
-    for path in source_files("npm/evaluation/tasks"):
-        for found in imports_of(path):
-            assert not found.module.startswith("npm.evaluation.zero_shot"), found
+    for name in ("tasks", "prompts", "data", "conditions"):
+        for found in imports_of(REPOSITORY / "npm" / "evaluation" / f"{name}.py"):
+            assert not found.module.startswith("npm.evaluation.methods"), found
 
 
 def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None:

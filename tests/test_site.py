@@ -19,13 +19,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import yaml
 
 import npm
 from npm.cli.help import declared_settings
 from npm.cli.reference import command_pages, http_page, notebook_page, plain_markdown
 from npm.cli.verbs import VERBS
-from npm.evaluation.zero_shot.report import PUBLISHED
 from tests.helpers.browsers import WatchedPages, running_browser
 from tests.helpers.command_line import REPOSITORY, run_subprocess
 
@@ -217,16 +215,6 @@ def table_rows(page: str, heading: str) -> list[list[str]]:
     """The cells of the first table under a heading, its header first."""
     table = "|" + page[page.index(f"\n{heading}\n") :].partition("\n|")[2].split("\n\n")[0]
     return [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in table.splitlines()]
-
-
-def test_the_published_numbers_are_those_of_the_task_files() -> None:
-    header, _, *rows = table_rows((DOCS / "reproduction.md").read_text(encoding="utf-8"), "## Closed sets: accuracy, %")
-    files = {name: REPOSITORY / "configs" / "task" / f"{task}.yaml" for name, task in TASKS.items()}
-    paper = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["paper"] for name, path in files.items()}
-    shown = {row[0]: dict(zip(header[1:], row[1:], strict=False)) for row in rows}
-    for method, label in PUBLISHED.items():
-        for name in TASKS:
-            assert shown[f"paper: {label}"][name] == str(paper[name].get(method, "")), (label, name)
 
 
 def test_our_numbers_beside_the_published_ones_are_those_of_the_results() -> None:

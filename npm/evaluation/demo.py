@@ -23,12 +23,12 @@ from npm.core.errors import SettingError, UserError
 from npm.core.files import sha256_of_file
 from npm.core.settings import as_json
 from npm.core.types import SURROGATE, Progress, TokenFlag, silent
+from npm.evaluation.methods.baselines import BlockSpans, lexicon_of
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, filler_facts, write_results
 from npm.evaluation.settings import DemoSettings, SampleSettings
-from npm.evaluation.tasks.task import Split
-from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
+from npm.evaluation.tasks import Split
 from npm.indexing.rows import RowMap
 from npm.retrieval.blocks import rank_blocks, rankings
 from npm.retrieval.queries import check_query, encode_queries

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot
 from typing import TYPE_CHECKING
 
 from npm.evaluation.metrics import Interval
@@ -17,6 +19,85 @@ if TYPE_CHECKING:
 
 Row = Sequence[str]
 LEAST_TEXT_COLUMNS = 20
+MISSING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScores:
+    """A task's metric by method, over the same examples."""
+
+    task: str
+    count: int
+    """Examples."""
+    methods: Mapping[str, Interval]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """One metric of several tasks."""
+
+    title: str
+    scores: Sequence[TaskScores]
+
+    def averages(self) -> TaskScores:
+        """The mean over the tasks, of methods that answered all of them."""
+        methods = dict.fromkeys(name for row in self.scores for name in row.methods)
+        shared = [name for name in methods if all(name in row.methods for row in self.scores)]
+        found = {name: average_interval([row.methods[name] for row in self.scores]) for name in shared}
+        return TaskScores(f"average of {len(self.scores)}", sum(row.count for row in self.scores), found)
+
+    def rows(self) -> list[TaskScores]:
+        """The tasks, and the average of several."""
+        return [*self.scores, *([self.averages()] if len(self.scores) > 1 else [])]
+
+
+def score_rows(table: ScoreTable) -> tuple[Row, list[Row]]:
+    """Header and rows for a terminal: one row per task and method."""
+    rows: list[Row] = [
+        (row.task, name, percent(interval), str(row.count))
+        for row in table.rows()
+        for name, interval in row.methods.items()
+    ]
+    return ("task", "method", "per cent", "n"), rows
+
+
+def suite_markdown(tables: Iterable[ScoreTable], notes: Sequence[str] = ()) -> str:
+    """The text of results.md: for each table a row per task and a column per method; then `notes` as a list."""
+    parts: list[str] = []
+    for table in tables:
+        methods = list(dict.fromkeys(name for row in table.scores for name in row.methods))
+        cells = [
+            [
+                row.task,
+                *(percent(row.methods[name]) if name in row.methods else MISSING for name in methods),
+                str(row.count),
+            ]
+            for row in table.rows()
+        ]
+        parts += [f"## {table.title}", markdown_table(["task", *methods, "n"], cells)]
+    parts.append(
+        "Per cent with 95 % bootstrap confidence interval, and number of examples (n); the interval of an average "
+        "takes the tasks as independent."
+    )
+    if notes:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def average_interval(intervals: Sequence[Interval]) -> Interval:
+    """Mean of the means; the distances to the bounds add as those of independent means do.
+
+    low = mean − √Σ(meanᵢ − lowᵢ)² / T for T tasks, high likewise: the variance of a mean of T independent means is
+    the sum of their variances / T².
+
+    >>> average_interval([Interval(0.5, 0.2, 0.9), Interval(0.7, 0.3, 1.0)])
+    Interval(mean=0.6, low=0.35, high=0.85)
+    """
+    count = len(intervals)
+    mean = sum(each.mean for each in intervals) / count
+    below = hypot(*(each.mean - each.low for each in intervals)) / count
+    above = hypot(*(each.high - each.mean for each in intervals)) / count
+    return Interval(mean, mean - below, mean + above)
 
 
 def percent(interval: Interval, *, sign: str = "") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,30 +10,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from npm.core.errors import SettingError, exclusive
 from npm.core.files import sha256_of_file
-from npm.core.settings import changed_settings
 from npm.core.types import Progress
-from npm.corpus.documents import read_corpus
-from npm.evaluation.demo import evaluate_demo, shipped_questions_file
-from npm.evaluation.held_out import evaluate_denoising, evaluate_in_batch, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, any_record, check_out, refuse_other_results
-from npm.evaluation.settings import (
-    BeforeSettings,
-    EvaluationSettings,
-    GeometryPairs,
-    HeldOutSettings,
-)
-from npm.evaluation.sts import evaluate_sts, read_set, read_sets, sentence_vectors
-from npm.evaluation.tasks.task import Suite, Task
-from npm.evaluation.zero_shot.methods import CLOSED_METHODS, OPEN_METHODS
-from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
-from npm.indexing.generation import Generation
-from npm.models.denoiser import Denoiser
-from npm.models.encoder import Encoder
-from npm.models.masked_lm import attach_masked_head
-from npm.models.names import locate_encoder
-from npm.models.settings import check_leading_dimensions
-from npm.retrieval.fill import PhraseFiller
+from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,32 +44,31 @@ def run_evaluation(
     fit, before the work begins where that can be known.
     """
     built_in = _built_in_task(settings)
+    out = check_out(settings.out, report=built_in is None)
+    check_record = any_record if settings.overwrite else partial(refuse_other_results, out)
     if built_in is None:
+        from npm.evaluation.evaluate import chosen_tasks, evaluate_suite
+
         tasks = chosen_tasks(settings, task_folder, tuple(BUILT_IN_TASKS))
-        _check_methods(settings, tasks)
-        suite = evaluate_suite(settings, tasks, check_record=_check_record(settings, report=True), progress=progress)
-        for remark in suite.remarks:
-            notice(f"note: {remark}")
-        result: Result = suite
+        if not (settings.method or settings.index):
+            notice("note: without index=DIR no method that needs an index is asked")
+        result: Result = evaluate_suite(settings, tasks, check_record=check_record, progress=progress)
     else:
         if not settings.task:
             _refuse_other_corpus(settings)
             notice("note: no task= was named: task=demo, the questions about the demo corpus")
-        result = built_in(settings, _check_record(settings, report=False), progress)
+        result = built_in(settings, check_record, progress)
     result.write(settings.out)
     console = memory_console(least=60, usual=100, most=120)
     result.show(console)
     return written_on(console)
 
 
-def _check_record(settings: EvaluationSettings, *, report: bool) -> CheckRecord:
-    """Refuses, before the work, an `out` that cannot be written, and one with other results unless overwrite=true."""
-    out = check_out(settings.out, report=report)
-    return any_record if settings.overwrite else partial(refuse_other_results, out)
-
-
 def _refuse_other_corpus(settings: EvaluationSettings) -> None:
     """Raise SettingError unless the index that is asked holds the demo corpus, which the demo asks about."""
+    from npm.evaluation.demo import shipped_questions_file
+    from npm.indexing.generation import Generation
+
     if not settings.index or settings.demo.questions:
         return
     manifest = Generation.read(Path(settings.index)).manifest
@@ -102,6 +81,9 @@ def _refuse_other_corpus(settings: EvaluationSettings) -> None:
 
 
 def _demo(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.evaluation.demo import evaluate_demo
+    from npm.retrieval.fill import PhraseFiller
+
     _require(settings.index, "index", "the index that is asked: build it with npmlm build")
     filler = PhraseFiller.open(
         settings.index,
@@ -114,6 +96,11 @@ def _demo(settings: EvaluationSettings, check_record: CheckRecord, progress: Pro
 
 
 def _in_batch(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.corpus.documents import read_corpus
+    from npm.evaluation.held_out import evaluate_in_batch, held_out_articles
+    from npm.models.encoder import Encoder
+    from npm.models.settings import check_leading_dimensions
+
     chosen = _held_out(settings, settings.in_batch)
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     check_leading_dimensions(chosen.dimensions, where="in_batch.dimensions", most=encoder.dimensions)
@@ -122,6 +109,12 @@ def _in_batch(settings: EvaluationSettings, check_record: CheckRecord, progress:
 
 
 def _masked_tokens(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.corpus.documents import read_corpus
+    from npm.evaluation.held_out import evaluate_masked_tokens, held_out_articles
+    from npm.models.encoder import Encoder
+    from npm.models.masked_lm import attach_masked_head
+    from npm.models.names import locate_encoder
+
     chosen = _held_out(settings, settings.masked_tokens)
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
@@ -133,6 +126,10 @@ def _masked_tokens(settings: EvaluationSettings, check_record: CheckRecord, prog
 
 
 def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.corpus.documents import read_corpus
+    from npm.evaluation.held_out import evaluate_denoising, held_out_articles
+    from npm.models.denoiser import Denoiser
+
     chosen = _held_out(settings, settings.denoising)
     _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
     denoiser = Denoiser.load(settings.encoder, mode_tokens=(), device=settings.device, dtype=settings.precision)
@@ -141,12 +138,10 @@ def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress
 
 
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.evaluation.sts import evaluate_sts, read_set, read_sets, sentence_vectors
+
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
-    unused = changed_settings(chosen.before, BeforeSettings(), ("pooler", "pooler_post"))
-    if unused and not chosen.before.encoder:
-        name = f"sts.before.{unused[0]}"
-        raise SettingError(f"{name} needs sts.before.encoder; the pooler of encoder= is sts.pooler")
     sets = read_sets(settings.data_dir, split=split)
     measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
     found = [read_set("STS-B", settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
@@ -197,14 +192,3 @@ def _built_in_task(settings: EvaluationSettings) -> Evaluator | None:
         others = ", ".join([*settings.task, *([f"suite={settings.suite.value}"] if settings.suite else [])])
         raise SettingError(f"task={named[0]} must be the only task, got {others}; evaluate one after the other")
     return BUILT_IN_TASKS[named[0]]
-
-
-def _check_methods(settings: EvaluationSettings, tasks: Sequence[Task]) -> None:
-    """Raise SettingError for a method that answers none of the tasks."""
-    suites = {task.suite for task in tasks}
-    answering = dict.fromkeys(
-        (*(CLOSED_METHODS if Suite.closed in suites else ()), *(OPEN_METHODS if Suite.open in suites else ()))
-    )
-    for name in settings.method:
-        if name not in answering and name in (*CLOSED_METHODS, *OPEN_METHODS):
-            raise SettingError(f"method {name} answers none of the tasks, whose methods are {', '.join(answering)}")

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from npm.core.errors import exclusive
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.documents import CorpusSettings
-from npm.evaluation.tasks.task import ClosedScoring, Split
+from npm.evaluation.tasks import ClosedScoring, Split
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Overlaps
 
@@ -80,8 +80,6 @@ class ZeroShotSettings(Settings):
     """Baselines that continue the text before the mask."""
     t5: T5Settings = field(default_factory=T5Settings)
     """The baseline that writes what stands in the mask's place."""
-    date: str = ""
-    """Which of its two dates a task such as templama asks about; empty: the later."""
 
 
 class ZeroShotEvaluation(SampleSettings):

@@ -15,9 +15,8 @@ from index.types import Searcher
 from npm.core.errors import QueryError, SettingError, UserError
 from npm.core.types import MASK_TEXT, Document, silent
 from npm.corpus.markup import shown
-from npm.evaluation.tasks.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
-from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
-from npm.evaluation.zero_shot.verbalizers import Verbalizer
+from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.tasks import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
@@ -201,15 +200,14 @@ class OpenedIndex:
         task = Task(
             name="labels",
             suite=Suite.closed,
-            data=TaskData(file=""),
-            template="{text}",
-            labels=tuple(Label(name, name, own) for name, own in words.items()),
+            data=TaskData(file="labels"),
+            template="{{ text }}",
+            labels=[Label(value=name, words=list(own)) for name, own in words.items()],
         )
         method = NonparametricLabels(
             "npm",
             self.filler.index,
             self.filler.encoder,
-            load_verbalizer=lambda *_: Verbalizer("request", tuple(words.values())),
             # without a template there are no prompts to calibrate with
             scoring=ClosedScoring(calibration=Calibration.none),
         )
@@ -227,7 +225,7 @@ class OpenedIndex:
             )
             for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
         ]
-        return [Done((shares, list(method.facts()["notes"])), search_seconds=perf_counter() - started)]
+        return [Done((shares, list(method.facts["notes"])), search_seconds=perf_counter() - started)]
 
     def document(
         self, identifier: str, *, start_char: int, end_char: int | None, around: int

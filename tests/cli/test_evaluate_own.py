@@ -14,7 +14,7 @@ from tests.helpers.command_line import CommandLine, all_bytes
 OPEN = """\
 suite: open
 data: {file: capitals.jsonl}
-template: "The capital of {country} is <mask>."
+template: "The capital of {{ country }} is <mask>."
 """
 
 
@@ -123,22 +123,19 @@ def test_where_to_put_a_missing_file_is_told_as_it_is_named(
 ) -> None:
     out = f"out={tmp_path / 'out'}"
     (tmp_path / "places.csv").unlink()
-    npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("(places.csv)", "data_dir=DIR")
+    npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("(places.csv)", "set data_dir")
     tasks["closed"].write_text(TASK.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
     npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
 
 
-def test_methods_that_are_left_out_for_lack_of_an_index_are_named_wherever_the_numbers_are(
+def test_a_missing_index_is_noted_unless_methods_are_named(
     npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
     command = ["evaluate", f"task={tasks['closed']}", f"out={tmp_path / 'out'}", "resamples=10"]
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
-    remark = "without index=DIR these methods were not asked: npm, npm-single"
-    assert f"note: {remark}\n" in outcome.err
-    assert remark in " ".join(outcome.out.split())
-    assert f"- {remark}\n" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
-    assert "not asked" not in npmlm(*command, "method=[majority,random]").err
+    assert "note: without index=DIR" in outcome.err
+    assert "without index=DIR" not in npmlm(*command, "method=[majority,random]").err
 
 
 def test_results_of_another_index_are_not_replaced_without_a_word(

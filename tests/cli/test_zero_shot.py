@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.main import main
-from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
 from tests.cli.test_train import NO_PHRASES, SHRUNK
@@ -19,7 +19,7 @@ from tests.helpers.tiny_models import tiny_encoder
 TASK = """\
 suite: closed
 data: {file: places.csv, columns: {text: sentence, label: kind}}
-template: "{text} It is near <mask>."
+template: "{{ text }} It is near <mask>."
 labels:
   - {value: north, words: [Oslo, Reykjavík]}
   - {value: south, words: [Paris]}
@@ -28,7 +28,7 @@ ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow 
 OPEN_TASK = """\
 suite: open
 data: {file: capitals.jsonl, columns: {group: kind, subject: country}, development: first_half}
-template: "The capital of {country} is <mask>."
+template: "The capital of {{ country }} is <mask>."
 """
 CLOSED_WRITERS = ["causal", "causal-pmi", "causal-knn", "t5"]
 OPEN_WRITERS = ["causal", "causal-bm25", "t5"]
@@ -121,7 +121,7 @@ def test_an_open_task_is_reported_on_all_and_on_covered_examples(
     found = metrics_of(tmp_path / "out")["tasks"]["capitals"]  # type: ignore[index]
     assert list(found["methods"]) == sorted(["npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random"])
     assert found["count"] == 2  # the second half
-    assert found["coverage"]["subject_named"]["count"] == 2
+    assert found["coverage"]["all"]["subject_named"]["count"] == 2
     # the most frequent answer of the first half is none of the second
     assert found["methods"]["majority"]["all"]["micro"]["mean"] == 0
     assert "whose subject the corpus names" in outcome.out
@@ -272,7 +272,8 @@ def test_the_parametric_method_is_calibrated_as_the_retrieval_methods_are(
 ) -> None:
     command = ["evaluate", f"task={task}", f"index={built_index}", f"zero_shot.mlm.encoder={masked_language_model}"]
     command += [f"out={tmp_path / 'out'}", "overwrite=true", "method=[npm,mlm-fuzzy-corpus]"]
-    command += ["zero_shot.closed.verbalizer=expanded"]
+    (tmp_path / "own.json").write_text('{"north": ["Oslo"], "south": ["Paris"]}', encoding="utf-8")
+    command += [f"zero_shot.closed.verbalizer={tmp_path / 'own.json'}"]
     for chosen in ("corpus", "corpus_scaled"):
         outcome = npmlm(*command, f"zero_shot.closed.calibration={chosen}")
         assert outcome.status == 0, outcome.err
@@ -289,7 +290,7 @@ def test_examples_that_stand_in_the_corpus_are_told(
     (tmp_path / "places.csv").write_text(ROWS + f'"{copied}",south\n', encoding="utf-8")
     outcome = npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm")
     assert outcome.status == 0, outcome.err
-    assert "places: 1 of 4 examples stand in the corpus; accuracy without" in " ".join(outcome.out.split())
+    assert "places: 1 of 4 examples occur in the corpus; accuracy without" in " ".join(outcome.out.split())
     assert metrics_of(tmp_path / "out")["tasks"]["places"]["standing_in_corpus"] == 1  # type: ignore[index]
 
 

@@ -16,7 +16,7 @@ from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, 
 from npm.evaluation.metrics import is_hit, normalise_answer
 from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
 from npm.evaluation.settings import DemoSettings, SampleSettings
-from npm.evaluation.tasks.task import Split
+from npm.evaluation.tasks import Split
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval

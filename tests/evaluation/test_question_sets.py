@@ -15,9 +15,8 @@ import pytest
 from npm.cli.main import main
 from npm.core.errors import CorpusError
 from npm.core.types import MASK_TEXT, Document
-from npm.evaluation.tasks.data import read_task
-from npm.evaluation.tasks.task import Split
-from npm.evaluation.tasks.task_file import load_task
+from npm.evaluation.data import read_task
+from npm.evaluation.tasks import load_task
 from scripts.make_article_questions import PHRASES, content_words, make_task, passages_of
 from scripts.make_article_questions import main as make_article_questions
 from scripts.make_held_out_questions import Article, Question, compatible, phrases_of
@@ -229,7 +228,7 @@ def test_a_name_is_replaced_wherever_its_documents_have_it(tmp_path: Path) -> No
         assert question["source"] in {row["source"] for row in passages}
         assert ("Marlowe" in passages[0]["text"]) == (variant == "original")
     assert rows_of(tmp_path / "out/other.jsonl")[0]["source"] == "other"
-    assert load_task(str(tmp_path / "out/latin.yaml"), folder=tmp_path).where == ("source!={source}",)
+    assert load_task(str(tmp_path / "out/latin.yaml"), folder=tmp_path).where == ["source!={source}"]
 
 
 def test_half_of_the_synthetic_facts_change_and_the_task_asks_them(tmp_path: Path) -> None:
@@ -239,8 +238,9 @@ def test_half_of_the_synthetic_facts_change_and_the_task_asks_them(tmp_path: Pat
     assert [row["id"] for row in before] == [row["id"] for row in after] and sum(changed) == 12
     assert all(sum(changed[kind :: len(KINDS)]) == 3 for kind in range(len(KINDS)))
     assert len(rows_of(tmp_path / "both.jsonl")) == 48 and rows_of(tmp_path / "both.jsonl")[0]["id"] == "fact-0@2019"
-    task = load_task(str(tmp_path / "task.yaml"), folder=tmp_path)
-    found = read_task(task, None, split=Split.test, limit=None, seed=0, encoder=None).examples
-    assert len(found) == 24 and sum("changed" in each.subsets for each in found) == 12
+    for date in DATES:
+        found = read_task(load_task(str(tmp_path / f"task-{date}.yaml"), folder=tmp_path))
+        assert len(found) == 24 and sum("changed" in each.subsets for each in found) == 12
+        assert all(bool(each.old_answers) == ("changed" in each.subsets) for each in found)
     with pytest.raises(ValueError, match="multiple of 8"):
         make_synthetic_time(str(tmp_path), "12")

@@ -10,7 +10,7 @@ import pytest
 
 from npm.core.errors import QueryError
 from npm.evaluation.demo import QuestionFileError, read_questions, shipped_questions_file
-from npm.evaluation.tasks.task import Split
+from npm.evaluation.tasks import Split
 
 GOOD = {"id": "q1", "kind": "river", "text": "Vienna lies on <mask>.", "answers": ["Danube"], "split": "dev"}
 

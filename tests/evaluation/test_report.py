@@ -22,7 +22,7 @@ from npm.evaluation.demo import (
 )
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table, terminal_table
-from npm.evaluation.tasks.task import Split
+from npm.evaluation.tasks import Split
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."
 RATES = HitRates("encoder-mini, hybrid", 161, Interval(0.625, 0.5504, 0.6996), Interval(1.0, 1.0, 1.0))

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from npm.core.types import MASK_TEXT
-from npm.evaluation.tasks.task import Example
+from npm.evaluation.tasks import Example
 from npm.models.denoiser import fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head

@@ -15,7 +15,8 @@ from npm.core.artifact import RecordedSettings, read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.tasks import resolved_scoring
 from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
@@ -125,8 +126,8 @@ def test_texts_are_filled_as_by_an_encoder_whose_further_numbers_are_zero(
 def test_every_reader_of_the_index_cuts_the_encoder_that_is_handed_over(encoder: Encoder, tmp_path: Path) -> None:
     folder = built(tmp_path / "cut", encoder, CUT)
     index = PhraseIndex.open(folder)
-    labels = NonparametricLabels("npm", index, encoder, load_verbalizer=lambda task, choice: pytest.fail("not asked"))
-    vectors = labels._encode(("The capital of Iceland is <mask>.",), None)
+    labels = NonparametricLabels("npm", index, encoder)
+    vectors = labels._encoded(["The capital of Iceland is <mask>."], resolved_scoring())
     filler = PhraseFiller(index, encoder)
     assert vectors.start.shape == vectors.end.shape == (1, CUT)
     assert filler.encoder.dimensions == index.load_encoder(encoder).dimensions == CUT

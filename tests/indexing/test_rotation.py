@@ -17,7 +17,8 @@ from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.addresses import Address
-from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.tasks import resolved_scoring
 from npm.indexing import rotation
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
@@ -170,10 +171,10 @@ def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_on
 def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encoder: Encoder, finished: Path) -> None:
     opened = PhraseIndex.open(finished)
     axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
-    labels = NonparametricLabels("npm", opened, encoder, load_verbalizer=lambda task, choice: pytest.fail("not asked"))
+    labels = NonparametricLabels("npm", opened, encoder)
     whole = PassageFiller(list(SENTENCES[:3]), encoder)
     text = "The capital of Iceland is <mask>."
-    vectors = labels._encode((text,), None)
+    vectors = labels._encoded([text], resolved_scoring())
     plain = encode_queries(encoder, [text], pooler=None, tokens_per_batch=512)
     np.testing.assert_allclose(vectors.start, plain.start @ axes.T, atol=1e-5)
     filler = PhraseFiller(opened, encoder)

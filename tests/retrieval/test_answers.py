@@ -17,7 +17,7 @@ from npm.retrieval.answers import PhraseGroups, says_nothing_new, without_overla
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
-from tests.evaluation.zero_shot.word_indexes import index_of_texts
+from tests.evaluation.methods.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 

@@ -26,7 +26,7 @@ from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, Gap, MaskContext, 
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import CandidateSpans, ScannedSimilarities, span_hash
-from tests.evaluation.zero_shot.word_indexes import index_of_texts
+from tests.evaluation.methods.word_indexes import index_of_texts
 from tests.helpers.command_line import CommandLine
 from tests.helpers.live_indexes import built, record
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder

@@ -1,0 +1,97 @@
+"""What the corpus of an index holds of examples: names of subjects, answers, and the examples themselves.
+
+Shapes: n examples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.corpus.markup import visible
+from npm.evaluation.conditions import admissible_parts
+from npm.evaluation.methods.occurrences import name_blocks
+from npm.indexing.embed import check_tokenizer
+
+if TYPE_CHECKING:
+    from npm.evaluation.tasks import Example
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
+    from npm.retrieval.settings import FillSettings
+
+MIN_WORDS, BLOCKS_LOOKED_IN, MIN_ASCII_LETTERS = 8, 3, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the corpus holds of each example."""
+
+    subject_named: np.ndarray | None  # bool [n], whether the corpus names the subject; None without subjects
+    answer_held: np.ndarray  # bool [n], whether one of the answers occurs in the corpus
+
+    def record(self, mask: np.ndarray) -> dict[str, Any]:
+        """Counts and shares over the examples in the mask bool [n]."""
+        held, named = self.answer_held[mask], self.subject_named  # bool [m], bool [n]
+        record: dict[str, Any] = {"answer_held": _share(held), "subject_named": None, "answer_held_if_named": None}
+        if named is not None:
+            record |= {"subject_named": _share(named[mask]), "answer_held_if_named": _share(held[named[mask]])}
+        return record
+
+
+def _share(mask: np.ndarray) -> dict[str, Any]:
+    return {"count": int(mask.sum()), "share": float(mask.mean()) if len(mask) else None}
+
+
+def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encoder, fill: FillSettings) -> Coverage:
+    """Look up the names of all subjects and all answers in the blocks of `index`, in one pass over its tokens.
+
+    Only in documents that the settings admit; examples with conditions of their own take a pass for each set of
+    conditions. Raises ArtifactError if the tokens of the index are not those of the encoder, and as `admissible_parts`.
+    """
+    check_tokenizer(encoder, index.store)
+    named = np.zeros(len(examples), dtype=bool)  # [n]
+    answered = np.zeros(len(examples), dtype=bool)  # [n]
+    for admissible, numbers in admissible_parts(index, examples, where=fill.where, documents=fill.documents):
+        if admissible is None:
+            continue
+        own = [examples[number] for number in numbers]
+        names = list(dict.fromkeys(name for each in own for name in (each.subject, *each.answers) if name.strip()))
+        found = name_blocks(admissible, encoder, names)
+        held = {name for name, blocks in zip(names, found, strict=True) if len(blocks)}
+        named[numbers] = [each.subject in held for each in own]
+        answered[numbers] = [not held.isdisjoint(each.answers) for each in own]
+    has_subjects = any(example.subject for example in examples)
+    return Coverage(subject_named=named if has_subjects else None, answer_held=answered)
+
+
+def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
+    """Which of n examples occur in a document of the corpus, bool [n]; None for a corpus without text.
+
+    An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
+    digits alone; fields of less than `MIN_WORDS` words are not, because they occur anywhere.
+    """
+    if index.lexicon is None:
+        return None
+    overlap = np.zeros(len(examples), dtype=bool)  # [n]
+    long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= MIN_WORDS]
+    hits = index.lexicon.best_blocks([examples[number].passage for number in long], BLOCKS_LOOKED_IN)
+    for number, blocks, found in zip(long, hits.blocks, hits.found, strict=True):
+        documents = np.unique(index.store.block_documents[blocks[found]])  # i64 [documents]
+        passage = _letters(examples[number].passage)
+        overlap[number] = any(passage in _letters(visible(index.store.document(int(each)).text)) for each in documents)
+    return overlap
+
+
+def _letters(text: str) -> str:
+    """Its letters and digits; of those only ASCII's if they are many, because copies differ in how others are encoded.
+
+    >>> _letters("It's  a café, No. 4")
+    'itsacaféno4'
+    """
+    plain = text.casefold()
+    ascii_only = re.sub(r"[^a-z0-9]", "", plain)
+    return ascii_only if len(ascii_only) >= MIN_ASCII_LETTERS else "".join(filter(str.isalnum, plain))

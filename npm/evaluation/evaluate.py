@@ -1,0 +1,438 @@
+"""Zero-shot tasks × methods: every cell is measured on the same examples, written as predictions, metrics and tables.
+
+Shapes: n examples, g groups, C labels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.core.errors import SettingError
+from npm.core.files import sha256_of_bytes
+from npm.core.settings import as_json
+from npm.core.types import Progress, silent
+from npm.evaluation.conditions import NO_DOCUMENT, check_conditions, is_templated
+from npm.evaluation.coverage import Coverage, coverage_of, overlapping_examples
+from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups, find_data, read_task
+from npm.evaluation.methods.registry import ClosedMethod, OpenMethod, Resources
+from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval, macro_f1
+from npm.evaluation.report import ScoreTable, TaskScores, score_rows, suite_markdown, terminal_table
+from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
+from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
+from npm.evaluation.tasks import Example, Macro, Split, Suite, Task, load_task, task_names
+from npm.models.encoder import Encoder
+from npm.retrieval.settings import FillSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from npm.indexing.phrase_index import PhraseIndex
+
+
+EXAMPLES_PER_TASK = 3000
+"""Without limit=, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How often some examples are answered right."""
+
+    count: int
+    micro: Interval | None  # over examples; None without any
+    macro: Interval | None = None  # over groups; None where the task has none
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """What one method answered, and how often it was right."""
+
+    name: str
+    predictions: Sequence[Any]  # LabelPrediction or Answer, n of them
+    right: np.ndarray  # bool [n]
+    scores: Mapping[str, Score]  # over all, and of open tasks over covered, each subset, and with old answers
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """All methods on the same examples of a task."""
+
+    task: Task
+    examples: Sequence[Example]
+    methods: Sequence[MethodResult]
+    coverage: Coverage | None = None  # of open tasks, with an index
+    overlap: np.ndarray | None = None  # bool [n], examples of closed tasks that occur in the corpus
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)  # bool [n] each, examples of each score
+    answer_tokens: Sequence[str] = ()  # of each example of an open task: 1, 2, 3 or 4+
+
+    def row(self, scope: str, *, macro: bool) -> TaskScores | None:
+        """The task's row of a table; None without scores of this scope."""
+        scores = {method.name: method.scores[scope] for method in self.methods if scope in method.scores}
+        found = {name: score.macro if macro and score.macro else score.micro for name, score in scores.items()}
+        known = {name: interval for name, interval in found.items() if interval is not None}
+        return TaskScores(self.task.name, next(iter(scores.values())).count, known) if known else None
+
+    def metrics(self) -> dict[str, Any]:
+        """The task's part of metrics.json."""
+        asked = [[each.id, each.text, each.label, list(each.answers), each.group] for each in self.examples]
+        found: dict[str, Any] = {
+            "suite": self.task.suite.value,
+            "count": len(self.examples),
+            "cut_count": sum(example.cut for example in self.examples),
+            "examples_sha256": sha256_of_bytes(json.dumps(asked, ensure_ascii=False).encode()),
+            "task_sha256": self.task.digest,
+            "methods": {method.name: self._method_metrics(method) for method in self.methods},
+        }
+        if self.task.suite is Suite.closed:
+            found["labels"] = [label.name for label in self.task.labels]
+            found["standing_in_corpus"] = None if self.overlap is None else int(self.overlap.sum())
+        else:
+            found["macro_over"] = self.task.macro.value
+            coverage = self.coverage
+            if coverage is not None:
+                found["coverage"] = {scope: coverage.record(mask) for scope, mask in self.masks.items()}
+        return found
+
+    def _method_metrics(self, method: MethodResult) -> dict[str, Any]:
+        if self.task.suite is Suite.open:
+            found: dict[str, Any] = {scope: asdict(score) for scope, score in method.scores.items()}
+            found["by_answer_tokens"] = _shares(method.right, self.answer_tokens)
+            groups = [example.group for example in self.examples]
+            return found | {"by_group": _shares(method.right, groups) if any(groups) else {}, "facts": method.facts}
+        count = len(self.task.labels)
+        confusion = np.zeros((count, count), dtype=np.int64)  # [C, C], by gold label (row) and predicted label (column)
+        gold = [example.label for example in self.examples]
+        np.add.at(confusion, (gold, [each.label for each in method.predictions]), 1)
+        interval = method.scores["all"].micro
+        return {
+            "accuracy": None if interval is None else asdict(interval),
+            "macro_f1": macro_f1(confusion),
+            "confusion": confusion.tolist(),
+            "predicted_counts": confusion.sum(0).tolist(),
+            "facts": method.facts,
+        }
+
+    def notes(self) -> Iterator[str]:
+        """What a reader of the table should know."""
+        name, count = self.task.name, len(self.examples)
+        if cut := sum(example.cut for example in self.examples):
+            yield f"{name}: {cut} of {count} texts were cut to the longest prompt allowed."
+        if blank := sum(example.blank for example in self.examples):
+            yield f"{name}: {blank} of {count} examples have nothing in their fields."
+        if self.overlap is not None and self.overlap.any():
+            elsewhere = [method.right[~self.overlap] for method in self.methods]  # bool [n outside] each
+            shares = (f"{100 * right.mean() if len(right) else float('nan'):.1f}" for right in elsewhere)
+            told = ", ".join(f"{method.name} {share}" for method, share in zip(self.methods, shares, strict=True))
+            found = f"{self.overlap.sum()} of {count} examples occur in the corpus"
+            yield f"{name}: {found}; accuracy without them: {told}."
+        if self.coverage is not None:
+            held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
+            subjects = "" if named is None else f"names the subject of {named.sum()} and "
+            yield f"{name}: of {count} examples the corpus {subjects}holds an answer of {held.sum()}."
+        for method in self.methods:
+            if self.task.suite is Suite.open:
+                notes = [() if answer.phrases else answer.notes or ("",) for answer in method.predictions]
+                if empty := sum(map(bool, notes)):
+                    outside = sum(NO_DOCUMENT in each for each in notes)
+                    without = f", for {outside} of them no document may answer" if outside else ""
+                    yield f"{name}: {method.name} found no phrase for {empty} of {count} examples{without}."
+            elif len({each.label for each in method.predictions}) == 1 and method.name != "majority":
+                label = self.task.labels[method.predictions[0].label].name
+                yield f"{name}: {method.name} answers {label!r} to every example."
+            yield from (f"{name}, {method.name}: {note}" for note in method.facts.get("notes", ()))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The task's lines of predictions.jsonl, one for each example and method."""
+        for method in self.methods:
+            for number, (example, prediction) in enumerate(zip(self.examples, method.predictions, strict=True)):
+                common: dict[str, Any] = {
+                    "task": self.task.name,
+                    "method": method.name,
+                    "id": example.id,
+                    "text": example.text,
+                }
+                common["correct"] = bool(method.right[number])
+                closed = self.task.suite is Suite.closed
+                yield common | (self._label_record if closed else self._answer_record)(number, example, prediction)
+
+    def _label_record(self, _: int, example: Example, prediction: Any) -> dict[str, Any]:
+        names = [label.name for label in self.task.labels]
+        shown = {"scores": list(prediction.scores), "evidence": [asdict(each) for each in prediction.evidence]}
+        return {"gold": names[example.label], "prediction": names[prediction.label], **shown}
+
+    def _answer_record(self, number: int, example: Example, answer: Any) -> dict[str, Any]:
+        best = answer.phrases[0] if answer.phrases else None
+        found: dict[str, Any] = {
+            "gold": list(example.answers),
+            "group": example.group,
+            "prediction": best and best.phrase,
+            "phrases": [
+                {"phrase": each.phrase, "score": each.score, "occurrence_count": each.occurrence_count}
+                for each in answer.phrases
+            ],
+            "evidence": [asdict(each) for each in best.occurrences] if best else [],
+        }
+        if self.coverage is not None:
+            found["answer_held"] = bool(self.coverage.answer_held[number])
+            if self.coverage.subject_named is not None:
+                found["subject_named"] = bool(self.coverage.subject_named[number])
+        if self.masks.keys() & self.task.subsets.keys():
+            found["subsets"] = list(example.subsets)
+        optional = {"old_answers": list(example.old_answers), "where": list(example.where)}
+        return found | {name: value for name, value in optional.items() if value}
+
+
+def evaluate_task(
+    task: Task,
+    examples: Sequence[Example],
+    methods: Sequence[ClosedMethod | OpenMethod],
+    *,
+    encoder: Encoder | None = None,
+    index: PhraseIndex | None = None,
+    fill: FillSettings | None = None,
+    seed: int = 0,
+    resamples: int = 10_000,
+    progress: Progress = silent,
+) -> TaskResult:
+    """Ask every method every example, and count how often the label, or the best phrase, is right.
+
+    Open tasks need an `encoder`, which measures answers in tokens, and with `index` say what of the documents that
+    `fill` admits covers them. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
+    """
+    masks = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
+    groups, answer_tokens, coverage, overlap = None, [], None, None
+    if task.suite is Suite.open:
+        assert encoder is not None, "answers are measured in its tokens"
+        lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
+        answer_tokens = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
+        own_groups = [example.group for example in examples]
+        groups = {Macro.answer_tokens: answer_tokens, Macro.group: own_groups}.get(task.macro)
+        if index is not None:
+            coverage = coverage_of(examples, index, encoder, fill or FillSettings())
+            if coverage.subject_named is not None:
+                masks["covered"] = coverage.subject_named
+        for name in task.subsets:
+            mask = np.array([name in example.subsets for example in examples], dtype=bool)  # [n]
+            masks |= {name: mask} if mask.any() else {}
+    elif index is not None:
+        overlap = overlapping_examples(examples, index)
+
+    def score(right: np.ndarray, mask: np.ndarray) -> Score:
+        kept = right[mask]  # bool [kept]
+        if not len(kept):
+            return Score(0, None)
+        micro = bootstrap_interval(kept, np.random.default_rng(seed), resamples=resamples)
+        macro = None
+        if groups is not None:
+            numbers = np.unique(np.array(groups)[mask], return_inverse=True)[1]  # i64 [kept]
+            macro = group_mean_interval(kept, numbers, np.random.default_rng(seed), resamples=resamples)
+        return Score(len(kept), micro, macro)
+
+    results: list[MethodResult] = []
+    for number, method in enumerate(methods):
+
+        def method_progress(stage: str, done: float, _: float | None, before: int = number * len(examples)) -> None:
+            progress(stage, before + done, len(examples) * len(methods))
+
+        predictions = method.predict(task, examples, method_progress)
+        right = _right(predictions, examples, lambda each: each.answers)  # bool [n]
+        scores = {scope: score(right, mask) for scope, mask in masks.items()}
+        has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
+        if has_old.any():
+            scores["old_answers"] = score(_right(predictions, examples, lambda each: each.old_answers), has_old)
+        results.append(MethodResult(method.name, predictions, right, scores, method.facts))
+    return TaskResult(task, examples, results, coverage, overlap, masks, answer_tokens)
+
+
+def _right(
+    predictions: Sequence[Any], examples: Sequence[Example], accepted: Callable[[Example], Sequence[str]]
+) -> np.ndarray:
+    """Whether each label is the right one, or each best phrase one of those accepted, bool [n]."""
+    return np.array(
+        [
+            prediction.label == example.label
+            if example.label >= 0
+            else bool(prediction.phrases) and exact_match(prediction.phrases[0].phrase, accepted(example))
+            for prediction, example in zip(predictions, examples, strict=True)
+        ],
+        dtype=bool,
+    )
+
+
+def _shares(right: np.ndarray, groups: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Examples and share of right ones of each group, in the order of their names."""
+    names, numbers, counts = np.unique(np.array(groups), return_inverse=True, return_counts=True)  # [g], [n], [g]
+    shares = np.bincount(numbers, weights=right) / counts  # f64 [g]
+    return {
+        str(name): {"count": int(count), "exact_match": float(share)}
+        for name, count, share in zip(names, counts, shares, strict=True)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """All tasks of one evaluation."""
+
+    results: Sequence[TaskResult]
+    record: dict[str, Any]
+    """What all numbers depend on, as in the manifest."""
+
+    def tables(self) -> list[ScoreTable]:
+        """Accuracy of closed tasks; exact match of open ones, over all examples and over parts of them."""
+        closed = [result for result in self.results if result.task.suite is Suite.closed]
+        opened = [result for result in self.results if result.task.suite is Suite.open]
+        titles = {"all": "Open tasks", "covered": "Open tasks whose subject the corpus names"}
+        titles |= {name: f"Open tasks, subset {name}" for each in opened for name in each.masks if name not in titles}
+        chosen = [("Closed tasks: accuracy", closed, "all", False)]
+        for macro in (True, False) if any(each.task.macro is not Macro.none for each in opened) else (False,):
+            how = f"exact match, {'macro' if macro else 'micro'} average"
+            chosen += [(f"{title}: {how}", opened, scope, macro) for scope, title in titles.items()]
+        old = "Open tasks: share answered with what was right at another date only"
+        chosen.append((old, opened, "old_answers", False))
+        rows = [(title, [each.row(scope, macro=macro) for each in own]) for title, own, scope, macro in chosen]
+        tables = [ScoreTable(title, [row for row in own if row is not None]) for title, own in rows]
+        return [table for table in tables if table.scores]
+
+    def notes(self) -> list[str]:
+        """What a reader of the tables should know."""
+        return [note for result in self.results for note in result.notes()]
+
+    def write(self, out: str | Path) -> None:
+        """Write predictions.jsonl, metrics.json and results.md to the folder `out`; see `write_results`."""
+        write_results(
+            out,
+            record=self.record,
+            predictions=(record for result in self.results for record in result.records()),
+            metrics={
+                "settings": self.record["settings"],
+                "tasks": {result.task.name: result.metrics() for result in self.results},
+            },
+            report=suite_markdown(self.tables(), self.notes()),
+        )
+
+    def show(self, console: Console) -> None:
+        """Print the tables and the notes."""
+        for table in self.tables():
+            console.print(terminal_table(*score_rows(table), title=table.title, numbers=(2, 3)))
+        for note in self.notes():
+            console.print(f"note: {note}", markup=False)
+
+
+def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[str] = ()) -> list[Task]:
+    """The tasks of the suite, in the order of their names, and those of task=.
+
+    `folder` holds the shipped ones; `others` are those with an evaluator of their own. Raises SettingError for what is
+    no task, or if two have one name.
+    """
+    shipped = [load_task(name, folder=folder) for name in task_names(folder)] if settings.suite else []
+    tasks = [task for task in shipped if settings.suite in (SuiteName.all, SuiteName(task.suite.value))]
+    named = [load_task(name, folder=folder, others=others) for name in settings.task]
+    tasks += [task for task in named if task not in tasks]
+    names = [task.name for task in tasks]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise SettingError(f"two tasks are named {repeated[0]}: leave one out, or rename its file")
+    return tasks
+
+
+def evaluate_suite(
+    settings: ZeroShotEvaluation, tasks: Sequence[Task], *, check_record: CheckRecord = any_record, progress: Progress
+) -> SuiteResult:
+    """Ask the methods of `settings` the examples of all `tasks`.
+
+    All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
+    """
+    resources = Resources(settings)
+    names = {task.name: resources.method_names(task) for task in tasks}
+    if unused := [name for name in settings.method if not any(name in own for own in names.values())]:
+        raise SettingError(f"method {unused[0]} answers none of the tasks {', '.join(names)}: leave it out")
+    check_conditions(settings.fill.where, where="fill.where")
+    data_dir = Path(settings.data_dir) if settings.data_dir else None
+    _check_data(settings, tasks, data_dir)
+    sources = {task.name: _sources(resources, task) for task in tasks}
+    record = {"task": "zero_shot", "settings": _recorded(settings, names), "sources": sources}
+    check_record(record)
+
+    def read(task: Task, split: Split, limit: int | None) -> list[Example]:
+        return read_task(
+            task,
+            data_dir,
+            split=split,
+            limit=limit,
+            seed=settings.seed,
+            encoder=resources.encoder(task),
+            cut=task.suite is Suite.open or resources.scoring(task).last_tokens is None,
+            conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite is Suite.open else (),
+        )
+
+    examples = {task.name: read(task, settings.split, settings.limit or EXAMPLES_PER_TASK) for task in tasks}
+    made = {
+        task.name: [
+            resources.method(name, task, lambda task=task: read(task, Split.dev, None))  # type: ignore[misc]
+            for name in names[task.name]
+        ]
+        for task in tasks
+    }
+    results = []
+    for task in tasks:
+        encoder = resources.encoder(task) if task.suite is Suite.open else None
+        if task.suite is Suite.open and encoder is None:  # only the most frequent answer is asked
+            encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+        result = evaluate_task(
+            task,
+            examples[task.name],
+            made.pop(task.name),  # a task's methods keep vectors of its words, and go with the task
+            encoder=encoder,
+            index=resources.index(task)[0] if settings.index else None,
+            fill=resources.fill_settings(task),
+            seed=settings.seed,
+            resamples=settings.resamples,
+            progress=progress,
+        )
+        results.append(result)
+    return SuiteResult(results, record)
+
+
+def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task], data_dir: Path | None) -> None:
+    """Name all files that are not at hand in one message, before anything is looked for on a network."""
+    if data_dir is not None and not data_dir.is_dir():
+        raise SettingError(f"data_dir={data_dir} is not a folder")
+    if absent := [task for task in tasks if find_data(task, data_dir, settings.split) is None]:
+        files = ", ".join(task.data.file for task in absent)
+        others = ",".join(task.name for task in tasks if task not in absent)
+        other = f", or choose task=[{others}]" if others else ""
+        raise SettingError(
+            f"the data of {len(absent)} of {len(tasks)} tasks is missing ({files}): set data_dir, or correct "
+            f"data.file{other}"
+        )
+
+
+def _sources(resources: Resources, task: Task) -> dict[str, Any]:
+    """SHA-256 of the task's file, and which index and models are asked."""
+    settings, facts = resources.settings, dict[str, Any](task_file=task.digest)
+    if settings.index:
+        index, encoder = resources.index(task)
+        facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
+    if settings.zero_shot.mlm.encoder:
+        facts["language_model"] = model_facts(resources.language_model()[0])
+    for kind in ("causal", "t5"):
+        if getattr(settings.zero_shot, kind).model:
+            facts[kind] = model_facts(resources.writer(kind).model)
+    return facts
+
+
+def _recorded(settings: ZeroShotEvaluation, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What the numbers depend on, without where anything is stored: JSON values only."""
+    closed, causal = asdict(settings.zero_shot.closed), asdict(settings.zero_shot.causal)
+    closed["verbalizer"] = closed["verbalizer"] and Path(closed["verbalizer"]).name
+    given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
+    given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
+    given |= {"closed": closed, "fill": asdict(settings.fill)}
+    if any("causal-knn" in own for own in names.values()):
+        given["causal-knn"] = {name: value for name, value in causal.items() if name != "model"}
+    return as_json(given)

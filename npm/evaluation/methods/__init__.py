@@ -1,0 +1,1 @@
+"""What answers an example: retrieval, language models, baselines; `registry` knows them by name."""

@@ -1,0 +1,427 @@
+"""Where given words stand in a corpus, and how well their occurrences there fit a masked position.
+
+`find_occurrences`: one pass over the token ids, whatever the number of words. A word may be several tokens. It is
+looked for as the tokenizer writes it at the start of a text and after a space, as given and with a capital, and found
+where these tokens begin and end with a word of the text. `WordScorer` weighs all occurrences: every vector at an end of
+one is multiplied with every query, chunk by chunk. `WordHits` weighs those among the best rows of a search.
+
+Shapes: W words, n occurrences, m of one kind, c of a chunk; P nodes of the trie, E its edges, T tokens of a chunk,
+a walks that are still going on; q queries, t texts of one scan, k hits a query, h pairs of a hit and an occurrence that
+it is an end of, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from index.arrays import to_float32
+from npm.core.types import TokenFlag
+from npm.corpus.blocks import concatenated_ranges
+from npm.evaluation.prompts import plain_token_ids
+from npm.models.similarity import scaled_similarity
+from npm.retrieval.scoring import Combination
+
+if TYPE_CHECKING:
+    from index.types import Hits
+    from npm.corpus.store import BlockStore
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
+    from npm.retrieval.queries import QueryVectors
+
+
+TOKENS_PER_CHUNK = 1 << 20
+"""Tokens looked at together: about 20 MB, whatever the corpus."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordOccurrences:
+    """All places where words stand with a vector at either end; word by word, in corpus order within a word."""
+
+    words: tuple[str, ...]
+    offsets: np.ndarray  # i64 [W + 1]; the occurrences of word w are [offsets[w], offsets[w + 1])
+    starts: np.ndarray  # i64 [n], position of the first token
+    lengths: np.ndarray  # i64 [n], tokens
+    start_rows: np.ndarray  # i64 [n], row of the first token
+    end_rows: np.ndarray  # i64 [n], row of the last token; equal to `start_rows` for one token
+    total_counts: np.ndarray  # i64 [W], how often the word stands in the live corpus, with vectors or without
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many occurrences each word has, i64 [W]."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Places of words in one chunk."""
+
+    words: np.ndarray  # i64 [n]
+    starts: np.ndarray  # i64 [n], positions in the corpus
+    lengths: np.ndarray  # i64 [n], tokens
+
+
+def find_occurrences(
+    index: PhraseIndex, encoder: Encoder, words: Sequence[str], single_tokens: bool = False
+) -> WordOccurrences:
+    """Where each of `words` [W] stands in the live blocks of `index`, and which vectors are at its ends.
+
+    With `single_tokens` a word is the one token that it is behind a space, also where that is a part of a word.
+
+    Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtifactError unless `encoder` made
+    the index.
+    """
+    encoder = index.check_encoder(encoder)
+    totals = np.zeros(len(words), dtype=np.int64)  # [W]
+    pieces: list[tuple[np.ndarray, ...]] = []
+    forms = single_token_forms(encoder, words) if single_tokens else token_forms(encoder, words)
+    for found in _found_in(index.store, _Trie(forms), whole_words=not single_tokens):
+        is_live = _in_live_blocks(index, found.starts)  # bool [n]
+        totals += np.bincount(found.words[is_live], minlength=len(words))
+        start_rows, has_start = index.rows.rows_at(found.starts)  # i64 [n], bool [n]
+        end_rows, has_end = index.rows.rows_at(found.starts + found.lengths - 1)  # i64 [n], bool [n]
+        kept = is_live & has_start & has_end  # bool [n]
+        columns = (found.words, found.starts, found.lengths, start_rows, end_rows)
+        pieces.append(tuple(column[kept] for column in columns))
+    joined = [np.concatenate(column) for column in zip(*pieces, strict=True)]  # i64 [n] each
+    order = np.lexsort((joined[2], joined[1], joined[0]))  # by word, position and length
+    of_word, starts, lengths, start_rows, end_rows = (column[order] for column in joined)
+    return WordOccurrences(
+        words=tuple(words),
+        offsets=np.searchsorted(of_word, np.arange(len(words) + 1)),
+        starts=starts,
+        lengths=lengths,
+        start_rows=start_rows,
+        end_rows=end_rows,
+        total_counts=totals,
+    )
+
+
+def name_blocks(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> list[np.ndarray]:
+    """The live blocks that hold each of `names` [W], with vectors or without: i64 [blocks] each, ascending."""
+    pieces: list[list[np.ndarray]] = [[] for _ in names]
+    for found in _found_in(index.store, _Trie(token_forms(encoder, names))):
+        is_live = _in_live_blocks(index, found.starts)  # bool [n]
+        if not is_live.any():
+            continue
+        words, blocks = found.words[is_live], index.store.block_of(found.starts[is_live])  # i64 [m] each
+        order = np.argsort(words, kind="stable")  # i64 [m]
+        present, firsts = np.unique(words[order], return_index=True)  # i64 [words that come] each
+        for word, own in zip(present.tolist(), np.split(blocks[order], firsts[1:]), strict=True):
+            pieces[word].append(np.unique(own))
+    return [np.unique(np.concatenate(own)) if own else np.zeros(0, dtype=np.int64) for own in pieces]
+
+
+def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
+    """The token ids that may stand for each of `words` [W]; none for one that the tokenizer does not know.
+
+    A cased tokenizer writes a word in up to four ways: with a space before it or not, with a capital or as given.
+    """
+    spellings = [(word, word[:1].upper() + word[1:]) for word in words]
+    texts = [before + form for pair in spellings for form in pair for before in ("", " ")]
+    encoded = plain_token_ids(encoder, texts)
+    unknown = encoder.tokenizer.unk_token_id
+    forms: list[set[tuple[int, ...]]] = []
+    for first in range(0, len(texts), 4):
+        # A token for "anything unknown" would find every word that the tokenizer does not know.
+        forms.append({tuple(ids) for ids in encoded[first : first + 4] if ids and unknown not in ids})
+    return forms
+
+
+def single_token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
+    """The one token that stands for each of `words` [W] behind a space; none for a word of several."""
+    encoded = plain_token_ids(encoder, [f" {word}" for word in words])
+    return [{(ids[0],)} if len(ids) == 1 and ids[0] != encoder.tokenizer.unk_token_id else set() for ids in encoded]
+
+
+class _Trie:
+    """Token sequences that share their beginnings; node 0 is the root, and no walk comes back to it."""
+
+    def __init__(self, forms: Sequence[set[tuple[int, ...]]]) -> None:
+        children: dict[tuple[int, int], int] = {}
+        ends: list[tuple[int, int]] = []  # node, word
+        for word, sequences in enumerate(forms):
+            for sequence in sorted(sequences):
+                node = 0
+                for token_id in sequence:
+                    node = children.setdefault((node, token_id), len(children) + 1)
+                ends.append((node, word))
+        edges = np.array([(*edge, node) for edge, node in children.items()], dtype=np.int64).reshape(-1, 3)  # [E, 3]
+        self.max_tokens = max((len(sequence) for sequences in forms for sequence in sequences), default=0)
+        self._token_count = int(edges[:, 1].max(initial=0)) + 1
+        keys = edges[:, 0] * self._token_count + edges[:, 1]  # i64 [E]
+        order = np.argsort(keys)
+        self._keys, self._targets = keys[order], edges[order, 2]  # i64 [E] each
+        self._first = np.zeros(self._token_count + 1, dtype=np.int64)  # [largest id + 2], node after the root
+        from_root = edges[edges[:, 0] == 0]  # [edges of the root, 3]
+        self._first[from_root[:, 1]] = from_root[:, 2]
+        words_of_nodes = np.array(sorted(ends), dtype=np.int64).reshape(-1, 2)  # [ends, 2]
+        self._words = words_of_nodes[:, 1]  # i64 [ends]
+        self._offsets = np.searchsorted(words_of_nodes[:, 0], np.arange(len(children) + 2))  # i64 [P + 1]
+
+    def begun(self, token_ids: np.ndarray) -> np.ndarray:
+        """The node of each first token of `token_ids` [T], i64 [T]; 0 where no word begins so."""
+        return self._first.take(token_ids, mode="clip")  # larger ids than all known take the last place, a 0
+
+    def continued(self, nodes: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
+        """The nodes that the edges `token_ids` i64 [a] lead to from `nodes` i64 [a]; 0 where there is no such edge."""
+        keys = nodes * self._token_count + token_ids  # i64 [a]
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)  # i64 [a]
+        leads = (self._keys[places] == keys) & (token_ids < self._token_count)  # bool [a]
+        return np.where(leads, self._targets[places], 0)
+
+    def words_at(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The words i64 [n] that end at `nodes` i64 [a], and at which of these each ends, i64 [n]."""
+        first, stop = self._offsets[nodes], self._offsets[nodes + 1]  # i64 [a] each
+        return self._words[concatenated_ranges(first, stop)], np.repeat(np.arange(len(nodes)), stop - first)
+
+
+def _found_in(store: BlockStore, trie: _Trie, *, whole_words: bool = True) -> Iterator[_Found]:
+    """All places of the trie's words, chunk by chunk; at least one chunk."""
+    if trie.max_tokens == 0:
+        yield _Found(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
+        return
+    for first in range(0, store.token_count, TOKENS_PER_CHUNK):
+        stop = min(first + TOKENS_PER_CHUNK, store.token_count)
+        ahead = min(stop + trie.max_tokens - 1, store.token_count)  # words that begin here may end a little later
+        token_ids = store.token_ids.slice(first, ahead)  # [T]
+        flags = store.flags.slice(first, ahead)  # u8 [T]
+        if not whole_words:  # every token is one, but those of titles
+            both = (TokenFlag.WORD_START | TokenFlag.WORD_END).value
+            flags = np.where((flags & TokenFlag.SPECIAL) == 0, flags | np.uint8(both), flags)  # u8 [T]
+        yield _walked(store, trie, token_ids, flags, first=first, begins=stop - first)
+
+
+def _walked(
+    store: BlockStore, trie: _Trie, token_ids: np.ndarray, flags: np.ndarray, *, first: int, begins: int
+) -> _Found:
+    """The words that begin among the first `begins` tokens of a chunk, whose first token has position `first`."""
+    nodes = trie.begun(token_ids[:begins])  # i64 [begins]
+    starts = np.flatnonzero((nodes > 0) & ((flags[:begins] & TokenFlag.WORD_START) != 0))  # i64 [a], in the chunk
+    nodes = nodes[starts]  # i64 [a]
+    block_stops = store.block_offsets[store.block_of(first + starts) + 1] - first  # i64 [a], in the chunk
+    pieces: list[tuple[np.ndarray, ...]] = []
+    for length in range(1, trie.max_tokens + 1):
+        lasts = starts + length - 1  # i64 [a]
+        at_end = np.flatnonzero((flags[lasts] & TokenFlag.WORD_END) != 0)  # places among the walks
+        words, which = trie.words_at(nodes[at_end])  # i64 [n] each
+        found = starts[at_end[which]]  # i64 [n]
+        pieces.append((words, first + found, np.full(len(found), length)))
+        if length == trie.max_tokens:
+            break
+        going = np.flatnonzero(lasts + 1 < block_stops)
+        starts, nodes, block_stops = starts[going], nodes[going], block_stops[going]  # i64 [a] each
+        nodes = trie.continued(nodes, token_ids[starts + length].astype(np.int64))  # i64 [a]
+        goes_on = np.flatnonzero(nodes)
+        starts, nodes, block_stops = starts[goes_on], nodes[goes_on], block_stops[goes_on]  # i64 [a] each
+    return _Found(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+def _in_live_blocks(index: PhraseIndex, positions: np.ndarray) -> np.ndarray:
+    """Whether each of `positions` i64 [n] is in a block that was not deleted, bool [n]."""
+    if index.live_blocks is None:
+        return np.ones(len(positions), dtype=bool)
+    return index.live_blocks[index.store.block_of(positions)]
+
+
+SCORES_PER_CHUNK = 1 << 21
+MOST_OCCURRENCES_PER_CHUNK = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class WordScores:
+    """The evidence of each word at each masked position, in logarithms; -inf for a word without any."""
+
+    log_sums: np.ndarray  # f64 [q, W], log of the sum over its occurrences
+    counts: np.ndarray  # i64 [W], its occurrences
+    best: np.ndarray  # i64 [q, W], number of its heaviest occurrence; -1 without one
+    best_logs: np.ndarray  # f64 [q, W], log of what that one weighs
+
+
+class WordScorer:
+    """Words with their occurrences in an index, scored for any number of queries."""
+
+    def __init__(self, index: PhraseIndex, occurrences: WordOccurrences) -> None:
+        """Raises ValueError for an index whose vectors are known to its searcher alone."""
+        if index.vectors is None:
+            raise ValueError("an index without stored vectors cannot score words")
+        self.occurrences = occurrences
+        starts, ends = occurrences.start_rows, occurrences.end_rows  # i64 [n] each
+        is_single = starts == ends  # bool [n]
+        self._singles, self._pairs = np.flatnonzero(is_single), np.flatnonzero(~is_single)  # occurrence numbers
+        self._vectors = index.vectors
+
+    def _at(self, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Vectors f32 [c, d] of the occurrences `numbers` i64 [c] at one end."""
+        return to_float32(self._vectors.take(rows[numbers]))
+
+    def score(self, queries: QueryVectors, *, factor: float, combination: Combination) -> WordScores:
+        """log Σ e^(s + t) (product) or log Σ (e^s + e^t) (sum) over each word's occurrences.
+
+        s and t are `factor` times the inner products of the start query with the first token's vector and of the end
+        query with the last one's (Min et al. 2022, arXiv 2212.01349, §3); `factor` is the similarity scale divided by
+        the temperature.
+        """
+        start, end = (scaled_similarity(side, factor) for side in (queries.start, queries.end))  # f32 [q, d] each
+        is_product = combination is Combination.product
+        # With one vector k at both ends, s + t is one product with the sum of the queries: half the work.
+        sides = [start + end] if is_product else [start, end]
+        sums = _RunningSums(len(start), self.occurrences)
+        for first, stop in _chunks(len(self._singles), len(start)):
+            numbers = self._singles[first:stop]  # i64 [c]
+            vectors = self._at(self.occurrences.start_rows, numbers)  # f32 [c, d]
+            sums.add(numbers, [side @ vectors.T for side in sides])  # f32 [q, c] each
+        for first, stop in _chunks(len(self._pairs), len(start)):
+            numbers = self._pairs[first:stop]  # i64 [c]
+            s = start @ self._at(self.occurrences.start_rows, numbers).T  # f32 [q, c]
+            t = end @ self._at(self.occurrences.end_rows, numbers).T  # f32 [q, c]
+            sums.add(numbers, [s + t] if is_product else [s, t])
+        return sums.finished()
+
+
+def _chunks(count: int, query_count: int) -> Iterator[tuple[int, int]]:
+    """Ranges [first, stop) of at most as many occurrences as have `SCORES_PER_CHUNK` scores."""
+    step = min(max(SCORES_PER_CHUNK // max(query_count, 1), 1), MOST_OCCURRENCES_PER_CHUNK)
+    for first in range(0, count, step):
+        yield first, min(first + step, count)
+
+
+class _RunningSums:
+    """Sums of exponentials that grow chunk by chunk, each relative to the largest exponent so far."""
+
+    def __init__(self, query_count: int, occurrences: WordOccurrences) -> None:
+        self._occurrences = occurrences
+        shape = (query_count, len(occurrences.words))
+        self._tops = np.full(shape, -np.inf)  # f64 [q, W], largest exponent so far
+        self._sums = np.zeros(shape)  # f64 [q, W], relative to it
+        self._best = np.full(shape, -1, dtype=np.int64)  # i64 [q, W]
+        self._best_logs = np.full(shape, -np.inf)  # f64 [q, W]
+
+    def add(self, numbers: np.ndarray, exponents: list[np.ndarray]) -> None:
+        """Add occurrences `numbers` i64 [c], ascending; each weighs Σ e^x over the `exponents` x f32 [q, c]."""
+        bounds = np.searchsorted(numbers, self._occurrences.offsets)  # i64 [W + 1], in the chunk
+        for word in np.flatnonzero(np.diff(bounds)).tolist():
+            here = slice(*bounds[word : word + 2].tolist())
+            of_word = [each[:, here] for each in exponents]  # f32 [q, occurrences of the word] each
+            tops = np.maximum.reduce([each.max(axis=1) for each in of_word])  # f32 [q]
+            weights = np.exp(of_word[0] - tops[:, None])  # f32 [q, occurrences of the word]
+            for each in of_word[1:]:
+                weights += np.exp(each - tops[:, None])
+            heaviest = weights.argmax(axis=1)  # i64 [q]
+            top_weights = np.take_along_axis(weights, heaviest[:, None], axis=1)[:, 0]  # f32 [q]
+            higher = np.maximum(self._tops[:, word], tops)  # f64 [q]
+            before = self._sums[:, word] * np.exp(self._tops[:, word] - higher)  # f64 [q]
+            added = weights.sum(axis=1, dtype=np.float64) * np.exp(tops.astype(np.float64) - higher)  # f64 [q]
+            self._sums[:, word], self._tops[:, word] = before + added, higher
+            logs = tops + np.log(top_weights, dtype=np.float64)  # f64 [q]
+            better = logs > self._best_logs[:, word]  # bool [q]
+            self._best[better, word] = numbers[here][heaviest[better]]
+            self._best_logs[better, word] = logs[better]
+
+    def finished(self) -> WordScores:
+        """The logarithms of all sums."""
+        logs = np.log(self._sums, out=np.full(self._sums.shape, -np.inf), where=self._sums > 0)  # f64 [q, W]
+        return WordScores(
+            log_sums=np.where(self._sums > 0, self._tops + logs, -np.inf),
+            counts=self._occurrences.counts,
+            best=self._best,
+            best_logs=self._best_logs,
+        )
+
+
+MOST_TEXTS_PER_SCAN = 64
+"""Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""
+
+
+class WordHits:
+    """Words with their occurrences in an index, looked for among the best rows of any number of queries."""
+
+    def __init__(self, index: PhraseIndex, occurrences: WordOccurrences) -> None:
+        self._index = index
+        self.occurrences = occurrences
+        row_count = len(index.rows)
+        self._sides = [_Side(rows, row_count) for rows in (occurrences.start_rows, occurrences.end_rows)]
+        self._words = np.repeat(np.arange(len(occurrences.words)), occurrences.counts)  # i64 [n], of each occurrence
+
+    def score(self, queries: QueryVectors, *, k: int, factor: float, one_query: bool) -> WordScores:
+        """log P of each word: a softmax over all rows found, summed over those at an end of one of its occurrences.
+
+        The start query finds k rows, whose tokens are to begin a word, the end query k rows, whose tokens are to end
+        one; both go into one softmax of `factor` times their inner products, as the reference has it. With
+        `one_query` the start query alone is asked. A word that no row stands for has -inf.
+        """
+        query_count, word_count = len(queries.start), len(self.occurrences.words)
+        log_sums, best_logs = (np.full((query_count, word_count), -np.inf) for _ in range(2))  # f64 [q, W] each
+        best = np.full((query_count, word_count), -1, dtype=np.int64)  # i64 [q, W]
+        k = min(k, len(self._index.rows))
+        sides = self._sides[:1] if one_query else self._sides
+        most_queries = self._index.searcher.max_queries_per_scan
+        texts_per_scan = max(1, min(most_queries // len(sides), MOST_TEXTS_PER_SCAN))
+        for first in range(0, query_count, texts_per_scan):
+            piece = slice(first, first + texts_per_scan)
+            asked = [queries.start[piece], queries.end[piece]][: len(sides)]  # f32 [t, d] each
+            hits = self._index.searcher.scan(np.concatenate(asked), self._index.live_rows).top(k)
+            found = self._found(hits, sides, factor)
+            log_sums[piece], best[piece], best_logs[piece] = self._summed(*found, len(asked[0]))
+        return WordScores(log_sums=log_sums, counts=self.occurrences.counts, best=best, best_logs=best_logs)
+
+    def _found(self, hits: Hits, sides: list[_Side], factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the hits [sides · t, k] of t texts stand for: texts i64 [h], occurrences i64 [h] and log P f64 [h]."""
+        text_count = len(hits.rows) // len(sides)
+        logs = scaled_similarity(hits.scores.astype(np.float64), factor)  # f64 [sides · t, k], -inf where none is found
+        pooled = np.concatenate(np.split(logs, len(sides)), axis=1)  # f64 [t, sides · k]
+        tops = pooled.max(axis=1, initial=-np.inf, keepdims=True)  # f64 [t, 1]
+        has_hit = tops > -np.inf  # bool [t, 1]
+        totals = np.exp(pooled - np.where(has_hit, tops, 0)).sum(axis=1, keepdims=True)  # f64 [t, 1], 0 without a hit
+        log_totals = tops + np.log(totals, where=has_hit, out=np.zeros_like(totals))  # f64 [t, 1]
+        columns: list[tuple[np.ndarray, ...]] = []
+        for number, side in enumerate(sides):
+            of_side = slice(number * text_count, (number + 1) * text_count)
+            texts, places = np.nonzero(side.has(hits.rows[of_side]) & hits.found[of_side])  # i64 [hits of this side]
+            occurrences, which = side.occurrences(hits.rows[of_side][texts, places])  # i64 [h] each
+            texts, places = texts[which], places[which]  # i64 [h] each
+            columns.append((texts, occurrences, logs[of_side][texts, places] - log_totals[texts, 0]))
+        texts, occurrences, found_logs = map(np.concatenate, zip(*columns, strict=True))  # [h] each
+        return texts, occurrences, found_logs
+
+    def _summed(
+        self, texts: np.ndarray, numbers: np.ndarray, logs: np.ndarray, text_count: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """log Σ P f64 [t, W], the best occurrence i64 [t, W] and its log P f64 [t, W], over hits [h] of t texts."""
+        shape = text_count, len(self.occurrences.words)
+        cells = texts * shape[1] + self._words[numbers]  # i64 [h], of t · W
+        sums = np.bincount(cells, weights=np.exp(logs), minlength=shape[0] * shape[1])  # f64 [t · W]
+        best_logs = np.full(len(sums), -np.inf)  # f64 [t · W]
+        np.maximum.at(best_logs, cells, logs)
+        best = np.where(best_logs > -np.inf, len(self.occurrences), -1)  # i64 [t · W], the first of equally heavy ones
+        is_best = logs == best_logs[cells]  # bool [h]
+        np.minimum.at(best, cells[is_best], numbers[is_best])
+        log_sums = np.log(sums, out=np.full(len(sums), -np.inf), where=sums > 0)  # f64 [t · W]
+        return log_sums.reshape(shape), best.reshape(shape), best_logs.reshape(shape)
+
+
+class _Side:
+    """Which occurrences have a row at this end."""
+
+    def __init__(self, rows: np.ndarray, row_count: int) -> None:
+        self._order = np.argsort(rows, kind="stable")  # i64 [n]
+        self._rows = rows[self._order]  # i64 [n], ascending
+        self._has = np.zeros(row_count, dtype=bool)  # [rows]
+        self._has[rows] = True
+
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each of `rows` i64 [...] stands for an occurrence, bool [...]."""
+        return np.asarray(self._has[rows])
+
+    def occurrences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The occurrences i64 [h] that have one of `rows` i64 [n], and which of them each has, i64 [h]."""
+        distinct, places = np.unique(rows, return_inverse=True)  # several texts find the same rows
+        first = np.searchsorted(self._rows, distinct)[places]  # i64 [n]
+        stop = np.searchsorted(self._rows, distinct, side="right")[places]  # i64 [n]
+        return self._order[concatenated_ranges(first, stop)], np.repeat(np.arange(len(rows)), stop - first)

@@ -1,0 +1,410 @@
+"""The parametric masked language model as a classifier: which label's words does it predict at the mask.
+
+    log P(w | x) = Σ_j log P(w_j | x with n masks, at mask j)      a word w of n tokens
+    log P(l | x) = log (1/|l|) Σ_{w ∈ l} P(w | x)                  a label l of |l| words
+
+With calibration by the prompt, log P(l | x) − log P(l | x₀) where x₀ is the prompt without the example: the pointwise
+mutual information of label and example in the domain of the prompt (Holtzman et al. 2021, arXiv 2104.08315, §3). With
+calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus, and its
+logarithm by the standard deviation there with `corpus_scaled`.
+
+Open tasks are answered with the likeliest tokens that are words, or with as many tokens as the gold answer has.
+
+Shapes: q texts, t vectors, W words, w words of n tokens, c tokens that may answer, d dimensions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
+from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
+from npm.evaluation.methods.label_words import corpus_prompts, label_shares, relative_logs
+from npm.evaluation.prompts import plain_token_ids
+from npm.evaluation.results import model_facts
+from npm.evaluation.tasks import BY_CORPUS, Calibration, Example, LabelPrediction, Task, Verbalizer, load_verbalizer
+from npm.models.batches import encode_sequences
+from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, query_notes
+
+if TYPE_CHECKING:
+    from npm.evaluation.methods.registry import Resources
+    from npm.models.encoder import Encoder
+    from npm.models.masked_lm import MaskedHead
+    from npm.models.stored import StoredModel
+
+
+LOGITS_AT_ONCE = 1 << 23
+"""Logits held at once, 32 MiB of float32; bounds memory whatever the number of texts."""
+EXAMPLES_PER_CALL = 256
+TOKENS_PER_BATCH = 8192
+ANSWERS_KEPT = 32
+"""Batches of texts whose word logs are cached: 8192 examples, 10 MB for 150 words."""
+TOO_LONG = "the shortest gold answer has more tokens than the language model takes"
+WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
+"""Maps q texts and W words to log P(word | text) f64 [q, W], and whether a text was cut, bool [q]."""
+
+
+class PromptedLabels:
+    """Chooses the label whose words a language model finds likeliest in the mask's place: a closed method."""
+
+    def __init__(
+        self,
+        name: str,
+        word_logs: WordLogs,
+        *,
+        check_words: Callable[[Sequence[str]], None],
+        facts: dict[str, Any],
+        verbalizer: Verbalizer,
+        calibration: Calibration = Calibration.none,
+        prompts: Callable[[], Sequence[str]] = tuple,
+        examples_per_call: int = EXAMPLES_PER_CALL,
+    ) -> None:
+        """`verbalizer` has the words of a task's labels; calibration by the corpus needs its `prompts`.
+
+        `check_words` raises SettingError for words that the model cannot write; `facts` say which model it is.
+        """
+        self.name = name
+        self.facts = facts
+        self._model_facts = facts
+        self._word_logs = word_logs
+        self._check_words = check_words
+        self._verbalizer = verbalizer
+        self._calibration = calibration
+        self._prompts = prompts
+        self._examples_per_call = examples_per_call
+
+    def prepare(self, _: Task) -> None:
+        """Raise UserError for what would stop `predict`: words that the tokenizer cannot write, no text for prompts."""
+        self._check_words([word for own in self._verbalizer.words for word in own])
+        if self._calibration in BY_CORPUS:
+            self._prompts()
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
+        """One prediction per example. Raises SettingError for a word that the tokenizer cannot write."""
+        label_words = self._verbalizer.words
+        words = tuple(word for own in label_words for word in own)
+        scaled = self._calibration is Calibration.corpus_scaled
+        at_prompts: np.ndarray | None = None  # f64 [prompts, W]
+        if self._calibration in BY_CORPUS:
+            at_prompts = self._word_logs(tuple(self._prompts()), words)[0]
+        label_prior: np.ndarray | float = 0.0
+        if self._calibration is Calibration.prompt:
+            label_prior = label_scores(self._word_logs((task.prompt.empty(),), words)[0], label_words)
+        predictions: list[LabelPrediction] = []
+        cut_count = 0
+        for first in range(0, len(examples), self._examples_per_call):
+            texts = tuple(example.text for example in examples[first : first + self._examples_per_call])
+            logs, cut = self._word_logs(texts, words)  # f64 [q, W], bool [q]
+            if at_prompts is not None:
+                logs = relative_logs(logs, at_prompts, scaled=scaled)
+            scores = label_scores(logs, label_words) - label_prior  # f64 [q, labels]
+            cut_count += int(cut.sum())
+            predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores).tolist()]
+            progress(f"task {task.name}", len(predictions), len(examples))
+        self.facts = {
+            **self._model_facts,
+            "verbalizer": self._verbalizer.facts,
+            "calibration": self._calibration.value,
+            "words_per_label": [len(words) for words in label_words],
+            "cut_texts": cut_count,
+        }
+        return predictions
+
+
+def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels:
+    """One of the methods `mlm`, by what calibrates it; `fuzzy` ones take the task's list of words."""
+    encoder, head = resources.language_model()
+    scoring = resources.scoring(task)
+    calibration = Calibration.prompt if name.endswith("-pmi") else Calibration.none
+    if name == "mlm-fuzzy-corpus":  # scaled where the retrieval methods are
+        is_scaled = scoring.calibration is Calibration.corpus_scaled
+        calibration = Calibration.corpus_scaled if is_scaled else Calibration.corpus
+    if resources.word_logs is None:  # methods ask for the same texts and words
+        resources.word_logs = lru_cache(ANSWERS_KEPT)(partial(word_log_probabilities, encoder, head))
+    return PromptedLabels(
+        name,
+        resources.word_logs,
+        check_words=partial(check_words, encoder),
+        facts=language_model_facts(encoder, head),
+        verbalizer=load_verbalizer(task, scoring.verbalizer if "fuzzy" in name else "label_words"),
+        calibration=calibration,
+        prompts=lambda: corpus_prompts(task, resources.index(task)[0]),
+    )
+
+
+def open_method(
+    name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]
+) -> ParametricPhrases | GoldLengthPhrases:
+    """Method `mlm` or `mlm-n`."""
+    return (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model())
+
+
+def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
+    """Name and fingerprints of a masked language model, and the number format of its encoder."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(head.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return {
+        "encoder": model_facts(encoder),
+        "head": digest.hexdigest(),
+        "dtype": encoder.dtype_name,
+    }
+
+
+def label_scores(word_logs: np.ndarray, label_words: Sequence[Sequence[str]]) -> np.ndarray:
+    """log of the mean probability of each label's words, f64 [q, labels], of `word_logs` f64 [q, W] in their order.
+
+    >>> np.exp(label_scores(np.log([[0.2, 0.4, 0.5]]), [["a", "b"], ["c"]])).round(6).tolist()
+    [[0.3, 0.5]]
+    """
+    edges = np.cumsum([0, *(len(own) for own in label_words)])  # i64 [labels + 1]
+    scores = np.empty((len(word_logs), len(label_words)))  # f64 [q, labels]
+    for label in range(len(label_words)):
+        own = word_logs[:, edges[label] : edges[label + 1]]  # f64 [q, words of the label]
+        scores[:, label] = np.logaddexp.reduce(own, axis=1) - np.log(own.shape[1])
+    return scores
+
+
+def word_log_probabilities(
+    encoder: Encoder, head: MaskedHead, texts: Sequence[str], words: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """log P(word | text) f64 [q, W], and whether a text was cut for any of them, bool [q]."""
+    sums = np.empty((len(texts), len(words)))  # f64 [q, W]
+    cut = np.zeros(len(texts), dtype=bool)  # [q]
+    spaced = np.array([mask_takes_space(encoder, text) for text in texts], dtype=bool)  # [q]
+    for after_space in (False, True):
+        chosen = np.flatnonzero(spaced == after_space)  # i64 [q of this kind]
+        if not len(chosen):
+            continue
+        asked = [texts[number] for number in chosen.tolist()]
+        for places, pieces in _pieces_by_count(encoder, words, after_space=after_space):  # i64 [w], i64 [w, n]
+            masks = encode_masks(encoder, asked, masks_per_text=pieces.shape[1])
+            sums[np.ix_(chosen, places)] = _piece_sums(head, masks.vectors, pieces)
+            cut[chosen] |= masks.cut
+    return sums, cut
+
+
+def mask_takes_space(encoder: Encoder, text: str) -> bool:
+    """Whether the mask of `text` stands for a word and the space before it, as RoBERTa's does."""
+    before = text.partition(MASK_TEXT)[0]
+    return mask_strips(encoder)[0] and before[-1:].isspace()
+
+
+def word_tokens(encoder: Encoder, words: Sequence[str], *, after_space: bool) -> list[list[int]]:
+    """The token ids of each word as it would stand in the place of a mask."""
+    return plain_token_ids(encoder, [f" {word}" if after_space else word for word in words])
+
+
+def _pieces_by_count(
+    encoder: Encoder, words: Sequence[str], *, after_space: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each number n of tokens: which words have that many, i64 [w], and their tokens, i64 [w, n]."""
+    tokens = word_tokens(encoder, words, after_space=after_space)
+    for word, ids in zip(words, tokens, strict=True):
+        check_word(encoder, word, ids)
+    counts = np.array([len(ids) for ids in tokens])  # i64 [W]
+    for count in np.unique(counts).tolist():
+        places = np.flatnonzero(counts == count)  # i64 [w]
+        yield places, np.array([tokens[place] for place in places], dtype=np.int64)
+
+
+def check_words(encoder: Encoder, words: Sequence[str]) -> None:
+    """Raise SettingError unless the tokens of all `words` are known ones."""
+    for after_space in (False, True):
+        list(_pieces_by_count(encoder, words, after_space=after_space))
+
+
+def check_word(model: StoredModel, word: str, ids: Sequence[int]) -> None:
+    """Raise SettingError unless the tokens `ids` of `word` are known ones."""
+    unknown = model.tokenizer.unk_token_id  # that of GPT-2 is its end of a text, which no word has
+    if not ids or (unknown in ids and unknown != model.tokenizer.eos_token_id):
+        raise SettingError(
+            f"{model.name} has unknown tokens in {word!r}: take it out of the verbalizer, or choose another model"
+        )
+
+
+def _piece_sums(head: MaskedHead, vectors: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+    """Σ_j log P(piece j at mask j), f64 [q, w], of vectors f32 [q, n, d] at masks and pieces i64 [w, n]."""
+    sums = np.zeros((len(vectors), len(pieces)))  # f64 [q, w]
+    for place in range(pieces.shape[1]):
+        wanted = torch.from_numpy(pieces[:, place]).to(head.bias.device)  # i64 [w]
+        for rows, logits in masked_logits(head, vectors[:, place]):
+            chosen = logits[:, wanted] - logits.logsumexp(1, keepdim=True)  # f32 [rows, w]
+            sums[rows] += chosen.double().cpu().numpy()
+    return sums
+
+
+def masked_logits(head: MaskedHead, vectors: np.ndarray) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Logits f32 [rows, V] of vectors f32 [t, d] at masks, some rows at a time."""
+    rows_at_once = max(1, LOGITS_AT_ONCE // len(head.bias))
+    for first in range(0, len(vectors), rows_at_once):
+        rows = slice(first, min(first + rows_at_once, len(vectors)))
+        with torch.inference_mode():
+            logits = head(torch.from_numpy(vectors[rows]).to(head.bias.device))  # f32 [rows, V]
+        yield rows, logits
+
+
+PHRASES_PER_ANSWER = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WordTokens:
+    """The tokens of a vocabulary that are words by themselves, in one place of a text."""
+
+    token_ids: np.ndarray  # i64 [c], ascending
+    surfaces: tuple[str, ...]  # [c]
+    places_of: dict[str, list[int]]  # case-folded word → where in the two above
+
+    @classmethod
+    def of(cls, encoder: Encoder, *, after_space: bool) -> WordTokens:
+        """Tokens whose text, with or without a space before it, the tokenizer turns into that one token.
+
+        It has a letter or digit and is no stop-word, as no phrase of an index is one.
+        """
+        special = set(encoder.tokenizer.all_special_ids)
+        known = [token for token in range(len(encoder.tokenizer)) if token not in special]
+        decoded = encoder.tokenizer.backend_tokenizer.decode_batch([[token] for token in known])
+        written = [(token, text.strip()) for token, text in zip(known, decoded, strict=True)]
+        written = [(token, text) for token, text in written if _may_answer(text)]
+        again = word_tokens(encoder, [text for _, text in written], after_space=after_space)
+        kept = [pair for pair, ids in zip(written, again, strict=True) if ids == [pair[0]]]
+        places_of: dict[str, list[int]] = {}
+        for place, (_, text) in enumerate(kept):
+            for word in words_of(text)[:1]:
+                places_of.setdefault(word, []).append(place)
+        token_ids = np.array([token for token, _ in kept], dtype=np.int64)  # [c]
+        return cls(token_ids, tuple(text for _, text in kept), places_of)
+
+
+class ParametricPhrases:
+    """Fills the mask with the likeliest tokens; their scores are probabilities over the whole vocabulary.
+
+    Words of the question are no answers, as they are none of `PhraseFiller` by default.
+    """
+
+    name = "mlm"
+
+    def __init__(self, encoder: Encoder, head: MaskedHead, *, phrase_count: int = PHRASES_PER_ANSWER) -> None:
+        self.facts: dict[str, Any] = {}
+        self._encoder = encoder
+        self._head = head
+        self._phrase_count = phrase_count
+        self._candidates = lru_cache(2)(lambda after_space: WordTokens.of(encoder, after_space=after_space))
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
+        """One answer an example, its phrases best first."""
+        answers: list[Answer] = []
+        for first in range(0, len(examples), EXAMPLES_PER_CALL):
+            answers += self.fill([example.text for example in examples[first : first + EXAMPLES_PER_CALL]])
+            progress(f"task {task.name}", len(answers), len(examples))
+        self.facts = {
+            **language_model_facts(self._encoder, self._head),
+            "answers": "one token that is a word",
+            "cut_texts": sum(answer.cut for answer in answers),
+        }
+        return answers
+
+    def fill(self, texts: Sequence[str]) -> list[Answer]:
+        """The answer to each of q texts that passed `check_query`."""
+        masks = encode_masks(self._encoder, texts, masks_per_text=1)
+        phrases: list[tuple[Phrase, ...]] = []
+        for rows, logits in masked_logits(self._head, masks.vectors[:, 0]):  # f32 [rows, V]
+            totals = logits.logsumexp(1)  # f32 [rows]
+            for text, own, total in zip(texts[rows], logits, totals, strict=True):
+                phrases.append(self._best(text, own - total))
+        room = self._encoder.max_input_tokens
+        return [
+            Answer(text, found, cut, query_notes(text, cut=cut, max_input_tokens=room))
+            for text, found, cut in zip(texts, phrases, masks.cut.tolist(), strict=True)
+        ]
+
+    def _best(self, text: str, log_probabilities: torch.Tensor) -> tuple[Phrase, ...]:
+        """The best words for `text` by the log probabilities f32 [V] of all tokens."""
+        candidates = self._candidates(mask_takes_space(self._encoder, text))
+        scores = log_probabilities[torch.from_numpy(candidates.token_ids).to(log_probabilities.device)]  # f32 [c]
+        asked = set(words_of(text.replace(MASK_TEXT, " ")))
+        barred = [place for word in asked for place in candidates.places_of.get(word, ())]
+        scores[barred] = -torch.inf
+        found = scores.topk(min(self._phrase_count, len(scores) - len(barred)))
+        return tuple(
+            Phrase(candidates.surfaces[place], score, 0, ())
+            for place, score in zip(found.indices.tolist(), found.values.double().exp().tolist(), strict=True)
+        )
+
+
+class GoldLengthPhrases:
+    """Fills as many masks as the gold answer has tokens, from left to right: an upper bound of what such a model knows.
+
+    The shortest of the gold answers says how many, so that the method is told what no other one is.
+    """
+
+    name = "mlm-n"
+
+    def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
+        self._encoder = encoder
+        self._head = head
+        self.facts: dict[str, Any] = {}
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
+        """One answer an example; its score is the probability of its tokens, each given those to its left."""
+        encoder, by_count = self._encoder, dict[int, list[int]]()
+        for number, example in enumerate(examples):
+            space = mask_takes_space(encoder, example.text)
+            tokens = word_tokens(encoder, [answer.strip() for answer in example.answers], after_space=space)
+            by_count.setdefault(max(1, min(map(len, tokens))), []).append(number)
+        found: dict[int, Answer] = {}
+        for count, own in sorted(by_count.items()):
+            fits = count <= encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
+            for first in range(0, len(own), EXAMPLES_PER_CALL):
+                some = own[first : first + EXAMPLES_PER_CALL]
+                texts = [examples[number].text for number in some]
+                filled = self.fill(texts, count) if fits else [Answer(text, (), notes=(TOO_LONG,)) for text in texts]
+                found |= zip(some, filled, strict=True)
+                progress(f"task {task.name}", len(found), len(examples))
+        answers = [found[number] for number in range(len(examples))]
+        self.facts = {
+            **language_model_facts(encoder, self._head),
+            "answers": "as many tokens as the shortest gold answer has: an upper bound",
+            "cut_texts": sum(answer.cut for answer in answers),
+            "notes": ["it is told how many tokens the gold answer has: an upper bound"],
+        }
+        return answers
+
+    def fill(self, texts: Sequence[str], count: int) -> list[Answer]:
+        """The answer of `count` tokens to each of q texts that passed `check_query`."""
+        inputs = masked_inputs(self._encoder, texts, count)
+        barred = torch.tensor(self._encoder.tokenizer.all_special_ids, device=self._head.bias.device)  # i64 [specials]
+        scores = np.zeros(len(texts))  # f64 [q]
+        for place in range(count):
+            slots = [at + place for at in inputs.slots]
+            vectors = encode_sequences(self._encoder, inputs.sequences, slots, tokens_per_batch=TOKENS_PER_BATCH)
+            for rows, logits in masked_logits(self._head, np.concatenate(vectors)):  # f32 [rows, V]
+                best = logits.log_softmax(1).index_fill(1, barred, -torch.inf).max(1)  # [rows] each
+                scores[rows] += best.values.double().cpu().numpy()
+                for number, token in enumerate(best.indices.tolist(), start=rows.start):
+                    inputs.sequences[number][slots[number]] = token
+        own = [
+            ids[at[0] : at[0] + count] for ids, at in zip(inputs.sequences, inputs.slots, strict=True)
+        ]  # i64 [count]
+        found = self._encoder.tokenizer.backend_tokenizer.decode_batch([ids.tolist() for ids in own])
+        room = self._encoder.max_input_tokens
+        return [
+            Answer(text, (Phrase(line.strip(), score, 0, ()),), cut, query_notes(text, cut=cut, max_input_tokens=room))
+            for text, line, score, cut in zip(texts, found, np.exp(scores).tolist(), inputs.cut.tolist(), strict=True)
+        ]
+
+
+def _may_answer(text: str) -> bool:
+    """Whether a token's text is a word and not a stop-word."""
+    folded = text.casefold()
+    is_word = any(char.isalnum() for char in text) and len(text.split()) == 1
+    return is_word and folded not in STOP_WORDS and folded not in CONTRACTION_TAILS

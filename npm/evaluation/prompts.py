@@ -1,0 +1,225 @@
+"""Prompts: a jinja2 template with an example's fields in it, one `<mask>`, and no longer than an encoder takes.
+
+A template is text with `{{ field }}` or `{{ field | filter }}`. Filters are those of jinja2 and FILTERS;
+`{{ stop }}` is a full stop, unless an answer brings its own end of a sentence (the KAMEL protocol).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT
+from npm.masking.rendering import MASKS_PER_SPAN
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+    from npm.models.stored import StoredModel
+
+
+STOP = "stop"
+_ENDS = (".", "!", "+")
+
+
+def cloze(template: str, subject: str = "") -> str:
+    """A template of LAMA, KAMEL or TempLAMA: [X] or [S] becomes the subject, [Y] or _X_ the mask; Treebank spaces go.
+
+    >>> cloze("[X] is a [Y] by profession .", "Ada Lovelace"), cloze("Where is [S]?", "Dallas")
+    ('Ada Lovelace is a <mask> by profession.', 'Where is Dallas?')
+    """
+    if not subject and re.search(r"\[[XS]\]", template):
+        raise ValueError("a subject is required for [X] or [S]: name its column in data.columns.subject")
+    places = {"[X]": subject, "[S]": subject, "[Y]": MASK_TEXT, "_X_": MASK_TEXT}
+    spaced = template.strip().replace(" .", ".").replace(" ,", ",").replace(" ?", "?")
+    return re.sub(r"\[[XSY]\]|_X_", lambda place: places[place.group()], spaced)
+
+
+def question(text: str) -> str:
+    """A question without quotation marks around it, with a question mark.
+
+    >>> question('"who was it"')
+    'who was it?'
+    """
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    plain = text[1:-1].strip() if quoted else text
+    return plain if plain.endswith("?") else f"{plain}?"
+
+
+_BRACKETS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "-lcb-": "{", "-rcb-": "}"}
+_CLITIC_ENDS = ("s", "re", "ve", "ll", "d", "m", "t")
+_TO_THE_LEFT = re.compile(r"[,;:!?%)\]}…]|\.+|n't|'(?:s|re|ve|ll|d|m|t)", re.IGNORECASE)
+"""Tokens without a space before them."""
+_TO_THE_RIGHT = re.compile(r"[(\[{$£€]")
+"""Tokens without a space after them."""
+_SPLIT_VERB = re.compile(r"\b(gon|wan|got) (na|ta)\b", re.IGNORECASE)
+
+
+def detokenize(text: str) -> str:
+    """`text` with its Treebank tokens joined: punctuation, brackets, clitics, quotation marks lose a space.
+
+    >>> detokenize("it 's a film ( or is n't it ? ) , they said . . .")
+    "it's a film (or isn't it?), they said..."
+    >>> detokenize('he called it `` a gem \\'\\' and a " film " -lrb- the critics \\' choice -rrb-')
+    'he called it "a gem" and a "film" (the critics\\' choice)'
+    """
+    written: list[str] = []
+    joins = True  # whether the next token follows without a space
+    tokens = [_BRACKETS.get(token.lower(), token.replace("\\/", "/").replace("\\*", "*")) for token in text.split()]
+    for token, joins_left, joins_right in _with_joins(tokens):
+        if not (joins or joins_left):
+            written.append(" ")
+        written.append(token)
+        joins = joins_right
+    return _SPLIT_VERB.sub(r"\1\2", "".join(written))
+
+
+def _with_joins(tokens: Sequence[str]) -> Iterator[tuple[str, bool, bool]]:
+    """Each token, whether it joins the one before it, and whether it joins the one after it."""
+    in_quotes = in_single_quotes = False
+    for number, token in enumerate(tokens):
+        following = [later.lower() for later in tokens[number + 1 : number + 3]]
+        if token in ("``", "''") or token == '"':
+            closes = token == "''" or (token == '"' and in_quotes)
+            in_quotes = not closes
+            yield '"', closes, not closes
+        elif token == "`":
+            in_single_quotes = True
+            yield "'", False, True
+        elif token == "'" and following and following[0] in _CLITIC_ENDS:  # it ' s
+            yield token, True, True
+        elif token == "'":
+            closes = in_single_quotes or "'" not in tokens[number + 1 :]  # a last one alone: the critics ' choice
+            in_single_quotes = not closes
+            yield token, closes, not closes
+        elif token.lower() == "com" and number and tokens[number - 1] == ".":  # example . com
+            yield token, True, False
+        elif token.lower() == "n" and (following[:1] == ["'t"] or following == ["'", "t"]):  # does n 't
+            yield token, True, True
+        else:
+            yield token, _TO_THE_LEFT.fullmatch(token) is not None, _TO_THE_RIGHT.fullmatch(token) is not None
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "cloze": cloze,
+    "detokenize": detokenize,
+    "final_stop": lambda text: text if not text or text[-1] in string.punctuation else f"{text}.",
+    "lower_first": lambda text: text[:1].lower() + text[1:],
+    "no_final_punctuation": lambda text: text.rstrip(string.punctuation + string.whitespace),
+    "question": question,
+}
+ENVIRONMENT = ImmutableSandboxedEnvironment(autoescape=False)
+ENVIRONMENT.filters |= FILTERS
+
+
+def names_in(expression: str) -> tuple[str, ...]:
+    """The variables of a template, in order of appearance, each once. Raises SettingError for a template that is none.
+
+    >>> names_in("{{ a | lower }}{{ b.c }} {{ a }}")
+    ('a', 'b')
+    """
+    try:
+        tree = ENVIRONMENT.parse(expression)
+        ENVIRONMENT.from_string(expression)  # unknown filters are known here only
+    except jinja2.TemplateError as error:
+        raise SettingError(f"invalid template {expression!r}: {error}") from None
+    return tuple(dict.fromkeys(node.name for node in tree.find_all(nodes.Name)))
+
+
+class Template:
+    """A compiled template."""
+
+    def __init__(self, text: str) -> None:
+        self.fields = tuple(name for name in names_in(text) if name != STOP)
+        """The variables that it takes from an example, in order of appearance."""
+        self._written: list[str] = []
+        self._template = ENVIRONMENT.overlay(finalize=self._note).from_string(text)
+
+    def _note(self, value: Any) -> Any:
+        self._written.append(str(value))
+        return value
+
+    def render(self, values: Mapping[str, str], answers: Sequence[str] = ()) -> str:
+        """The prompt of an example with these fields; runs of spaces become one.
+
+        >>> Template("{{ a | no_final_punctuation }}, {{ b | lower_first }} <mask>").render({"a": "So.", "b": "Yes."})
+        'So, yes. <mask>'
+        >>> Template("{{ q }} <mask>{{ stop }}").render({"q": "Who?"}, ["J."])
+        'Who? <mask>'
+        """
+        stop = "" if any(answer.endswith(_ENDS) for answer in answers) else "."
+        self._written.clear()
+        return _spaced(self._template.render({name: values[name].strip() for name in self.fields}, stop=stop)).strip()
+
+    def longest(self, values: Mapping[str, str]) -> str:
+        """The longest of an example's fields as it appears in the prompt; "" where all are blank.
+
+        >>> Template("{{ a }}: {{ b | lower_first }} <mask>").longest({"a": "Note", "b": " It  rains. "})
+        'it rains.'
+        """
+        self.render(values)
+        return max(map(_spaced, self._written), key=len, default="")
+
+    def empty(self) -> str:
+        """The prompt without an example, by whose score PMI divides: `It was <mask>.`"""
+        return self.render(dict.fromkeys(self.fields, ""))
+
+
+def _spaced(text: str) -> str:
+    return re.sub(" {2,}", " ", text)
+
+
+def prompt_tokens(encoder: Encoder, prompts: Sequence[str]) -> list[int]:
+    """Tokens of each prompt with its mask pair and special tokens, at most one more than `encode_masks` makes."""
+    halves = [half for prompt in prompts for half in prompt.split(MASK_TEXT)]
+    counts = [len(ids) for ids in plain_token_ids(encoder, halves)]
+    fixed = MASKS_PER_SPAN + len(encoder.prefix_ids) + len(encoder.suffix_ids)
+    return [counts[first] + counts[first + 1] + fixed for first in range(0, len(counts), 2)]
+
+
+def plain_token_ids(model: StoredModel, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of each text as it stands, without special tokens, also where it spells one."""
+    if not texts:
+        return []
+    ids: list[list[int]] = model.tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )["input_ids"]
+    return ids
+
+
+def answer_tokens(encoder: Encoder, answers: Sequence[str]) -> list[int]:
+    """Tokens of each answer behind a space."""
+    return [len(ids) for ids in plain_token_ids(encoder, [f" {answer.strip()}" for answer in answers])]
+
+
+def cut_values(
+    encoder: Encoder,
+    values: Mapping[str, str],
+    render: Callable[[Mapping[str, str]], str],
+    *,
+    max_tokens: int,
+    keep_start: bool,
+) -> dict[str, str] | None:
+    """`values` with the longest of them cut at one end to as many words as fit; None where even none of them does.
+
+    `render` makes the prompt of the fields.
+    """
+    longest = max(values, key=lambda name: len(values[name]))
+    words = [match.span() for match in re.finditer(r"\S+", values[longest])]
+
+    def with_words(count: int) -> dict[str, str]:
+        kept = words[:count] if keep_start else words[len(words) - count :]
+        return {**values, longest: values[longest][kept[0][0] : kept[-1][1]] if kept else ""}
+
+    fitting, too_many = -1, len(words)
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        (count,) = prompt_tokens(encoder, [render(with_words(middle))])
+        fitting, too_many = (middle, too_many) if count <= max_tokens else (fitting, middle)
+    return with_words(fitting) if fitting >= 0 else None

@@ -1,0 +1,431 @@
+"""Tasks: data, prompt, labels and scoring, read from a YAML file whose keys are the fields of `Task`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, PositiveInt
+
+from npm.core.errors import SettingError, near
+from npm.core.files import sha256_of_bytes
+from npm.core.settings import Settings, read_settings
+from npm.core.types import MASK_TEXT, Occurrence
+from npm.corpus.text import normalised_text
+from npm.evaluation.conditions import check_conditions, is_templated
+from npm.evaluation.prompts import Template, names_in
+from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
+from npm.retrieval.settings import FillSettings
+
+
+class Split(Enum):
+    """What a question may be used for."""
+
+    dev = "dev"  # to choose settings on
+    test = "test"  # to report
+
+
+class Suite(Enum):
+    """Kinds of tasks."""
+
+    closed = "closed"  # one of a few labels, by accuracy
+    open = "open"  # any phrase, by exact match
+
+
+class Development(Enum):
+    """Where the examples to choose settings on come from, if they have no file of their own."""
+
+    none = "none"
+    first_half = "first_half"  # of the file, or of each group of it; the second half is what is reported
+
+
+class TooLong(Enum):
+    """Treatment of an example that is longer than the encoder takes."""
+
+    refuse = "refuse"
+    keep_start = "keep_start"  # of the example's longest field; the words of the template stay
+    keep_end = "keep_end"
+
+
+class Macro(Enum):
+    """Groups that an average goes over."""
+
+    none = "none"
+    answer_tokens = "answer_tokens"  # 1, 2, 3, 4 or more tokens of the shortest answer
+    group = "group"  # the examples' own groups, such as languages
+
+
+class LabelMean(Enum):
+    """How the evidence of all occurrences of all words of a label becomes one score."""
+
+    sum = "sum"  # all of it: frequent words win
+    occurrences = "occurrences"  # divided by the number of occurrences of the label's words
+    words = "words"  # the mean over the label's words of the mean over a word's occurrences
+
+
+class Calibration(Enum):
+    """Divisor of a label's score."""
+
+    none = "none"
+    prompt = "prompt"  # its score for the template without the example (domain-conditional PMI)
+    corpus = "corpus"  # each word's score by its geometric mean over the template filled with sentences of the corpus
+    corpus_scaled = "corpus_scaled"  # the same, and its logarithm by the standard deviation there
+
+
+BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
+
+
+class ClosedRetrieval(Enum):
+    """Which occurrences of a label's words count."""
+
+    exact = "exact"  # all that have a vector
+    top_k = "top_k"  # those among the best k rows of a query, as in the reference
+
+
+class ClosedScoring(Settings):
+    """How labels are scored by retrieval; null takes the task's own choice, or else the default named here."""
+
+    retrieval: ClosedRetrieval | None = None
+    """`exact`: over all occurrences of the label's words (the default); `top_k`: over those among the best k rows."""
+    k: PositiveInt | None = None
+    """Rows that each query finds with `top_k`; 4096."""
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] | None = None
+    """Divides scaled similarities; 2, and at least 0.001."""
+    combination: Combination | None = None
+    """`product`: an occurrence weighs e^(s + t) (the default); `sum`: e^s + e^t."""
+    label_mean: LabelMean | None = None
+    """`sum`, `occurrences` or `words` (the default): how the occurrences of a label's words are combined."""
+    calibration: Calibration | None = None
+    """`corpus`: each word's evidence is divided by its geometric mean over 256 prompts made of sentences of the
+    reference corpus (the default with `exact`); `corpus_scaled`: its logarithm by the standard deviation over them too;
+    `prompt`: each label's by that for the template without the example; `none` (the default with `top_k`)."""
+    verbalizer: str | None = None
+    """`label_words`, the name of a shipped list, or a .json file; the task's own."""
+    temperature_twice: bool | None = None
+    """Whether `npm` divides by the temperature twice, as the reference does: 25 in place of 5."""
+    single_tokens: bool | None = None
+    """Whether a word is the one token that it is after a space, wherever that token occurs, as in the reference; other
+    words do not count. Else words are found as full words, of several tokens too."""
+    last_tokens: Annotated[int, Field(ge=8)] | None = None
+    """Longest prompt in tokens, special ones included: of a longer one its last tokens are encoded, as in the reference
+    (256), whatever they are; unset: the task cuts the example, and the template stays complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedScoring:
+    """A `ClosedScoring` with the defaults for what is not set."""
+
+    # what held on the development data of SST-2, AGN and Subj (docs/results/zero-shot.md)
+    retrieval: ClosedRetrieval = ClosedRetrieval.exact
+    k: int = 4096
+    temperature: float = 2.0
+    combination: Combination = Combination.product
+    label_mean: LabelMean = LabelMean.words
+    calibration: Calibration = Calibration.corpus
+    verbalizer: str = "label_words"
+    temperature_twice: bool = False
+    single_tokens: bool = False
+    last_tokens: int | None = None
+
+
+def resolved_scoring(*layers: ClosedScoring) -> ResolvedScoring:
+    """The defaults under the layers, each of which overrides those before it.
+
+    >>> resolved_scoring(ClosedScoring(k=5, temperature=2.0), ClosedScoring(k=7)).k
+    7
+    """
+    values = ((item.name, getattr(layer, item.name)) for layer in layers for item in fields(layer))
+    said = {name: value for name, value in values if value is not None}
+    if said.get("retrieval") is ClosedRetrieval.top_k:
+        said.setdefault("calibration", Calibration.none)  # the best k rows hold some of the words only
+    return ResolvedScoring(**said)
+
+
+def task_scoring(task: Task, given: ClosedScoring) -> ResolvedScoring:
+    """How the labels of `task` are scored, unless `given` says otherwise."""
+    return resolved_scoring(ClosedScoring(verbalizer=task.verbalizer), task.scoring, given)
+
+
+class TaskData(Settings):
+    """Where the examples are: in a file, or for those who have it in a data set on the hub."""
+
+    file: str = ""
+    """Path under data_dir=, or beside the task's YAML file: .jsonl, .json, .csv, .tsv, also compressed."""
+    hub: str = ""
+    """`hub:NAME@CONFIG/SPLIT` on the model hub; "" where it is in none."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`) → its column, or a jinja2
+    expression over the columns such as `[answer.value] + answer.aliases`."""
+    development: Development = Development.none
+    development_file: str = ""
+    """Examples to choose settings on, in the same columns, in place of `development`."""
+
+
+class Label(Settings):
+    """One class: its value in the file, its name, and the words that name it in a prompt."""
+
+    value: str | int
+    words: Annotated[list[str], Field(min_length=1)]
+    name: str = ""
+    """By default the value, or the first word if that is a number."""
+
+    def check(self) -> None:
+        """Fill the name in."""
+        if not self.name:
+            object.__setattr__(self, "name", self.value if isinstance(self.value, str) else self.words[0])
+        if unclean := [word for word in self.words if not word or word != " ".join(word.split())]:
+            raise SettingError(f"labels: a word of {self.name!r} is empty or has extra spaces: {unclean[0]!r}")
+
+
+class Task(Settings):
+    """One task of an evaluation."""
+
+    name: str
+    suite: Suite
+    data: TaskData
+    template: str
+    """Prompt with `{{ field }}` for each field and one `<mask>`."""
+    labels: list[Label] = field(default_factory=list)
+    verbalizer: str = "label_words"
+    corpus: str = ""
+    """Name of the reference corpus: the folder below index= where index= holds several indexes."""
+    macro: Macro = Macro.none
+    examples_per_group: PositiveInt | None = None
+    """Examples of each group of `macro` at most, as in the paper's protocol."""
+    too_long: TooLong = TooLong.refuse
+    max_prompt_tokens: Annotated[int, Field(ge=8)] | None = None
+    """Longest prompt in tokens, if less than the encoder takes."""
+    fill: dict[str, Any] = field(default_factory=dict)
+    """Open tasks: settings of filling, by key, unless the command says otherwise."""
+    subsets: dict[str, str] = field(default_factory=dict)
+    """Open tasks: name → column that says whether an example is in the subset, over which all is reported too."""
+    where: list[str] = field(default_factory=list)
+    """Open tasks: conditions on the documents that answer an example, with `{column}` for the value of its row."""
+    scoring: ClosedScoring = field(default_factory=ClosedScoring)
+    """Closed tasks: chosen on development data."""
+    folder: str = ""
+    """Folder of the YAML file."""
+    digest: str = ""
+    """SHA-256 of the YAML file."""
+
+    @cached_property
+    def prompt(self) -> Template:
+        """The compiled template."""
+        return Template(self.template)
+
+    @property
+    def has_development(self) -> bool:
+        """Return True if there are examples to choose settings on."""
+        return bool(self.data.development_file) or self.data.development is not Development.none
+
+    def check(self) -> None:
+        """Refuse contradictions."""
+        is_closed, columns, filled = (
+            self.suite is Suite.closed,
+            self.data.columns,
+            read_settings(FillSettings, self.fill),
+        )
+        words = [word.casefold() for label in self.labels for word in label.words]
+        count = min(len({label.name for label in self.labels}), len({str(label.value) for label in self.labels}))
+        gold = "label" if is_closed else "answers"
+        known = [*self.prompt.fields, gold, "group", "subject", *(() if is_closed else ("old_answers",))]
+        unknown = [name for name in columns if name not in known]
+        hidden = set(names_of(columns.get(gold, gold)))
+        shown = [name for name in self.prompt.fields if hidden & set(names_of(columns.get(name, name)))]
+        only_open = [name for name in ("fill", "subsets", "where") if getattr(self, name)]
+        only_closed = [
+            name for name in ("labels", "scoring") if is_closed or getattr(self, name) not in ([], ClosedScoring())
+        ]
+        problems = {
+            f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}": not self.prompt.fields
+            or self.template.count(MASK_TEXT) > 1,
+            f"unknown data.columns.{''.join(unknown[:1])}: {near(''.join(unknown[:1]), known)}": unknown,
+            f"template shows the {gold}: take out {''.join(shown[:1])}": shown,
+            "labels must be at least two": is_closed and len(self.labels) < 2,
+            "labels must have different names and values": count < len(self.labels),
+            "labels must have different words": len({*words}) < len(words),
+            f"{', '.join(only_open)}: for open tasks only": is_closed and only_open,
+            f"{', '.join(only_closed)}: for closed tasks only": not is_closed and only_closed,
+            "macro: answer_tokens is for open tasks only": is_closed and self.macro is Macro.answer_tokens,
+            "macro: group needs data.columns.group": self.macro is Macro.group and "group" not in columns,
+            "examples_per_group needs macro": self.examples_per_group and self.macro is Macro.none,
+            "data.development and data.development_file exclude each other": self.data.development_file
+            and self.data.development is not Development.none,
+            "data.file or data.hub is required": not (self.data.file or self.data.hub),
+            "scoring.k needs scoring.retrieval: top_k": self.scoring.k
+            and self.scoring.retrieval is not ClosedRetrieval.top_k,
+            "move conditions with {column} from fill.where to where": any(map(is_templated, filled.where)),
+        }
+        for problem, is_wrong in problems.items():
+            if is_wrong:
+                raise SettingError(problem)
+        check_conditions(self.where, where="where")
+
+
+def names_of(expression: str) -> tuple[str, ...]:
+    """The columns that an expression of `data.columns` reads.
+
+    >>> names_of("answers or [answer.value]"), names_of("my column")
+    (('answers', 'answer'), ('my column',))
+    """
+    try:
+        return names_in("{{" + expression + "}}")
+    except SettingError:
+        return (expression,)
+
+
+EXAMPLE = """
+suite: closed
+data: {file: my-reviews.csv, columns: {text: review, label: stars}}
+template: "{{ text }} It was <mask>."
+labels:
+  - {value: 0, words: [terrible, bad]}
+  - {value: 1, words: [great]}
+"""
+"""The smallest task; the documentation shows it too."""
+
+
+def task_names(folder: Path) -> list[str]:
+    """The names of the tasks in a folder of YAML files, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] = ()) -> Task:
+    """The task of a name in `folder`, or of a file, which ends in .yaml or .yml or holds a slash.
+
+    `others` are names of tasks that are no files, for the message. Raises SettingError for what is not a task.
+    """
+    given = str(name_or_path)
+    path = Path(given)
+    if path.suffix not in (".yaml", ".yml") and path.name == given:
+        path = folder / f"{given}.yaml"
+        if given not in (shipped := task_names(folder)):
+            near_by = near(given, [*others, *shipped])
+            raise SettingError(f"unknown task {given!r}: {near_by}, or give the path of a .yaml file")
+    try:
+        data = path.read_bytes()
+        content = yaml.safe_load(data.decode("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        detail = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise SettingError(f"cannot read the task {path}: {detail}") from error
+    if not isinstance(content, dict) or not content or {"folder", "digest"} & content.keys():
+        raise SettingError(f"{path} must be a YAML file such as:{EXAMPLE.rstrip()}")
+    if isinstance(content.get("where"), str):
+        content["where"] = [content["where"]]
+    facts = {"name": path.stem, **content, "folder": str(path.parent.absolute()), "digest": sha256_of_bytes(data)}
+    try:
+        return read_settings(Task, facts)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from error
+
+
+SHIPPED_LISTS = Path(__file__).parents[1] / "assets" / "verbalizers"
+
+
+@dataclass(frozen=True, slots=True)
+class Verbalizer:
+    """The words of each label, in the order of the task's labels."""
+
+    name: str
+    words: tuple[tuple[str, ...], ...]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Name, and a digest that is equal for equal lists, wherever they come from."""
+        return {"name": self.name, "digest": sha256_of_bytes(json.dumps(self.words).encode())}
+
+
+def load_verbalizer(task: Task, choice: str) -> Verbalizer:
+    """The words of `label_words`, of a shipped list, or of a .json file next to the task's file or at its path.
+
+    A file holds `{label: [words], …}`, or a list of words for each label in the task's order. Raises SettingError if
+    it does not, a label has no words, or a word belongs to two labels.
+    """
+    lists: Any = [label.words for label in task.labels]
+    if choice != "label_words":
+        places = (SHIPPED_LISTS / f"{choice}.json", Path(task.folder, choice), Path(choice).expanduser())
+        path = next((place for place in places if place.suffix == ".json" and place.is_file()), None)
+        if path is None:
+            known = ["label_words", *sorted(each.stem for each in SHIPPED_LISTS.glob("*.json"))]
+            raise SettingError(f"unknown verbalizer {choice!r}: {near(choice, known)}, or give a .json file")
+        try:
+            lists = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SettingError(f"cannot read the verbalizer {path}: {error}") from error
+        if isinstance(lists, dict):
+            lists = [lists.get(label.name) for label in task.labels]
+    owners: dict[str, int] = {}
+    kept: list[tuple[str, ...]] = []
+    for number, words in enumerate(lists if isinstance(lists, list) else []):
+        if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
+            break
+        own = dict[str, str]()
+        for word in words:
+            own.setdefault(normalised_text(word), " ".join(word.split()))
+        if shared := [word for plain, word in own.items() if owners.setdefault(plain, number) != number]:
+            raise SettingError(f"verbalizer {choice}: {shared[0]!r} is a word of two labels of task {task.name}")
+        kept.append(tuple(own.values()))
+    if len(kept) != len(task.labels) or not all(kept):
+        names = ", ".join(label.name for label in task.labels)
+        raise SettingError(f"verbalizer {choice} must have a list of words for each label of task {task.name}: {names}")
+    return Verbalizer(Path(choice).name, tuple(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt with one `<mask>`, and its gold label (closed tasks) or its gold answers (open tasks)."""
+
+    id: str
+    """Its position in the file, from 0; unique within a task, and the same whatever `limit` is."""
+    text: str
+    """The task's template with the example's fields in it, one `<mask>`."""
+    label: int = -1
+    """Closed tasks: index of the right label, in the task's order."""
+    answers: tuple[str, ...] = ()
+    """Open tasks: everything that is right."""
+    group: str = ""
+    """What the example belongs to, such as a relation or a language; "" where the task names no such column."""
+    subject: str = ""
+    """Open tasks: the entity in question; "" where the task names no such column."""
+    cut: bool = False
+    """Whether the text was longer than the encoder takes and the task allowed to cut it."""
+    blank: bool = False
+    """Whether its fields were blank, so that the template is all of the text."""
+    passage: str = ""
+    """Closed tasks: the longest of the example's fields as it appears in the text."""
+    subsets: tuple[str, ...] = ()
+    """Open tasks: which of the task's subsets it is in."""
+    where: tuple[str, ...] = ()
+    """Open tasks: conditions on the documents that may answer it, in addition to those of fill.where."""
+    old_answers: tuple[str, ...] = ()
+    """Open tasks: what was right at another date, where something else is right now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The word that counts most for one label, and the occurrence of it that fits best."""
+
+    label: int
+    word: str
+    score: float
+    """Log of the occurrence's weight, before anything is divided."""
+    occurrence: Occurrence
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPrediction:
+    """The scores of all labels for one example of a closed task; they sum to 1."""
+
+    scores: tuple[float, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def label(self) -> int:
+        """The best label; the first of equals."""
+        return max(range(len(self.scores)), key=lambda number: self.scores[number])

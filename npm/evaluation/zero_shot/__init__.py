@@ -1,1 +1,0 @@
-"""Zero-shot tasks: prompts, labels, methods, scores."""

@@ -1,0 +1,152 @@
+"""Methods that do not read: counted by hand, and drawn from the lists they may draw from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.core.errors import SettingError
+from npm.core.types import Answer, silent
+from npm.evaluation.methods.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
+from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.scoring import ScoringSettings
+
+LABELS = tuple(Label(value=number, name=name, words=(name,)) for number, name in enumerate(("bad", "good", "mixed")))
+CLOSED = Task(
+    name="films",
+    suite=Suite.closed,
+    data=TaskData(file="films.csv"),
+    template="{{ text }} It was <mask>.",
+    labels=LABELS,
+)
+OPEN = Task(name="facts", suite=Suite.open, data=TaskData(file="facts.jsonl"), template="{{ text }}")
+
+
+@pytest.fixture(scope="module")
+def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
+    return PhraseFiller.open(index_folder, encoder)
+
+
+def labelled(labels: Sequence[int]) -> list[Example]:
+    return [Example(str(number), "It was <mask>.", label=label) for number, label in enumerate(labels)]
+
+
+def fact(number: int, group: str, *answers: str) -> Example:
+    return Example(str(number), f"Fact {number} is <mask>.", answers=answers, group=group)
+
+
+def first_phrases(answers: Sequence[Answer]) -> list[str | None]:
+    return [answer.phrases[0].phrase if answer.phrases else None for answer in answers]
+
+
+def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_that_classes_share() -> None:
+    method, examples = MajorityLabel(), labelled([2, 1, 2, 0, 2])
+    predictions = method.predict(CLOSED, examples, silent)
+    assert [prediction.scores for prediction in predictions] == [(0.2, 0.2, 0.6)] * 5
+    assert sum(p.label == e.label for p, e in zip(predictions, examples, strict=True)) == 3
+    assert method.facts == {"chosen_on": "the examples that are reported", "label_counts": [1, 1, 3]}
+
+
+def test_of_two_largest_classes_the_first_wins() -> None:
+    assert MajorityLabel().predict(CLOSED, labelled([2, 1]), silent)[0].label == 1
+
+
+def test_random_labels_are_about_equally_frequent_and_belong_to_seed_and_example() -> None:
+    examples = labelled([0] * 3000)
+    labels = [prediction.label for prediction in RandomLabel(seed=1).predict(CLOSED, examples, silent)]
+    assert np.abs(np.bincount(labels) - 1000).max() < 4 * np.sqrt(3000 * 2 / 9)
+    some = RandomLabel(seed=1).predict(CLOSED, examples[100:200], silent)
+    assert [prediction.label for prediction in some] == labels[100:200]
+    other = [prediction.label for prediction in RandomLabel(seed=2).predict(CLOSED, examples, silent)]
+    assert 0.28 < np.mean(np.array(other) == labels) < 0.39
+    assert RandomLabel(seed=2).facts == {"seed": 2}
+    assert sum(some[0].scores) == 1
+
+
+def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_group_is_new() -> None:
+    development = [
+        fact(0, "capital", "Oslo"),
+        fact(1, "capital", "Paris"),
+        fact(2, "capital", "the Paris!", "Paris"),  # one example counts once, however it may be written
+        fact(3, "river", "Rhine", "Rhein"),
+        fact(4, "river", "Rhein"),
+        fact(5, "author", "Cervantes"),
+        fact(6, "moon", "Rhein"),
+    ]
+    method = FrequentAnswer(development)
+    asked = [fact(number, group) for number, group in enumerate(("river", "capital", "author", "painter"))]
+    answers = method.predict(OPEN, asked, silent)
+    assert first_phrases(answers) == ["Rhein", "Paris", "Cervantes", "Rhein"]
+    assert [answer.phrases[0].score for answer in answers] == pytest.approx([1, 2 / 3, 1, 3 / 7])
+    assert [answer.text for answer in answers] == [example.text for example in asked]
+    assert method.facts["development_examples"] == 7
+
+
+def test_of_equally_frequent_answers_the_first_in_the_file_wins() -> None:
+    method = FrequentAnswer([fact(0, "g", "Bonn", "Berlin"), fact(1, "g", "Berlin"), fact(2, "g", "Bonn")])
+    assert first_phrases(method.predict(OPEN, [fact(3, "g")], silent)) == ["Bonn"]
+
+
+def test_without_development_examples_there_is_no_most_frequent_answer() -> None:
+    assert first_phrases(FrequentAnswer([]).predict(OPEN, [fact(0, "g")], silent)) == [None]
+
+
+def drawn(filler: PhraseFiller, text: str, *, draws: int) -> Counter[str | None]:
+    examples = [Example(str(number), text) for number in range(draws)]
+    return Counter(first_phrases(RandomSpanOfBestBlock(filler, seed=0).predict(OPEN, examples, silent)))
+
+
+def test_spans_are_drawn_from_the_best_block_alone_each_place_as_often(filler: PhraseFiller) -> None:
+    counts = drawn(filler, "Norway's capital is <mask>.", draws=400)
+    assert counts.keys() == {"Oslo", "lies", "end", "end of the Oslofjord", "Oslofjord"}  # "at" links no names
+    assert max(abs(count - 80) for count in counts.values()) < 4 * np.sqrt(400 * 0.2 * 0.8)
+
+
+def test_a_phrase_that_stands_in_two_places_is_drawn_twice_as_often(filler: PhraseFiller) -> None:
+    counts = drawn(filler, "France: the capital is <mask>.", draws=400)
+    # Paris, Seine, Seine flows, flows, Paris: "capital" and "France" say nothing new
+    assert counts.keys() == {"Paris", "Seine", "flows", "Seine flows"}
+    assert abs(counts["Paris"] - 160) < 4 * np.sqrt(400 * 0.24)
+
+
+def test_words_of_the_question_may_be_drawn_where_the_filler_may_answer_with_them(filler: PhraseFiller) -> None:
+    settings = replace(filler.settings, scoring=ScoringSettings(exclude_query_phrases=False))
+    counts = drawn(PhraseFiller(filler.index, filler.encoder, settings), "Norway's capital is <mask>.", draws=100)
+    assert {"Norway", "capital", "Oslo"} <= counts.keys()
+
+
+def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseFiller) -> None:
+    (answer,) = RandomSpanOfBestBlock(filler, seed=3).predict(
+        OPEN, [Example("7", "Norway's capital is <mask>.")], silent
+    )
+    (phrase,) = answer.phrases
+    (occurrence,) = phrase.occurrences
+    assert (occurrence.document, phrase.score, phrase.occurrence_count) == ("norway", 0.2, 1)
+    text = "Norway's capital, Oslo, lies at the end of the Oslofjord."
+    assert text[occurrence.start_char : occurrence.end_char] == phrase.phrase
+
+
+def test_what_is_drawn_belongs_to_seed_and_example(filler: PhraseFiller) -> None:
+    examples = [Example(str(number), "Norway's capital is <mask>.") for number in range(40)]
+    first = first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples, silent))
+    assert first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples[20:], silent)) == first[20:]
+    assert first_phrases(RandomSpanOfBestBlock(filler, seed=2).predict(OPEN, examples, silent)) != first
+    facts = RandomSpanOfBestBlock(filler, seed=1).facts
+    assert (facts["seed"], facts["index"]["corpus_digest"]) == (1, filler.index.store.digest)
+
+
+def test_a_text_that_shares_no_word_with_the_corpus_has_no_answer(filler: PhraseFiller) -> None:
+    assert drawn(filler, "Zebra <mask>", draws=1) == {None: 1}
+
+
+def test_an_index_without_text_is_refused(filler: PhraseFiller) -> None:
+    bare = PhraseFiller(replace(filler.index, lexicon=None), filler.encoder)
+    with pytest.raises(SettingError, match=r"no text.*leave this method out"):
+        RandomSpanOfBestBlock(bare, seed=0)

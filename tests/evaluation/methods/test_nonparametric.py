@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.types import silent
+from npm.evaluation.methods import nonparametric
+from npm.evaluation.methods.label_words import corpus_prompts
+from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.methods.occurrences import WordScorer, find_occurrences
+from npm.evaluation.tasks import (
+    Calibration,
+    ClosedRetrieval,
+    ClosedScoring,
+    Example,
+    Label,
+    LabelMean,
+    LabelPrediction,
+    Suite,
+    Task,
+    TaskData,
+    resolved_scoring,
+)
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.queries import encode_masks
+from npm.retrieval.scoring import Combination
+from tests.evaluation.methods.word_indexes import index_of_texts
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+
+TASK = Task(
+    name="places",
+    suite=Suite.closed,
+    data=TaskData(file="places.csv"),
+    template="{{ text }} It is a <mask>.",
+    labels=(
+        Label(value=0, name="city", words=("city", "capital", "metropolis")),
+        Label(value=1, name="river", words=("river", "North Sea")),
+    ),
+)
+EXAMPLES = [
+    Example(id=str(number), text=f"{text} It is a <mask>.")
+    for number, text in enumerate(("Paris lies on the Seine.", "The Rhine", "In Poland, and in 1605:", "Oslo"))
+]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("roberta")
+
+
+@pytest.fixture(scope="module")
+def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseIndex:
+    return index_of_texts(tmp_path_factory.mktemp("labels") / "index", SENTENCES * 2, encoder)
+
+
+def method(index: PhraseIndex, encoder: Encoder, one_mask: bool = False, **scoring: Any) -> NonparametricLabels:
+    """Plain means over occurrences unless said otherwise."""
+    chosen = {"label_mean": LabelMean.occurrences, "calibration": Calibration.none, **scoring}
+    return NonparametricLabels("npm", index, encoder, one_mask, ClosedScoring(**chosen))
+
+
+def shares_of(predictions: Sequence[LabelPrediction]) -> np.ndarray:
+    return np.array([prediction.scores for prediction in predictions])
+
+
+def plain_shares(
+    index: PhraseIndex, encoder: Encoder, one_mask: bool, combination: Combination, temperature: float
+) -> list[list[float]]:
+    """Mean over all places of all words of a label, found in the documents' own text."""
+    assert index.vectors is not None
+    factor = encoder.similarity_scale / temperature
+    table = []
+    for example in EXAMPLES:
+        asked = encode_masks(encoder, [example.text], masks_per_text=1 if one_mask else 2).vectors[0]
+        evidence = []
+        for label in TASK.labels:
+            weights = []
+            for first_row, last_row in plain_places(index, label.words):
+                first, last = (
+                    index.vectors.take(np.array([row]))[0].astype(np.float64) for row in (first_row, last_row)
+                )
+                s, t = factor * float(asked[0] @ first), factor * float(asked[-1] @ last)
+                if one_mask:
+                    weights.append(math.exp(s))
+                else:
+                    weights.append(math.exp(s) + math.exp(t) if combination is Combination.sum else math.exp(s + t))
+            evidence.append(sum(weights) / len(weights))
+        table.append([each / sum(evidence) for each in evidence])
+    return table
+
+
+def plain_places(index: PhraseIndex, words: Sequence[str]) -> list[tuple[int, int]]:
+    """The rows of the first and the last token of each place of each word, found by its characters."""
+    store = index.store
+    assert store.start_chars is not None and store.end_chars is not None
+    starts = store.start_chars.slice(0, store.token_count)
+    ends = store.end_chars.slice(0, store.token_count)
+    documents = store.block_documents[store.block_of(np.arange(store.token_count))]
+    rows = {position: row for row, position in enumerate(index.rows.positions(np.arange(len(index.rows))).tolist())}
+    found = []
+    for number in range(store.document_count):
+        text = store.document(number).text
+        for word in words:
+            at = text.find(word)
+            while at >= 0:
+                (first,) = np.flatnonzero((documents == number) & (starts == at))
+                (last,) = np.flatnonzero((documents == number) & (ends == at + len(word)))
+                found.append((rows[first], rows[last]))
+                at = text.find(word, at + 1)
+    return found
+
+
+@pytest.mark.parametrize("one_mask", [False, True])
+@pytest.mark.parametrize("combination", list(Combination))
+def test_shares_are_means_over_all_occurrences_in_the_text(
+    one_mask: bool, combination: Combination, index: PhraseIndex, encoder: Encoder
+) -> None:
+    labels = method(index, encoder, one_mask, combination=combination, temperature=2.0)
+    shares = shares_of(labels.predict(TASK, EXAMPLES, silent))
+    assert np.allclose(shares, plain_shares(index, encoder, one_mask, combination, 2.0), atol=2e-4)
+    assert shares.std(axis=0).min() > 1e-3
+
+
+def test_method_npm_asks_an_encoder_of_one_mask_a_query_with_one_mask(index: PhraseIndex, encoder: Encoder) -> None:
+    single = copy.copy(encoder)
+    single.model = copy.deepcopy(encoder.model)
+    single.query_masks = 1
+    asked = {}
+    for name, one_mask, each in (("npm", None, single), ("single", True, encoder), ("pair", None, encoder)):
+        labels = NonparametricLabels(name, index, each, one_mask)
+        asked[name] = shares_of(labels.predict(TASK, EXAMPLES, silent))
+        assert labels.facts["masks"] == ("pair" if name == "pair" else "single")
+    assert np.array_equal(asked["npm"], asked["single"])
+    assert not np.allclose(asked["npm"], asked["pair"])
+
+
+def test_words_of_several_tokens_and_words_that_are_missing_are_counted(index: PhraseIndex, encoder: Encoder) -> None:
+    labels = method(index, encoder)
+    assert labels.facts == {}
+    labels.predict(TASK, EXAMPLES, silent)
+    facts = labels.facts
+    assert facts["words"] == {
+        "city": {"city": 2, "capital": 6, "metropolis": 0},
+        "river": {"river": 2, "North Sea": 2},
+    }
+    assert facts["notes"] == [
+        "1 of the 3 words of the label 'city' have no vector in the corpus, by their counts: metropolis (0)"
+    ]
+    assert facts["encoder"]["fingerprint"] == encoder.fingerprint
+    assert facts["scoring"]["label_mean"] == "occurrences"
+
+
+def test_evidence_is_the_best_occurrence_of_each_label_where_it_stands(index: PhraseIndex, encoder: Encoder) -> None:
+    for prediction in method(index, encoder).predict(TASK, EXAMPLES, silent):
+        assert [each.label for each in prediction.evidence] == [0, 1]
+        for each in prediction.evidence:
+            place = each.occurrence
+            assert place.context[place.start_char - place.context_start_char :].startswith(each.word)
+
+
+def test_the_evidence_of_a_mean_over_words_names_the_word_with_the_best_mean_not_the_largest_sum(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    words = ("capital", "Seine")  # six occurrences and two
+    alone = replace(
+        TASK, labels=tuple(Label(value=number, name=word, words=(word,)) for number, word in enumerate(words))
+    )
+    both = replace(
+        TASK, labels=(Label(value=0, name="place", words=words), Label(value=1, name="city", words=("city",)))
+    )
+    best = {}
+    for mean, of_one_word in ((LabelMean.words, LabelMean.occurrences), (LabelMean.sum, LabelMean.sum)):
+        shares = shares_of(method(index, encoder, label_mean=of_one_word).predict(alone, EXAMPLES, silent))
+        best[mean] = [words[int(number)] for number in shares.argmax(axis=1)]
+        predictions = method(index, encoder, label_mean=mean).predict(both, EXAMPLES, silent)
+        assert [prediction.evidence[0].word for prediction in predictions] == best[mean]
+    assert best[LabelMean.words] != best[LabelMean.sum]
+
+
+def test_calibration_divides_by_the_scores_of_the_template_alone(index: PhraseIndex, encoder: Encoder) -> None:
+    plain = shares_of(method(index, encoder).predict(TASK, [*EXAMPLES, Example("e", "It is a <mask>.")], silent))
+    calibrated = shares_of(method(index, encoder, calibration=Calibration.prompt).predict(TASK, EXAMPLES, silent))
+    ratios = plain[:-1] / plain[-1]
+    assert np.allclose(calibrated, ratios / ratios.sum(axis=1, keepdims=True), atol=1e-5)
+
+
+def test_calibration_by_the_corpus_divides_each_word_by_its_geometric_mean_over_sentences_of_the_corpus(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    prompts = corpus_prompts(TASK, index)
+    assert len(set(prompts)) > 3
+    assert all(prompt.endswith(" It is a <mask>.") for prompt in prompts)
+    alone = [
+        replace(
+            TASK, labels=tuple(Label(value=n, name=w, words=(w,)) for n, w in enumerate(("city", "capital", "river")))
+        )
+    ] * 2
+    asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(prompts))]
+    shares = shares_of(method(index, encoder).predict(alone[0], asked, silent))  # f64 [q + prompts, 3]
+    relative = np.log(shares[: len(EXAMPLES)]) - np.log(shares[len(EXAMPLES) :]).mean(0)  # up to one term a row
+    evidence = np.exp(relative)
+    found = shares_of(method(index, encoder, calibration=Calibration.corpus).predict(alone[1], EXAMPLES, silent))
+    assert np.allclose(found, evidence / evidence.sum(axis=1, keepdims=True), atol=1e-4)
+    assert np.abs(found - shares[: len(EXAMPLES)]).max() > 0.01
+
+
+def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    task = replace(
+        TASK, labels=(Label(value=0, name="city", words=("city",)), Label(value=1, name="river", words=("river",)))
+    )
+    asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(corpus_prompts(task, index)))]
+    labels = method(index, encoder)
+    labels.predict(task, asked, silent)
+    scoring = resolved_scoring(ClosedScoring())
+    queries = labels._encoded([each.text for each in asked], scoring)
+    scorer = WordScorer(index, find_occurrences(index, encoder, ("city", "river")))
+    logs = labels._word_scores(scorer, scoring, queries).log_sums  # f64 [q + prompts, 2]
+    at_prompts = logs[len(EXAMPLES) :]
+    scores = (logs[: len(EXAMPLES)] - at_prompts.mean(0)) / at_prompts.std(0)  # f64 [q, 2]
+    found = shares_of(
+        method(index, encoder, calibration=Calibration.corpus_scaled, temperature=2.0).predict(task, EXAMPLES, silent)
+    )
+    assert np.allclose(np.log(found[:, 0] / found[:, 1]), scores @ [1, -1], atol=1e-4)
+
+
+def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: PhraseIndex, encoder: Encoder) -> None:
+    labels = method(index, encoder, calibration=Calibration.corpus, retrieval=ClosedRetrieval.top_k)
+    with pytest.raises(SettingError, match="retrieval=exact"):
+        labels.predict(TASK, EXAMPLES, silent)
+
+
+def test_read_settings_win_over_those_of_the_task_and_these_over_the_defaults(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    task = replace(TASK, scoring=ClosedScoring(temperature=7.0, label_mean=LabelMean.words))
+    given = ClosedScoring(temperature=3.0)
+    labels = NonparametricLabels("npm", index, encoder, scoring=given)
+    labels.predict(task, EXAMPLES, silent)
+    scoring = labels.facts["scoring"]
+    assert (scoring["temperature"], scoring["label_mean"], scoring["combination"]) == (3.0, "words", "product")
+
+
+def test_the_verbalizer_of_the_task_is_loaded_unless_another_is_named(
+    index: PhraseIndex, encoder: Encoder, tmp_path: Path
+) -> None:
+    for name, words in {"theirs": ["city"], "mine": ["capital"]}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps([words, ["river"]]), encoding="utf-8")
+    task = replace(TASK, verbalizer="theirs.json", folder=str(tmp_path))
+    for scoring, word in ((ClosedScoring(), "city"), (ClosedScoring(verbalizer="mine.json"), "capital")):
+        labels = NonparametricLabels("npm", index, encoder, scoring=scoring)
+        labels.predict(task, EXAMPLES[:1], silent)
+        assert list(labels.facts["words"]["city"]) == [word]
+
+
+@pytest.mark.parametrize("retrieval", list(ClosedRetrieval))
+def test_answers_do_not_depend_on_how_examples_are_batched(
+    retrieval: ClosedRetrieval, index: PhraseIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = shares_of(method(index, encoder, retrieval=retrieval, k=30).predict(TASK, EXAMPLES, silent))
+    monkeypatch.setattr(nonparametric, "EXAMPLES_SCORED_TOGETHER", 3)
+    monkeypatch.setattr(nonparametric, "EXAMPLES_ENCODED_TOGETHER", 2)
+    reported = []
+    apart = method(index, encoder, retrieval=retrieval, k=30).predict(
+        TASK, EXAMPLES, lambda _, done, total: reported.append((done, total))
+    )
+    assert np.allclose(shares_of(apart), together, atol=1e-5)
+    assert reported == [(3, 4), (4, 4)]
+
+
+def test_top_k_with_all_rows_and_e_to_the_s_agrees_with_exact_sums(index: PhraseIndex, encoder: Encoder) -> None:
+    exact = method(index, encoder, True, label_mean=LabelMean.sum).predict(TASK, EXAMPLES, silent)
+    top_k = method(index, encoder, True, label_mean=LabelMean.sum, retrieval=ClosedRetrieval.top_k, k=10_000).predict(
+        TASK, EXAMPLES, silent
+    )
+    assert np.allclose(shares_of(top_k), shares_of(exact), atol=2e-4)
+
+
+def test_without_evidence_among_the_best_rows_the_first_label_wins_and_is_counted(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    task = replace(
+        TASK, labels=(Label(value=0, name="a", words=("Giannini",)), Label(value=1, name="b", words=("Cervantes",)))
+    )
+    labels = method(index, encoder, retrieval=ClosedRetrieval.top_k, k=1)
+    predictions = labels.predict(task, EXAMPLES, silent)
+    without = [prediction for prediction in predictions if prediction.scores == (0.5, 0.5)]
+    assert labels.facts["without_evidence"] == len(without) > 0
+    assert {prediction.label for prediction in without} == {0}
+    assert all(prediction.evidence == () for prediction in without)
+    calibrated = method(index, encoder, retrieval=ClosedRetrieval.top_k, k=1, calibration=Calibration.prompt)
+    with pytest.raises(SettingError, match="no evidence for"):
+        calibrated.predict(task, EXAMPLES, silent)
+
+
+def test_a_label_without_a_word_in_the_corpus_is_refused(index: PhraseIndex, encoder: Encoder) -> None:
+    task = replace(TASK, labels=[TASK.labels[0], Label(value="volcano", words=["volcano", "crater"])])
+    with pytest.raises(SettingError, match=r"'volcano'.*volcano \(0\), crater \(0\)"):
+        method(index, encoder).predict(task, EXAMPLES, silent)
+
+
+def test_another_encoder_than_the_index_was_made_with_is_refused(index: PhraseIndex) -> None:
+    with pytest.raises(ArtifactError, match="another encoder"):
+        method(index, tiny_encoder("roberta", seed=5))

@@ -1,0 +1,193 @@
+"""Labels by a masked language model: by hand, against `transformers` one word at a time, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from npm.core.errors import SettingError
+from npm.core.types import silent
+from npm.evaluation.methods import parametric
+from npm.evaluation.methods.parametric import (
+    PromptedLabels,
+    check_words,
+    label_scores,
+    language_model_facts,
+    word_log_probabilities,
+)
+from npm.evaluation.tasks import Calibration, Label, Suite, Task, TaskData, Verbalizer
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import MaskedHead
+from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
+
+WORDS = ("Paris", "paris", "capital", "the capital", "Bank of America", "o", "Reykjavík", "Switzerland", "sea")
+TEXTS = (
+    "Paris is the <mask> of France.",
+    "<mask> lies on the coast.",
+    "It was (<mask>), as in Madrid.",
+    "The river Rhine rises in Switzerland and flows to the North Sea in the Netherlands. It is<mask>!",
+    "Its symbol is H;\n<mask>",
+    "Norway \u2009 <mask> Oslo",
+)
+LABELS = (Label(value=0, name="bad", words=("city",)), Label(value=1, name="good", words=("river", "sea")))
+TASK = Task(
+    name="places",
+    suite=Suite.closed,
+    data=TaskData(file="places.csv"),
+    template="{{ text }} It was <mask>.",
+    labels=LABELS,
+)
+
+
+def plain_word_score(model: Any, encoder: Encoder, text: str, word: str) -> float:
+    """log P(word | text), its tokens those that stand behind the text before the mask."""
+    mask_takes_space = encoder.name != "tiny-bert"
+    before = text.split("<mask>")[0]
+    surface = f" {word}" if mask_takes_space and before and before[-1].isspace() else word
+    ids = encoder.tokenizer.encode(surface, add_special_tokens=False)
+    at_masks = plain_log_probabilities(model, encoder, text, len(ids))
+    return sum(at_masks[place, token].item() for place, token in enumerate(ids))
+
+
+def labels_by(name: str, encoder: Encoder, head: MaskedHead, *words: Sequence[str], **more: Any) -> PromptedLabels:
+    return PromptedLabels(
+        name,
+        partial(word_log_probabilities, encoder, head),
+        check_words=partial(check_words, encoder),
+        facts=language_model_facts(encoder, head),
+        verbalizer=Verbalizer("mine", tuple(tuple(own) for own in words)),
+        **more,
+    )
+
+
+def test_a_word_is_as_likely_as_all_its_tokens_and_a_label_as_its_words_on_average(bert: Encoder) -> None:
+    first, *others = bert.tokenizer.tokenize("seacity")
+    assert first == "sea" and len(others) > 0
+    head = deaf_head(bert, {"city": 0.4, "paris": 0.2, "sea": 0.1, **dict.fromkeys(others, 0.05)})
+    labels = (("city",), ("paris", "sea"), ("seacity", "city"))
+    logs, cut = word_log_probabilities(
+        bert, head, ["It is <mask>.", "<mask>"], [word for own in labels for word in own]
+    )
+    scores = label_scores(logs, labels)
+    row = [0.4, (0.2 + 0.1) / 2, (0.1 * 0.05 ** len(others) + 0.4) / 2]
+    np.testing.assert_allclose(np.exp(scores), [row, row], rtol=1e-5)
+    assert cut.tolist() == [False, False]
+
+
+def test_words_have_the_probabilities_that_transformers_gives_them_one_at_a_time(
+    model: tuple[Encoder, MaskedHead, Path],
+) -> None:
+    encoder, head, folder = model
+    known = published(folder)
+    expected = [[plain_word_score(known, encoder, text, word) for word in WORDS] for text in TEXTS]
+    found, cut = word_log_probabilities(encoder, head, TEXTS, WORDS)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+    assert np.ptp(expected, axis=0).min() > 0.1  # the text counts, so that the comparison says something
+    assert not cut.any()
+
+
+def test_the_space_before_the_mask_belongs_to_the_word_where_the_mask_takes_it(
+    model: tuple[Encoder, MaskedHead, Path],
+) -> None:
+    encoder, head, _ = model
+    behind_space, behind_bracket = [encoder.tokenizer.encode(w, add_special_tokens=False) for w in (" sea", "sea")]
+    assert (behind_space == behind_bracket) == (encoder.name == "tiny-bert")
+    both, _ = word_log_probabilities(encoder, head, ["the <mask>", "(<mask>"], ["sea"])
+    alone = [word_log_probabilities(encoder, head, [text], ["sea"])[0] for text in ("the <mask>", "(<mask>")]
+    np.testing.assert_allclose(both, np.concatenate(alone), rtol=0, atol=1e-5)
+
+
+def test_predictions_do_not_depend_on_how_much_is_computed_at_once(
+    model: tuple[Encoder, MaskedHead, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, head, _ = model
+    method = labels_by("mlm", encoder, head, ["sea", "river"], ["city"], examples_per_call=4)
+    expected = [prediction.scores for prediction in method.predict(TASK, examples_of(TEXTS), silent)]
+    monkeypatch.setattr(parametric, "LOGITS_AT_ONCE", 1)
+    calls: list[tuple[int, int]] = []
+    found = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total)))
+    np.testing.assert_allclose([prediction.scores for prediction in found], expected, rtol=0, atol=1e-5)
+    assert calls == [(4, 6), (6, 6)]
+
+
+def test_scores_are_the_labels_shares_of_their_probabilities(bert: Encoder) -> None:
+    head = deaf_head(bert, {"city": 0.3, "river": 0.2})
+    method = labels_by("mlm", bert, head, ["city"], ["river"])
+    (prediction,) = method.predict(TASK, examples_of(["It is <mask>."]), silent)
+    assert prediction.scores == pytest.approx((0.6, 0.4), rel=1e-5)
+    assert (prediction.label, prediction.evidence) == (0, ())
+
+
+def test_calibration_takes_off_what_the_prompt_says_without_the_example(
+    model: tuple[Encoder, MaskedHead, Path],
+) -> None:
+    encoder, head, _ = model
+    labels = (("city", "Paris"), ("sea",))
+    texts = [f"{text} It was <mask>." for text in ("A river.", "The capital of France is Paris.", "Oslo")]
+    calibrated = labels_by("mlm-pmi", encoder, head, *labels, calibration=Calibration.prompt)
+    found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), silent)])  # f64 [3, 2]
+    words = [word for own in labels for word in own]
+    scores = label_scores(word_log_probabilities(encoder, head, texts, words)[0], labels)  # f64 [3, 2]
+    prior = label_scores(word_log_probabilities(encoder, head, ["It was <mask>."], words)[0], labels)  # f64 [1, 2]
+    np.testing.assert_allclose(np.log(found[:, 0] / found[:, 1]), (scores - prior) @ [1, -1], rtol=0, atol=1e-4)
+    assert abs(prior @ [1, -1]) > 0.05
+
+
+def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
+    model: tuple[Encoder, MaskedHead, Path],
+) -> None:
+    encoder, head, _ = model
+    texts, prompts = ["the sea. It was <mask>.", "It was <mask>!"], ["a city. It was <mask>.", "It was <mask> then."]
+    labels = (("sea", "river"), ("city",))
+    words = [word for own in labels for word in own]
+    method = labels_by(
+        "mlm-fuzzy-corpus", encoder, head, *labels, calibration=Calibration.corpus, prompts=lambda: prompts
+    )
+    found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), silent)])  # f64 [2, 2]
+    logs = word_log_probabilities(encoder, head, [*texts, *prompts], words)[0]  # f64 [4, 3]
+    relative = np.exp(logs[:2] - logs[2:].mean(0))  # f64 [2, 3]
+    expected = np.log(relative[:, :2].mean(1) / relative[:, 2])  # f64 [2]
+    np.testing.assert_allclose(np.log(found[:, 0] / found[:, 1]), expected, rtol=0, atol=1e-3)
+
+
+def test_a_model_that_does_not_read_has_no_calibrated_preference(bert: Encoder) -> None:
+    head = deaf_head(bert, {"city": 0.7, "river": 0.01})
+    plain = labels_by("mlm", bert, head, ["city"], ["river"])
+    calibrated = labels_by("mlm-pmi", bert, head, ["city"], ["river"], calibration=Calibration.prompt)
+    texts = examples_of(["Oslo. It was <mask>."])
+    assert plain.predict(TASK, texts, silent)[0].scores == pytest.approx((0.7 / 0.71, 0.01 / 0.71), rel=1e-4)
+    assert calibrated.predict(TASK, texts, silent)[0].scores == pytest.approx((0.5, 0.5))
+
+
+def test_a_word_that_the_tokenizer_cannot_write_is_refused_by_name(bert: Encoder) -> None:
+    head = deaf_head(bert, {})
+    method = labels_by("mlm", bert, head, ["sea"], ["東京"])
+    with pytest.raises(SettingError, match="東京"):
+        method.predict(TASK, examples_of(["It is <mask>."]), silent)
+
+
+def test_facts_tell_apart_heads_encoders_words_and_calibration_and_count_what_was_cut(
+    bert: Encoder, tmp_path: Path
+) -> None:
+    words = (("sea", "river"), ("city",))
+    head = deaf_head(bert, {"city": 0.5})
+    method = labels_by("mlm", bert, head, *words)
+    long = "a " * bert.max_input_tokens + "<mask>"
+    method.predict(TASK, examples_of([long, "It is <mask>.", long]), silent)
+    facts = method.facts
+    assert facts["encoder"] == {"name": "tiny-bert", "fingerprint": bert.fingerprint}
+    assert facts["verbalizer"] == Verbalizer("mine", words).facts
+    assert (facts["words_per_label"], facts["cut_texts"]) == ([2, 1], 2)
+    assert (facts["calibration"], facts["dtype"]) == ("none", "float32")
+    with torch.no_grad():
+        head.bias[7] += 1e-3
+    method = labels_by("mlm", bert, head, *words)
+    method.predict(TASK, examples_of(["It is <mask>."]), silent)
+    assert method.facts["head"] != facts["head"]
+    assert method.facts["encoder"] == facts["encoder"]

@@ -1,0 +1,250 @@
+"""Conditions that each example fills for itself: which documents may answer it, and what cannot be filled in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.cli.main import main
+from npm.core.errors import CorpusError
+from npm.core.types import silent
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.evaluation.conditions import NO_DOCUMENT, filled_conditions
+from npm.evaluation.evaluate import TaskResult, evaluate_task
+from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
+from npm.evaluation.methods.generative import DecoderWriter, PhraseWriter
+from npm.evaluation.methods.nonparametric import PhraseAnswers
+from npm.evaluation.tasks import Example, Suite, Task, TaskData, load_task
+from npm.indexing.build import build_index
+from npm.indexing.phrase_index import NoDocumentError, PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
+from npm.models.decoder import Decoder
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings
+from tests.evaluation.task_samples import OPEN_SMALL, SHIPPED, file_refused, read_examples, task_written, written
+from tests.evaluation.test_evaluate import Told
+from tests.helpers.language_models import tiny_decoder
+
+TEXTS = {2019: "The coach of the club is Paris.", 2022: "The coach of the club is Oslo."}
+ROWS: list[dict[str, Any]] = [
+    {"question": "The coach is", "answers": ["Paris"], "date": 2019, "changed": True, "then": ["Oslo"]},
+    {"question": "The coach is", "answers": ["Oslo"], "date": "2022", "changed": False, "then": []},
+    {"question": "The coach is", "answers": ["Rome"], "date": "1950-02-01", "changed": False, "then": []},
+]
+CONTENT = {
+    **OPEN_SMALL,
+    "data": {"file": "q.jsonl", "columns": {"old_answers": "then"}},
+    "template": "{{ question }} <mask>.",
+    "where": "date={date}",
+    "subsets": {"changed": "changed"},
+}
+ANSWERED = ["Paris", "Oslo", "Oslo", "Paris"]
+
+
+@pytest.fixture(scope="module")
+def dated(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    folder = tmp_path_factory.mktemp("dated")
+    rows = [{"id": str(date), "title": "Club", "text": text, "date": date} for date, text in TEXTS.items()]
+    corpus = CorpusSettings(files=[str(written(folder, rows))], kept_fields=["date"])
+    build_index(folder / "index", IndexBuildSettings(corpus=corpus, blocks=BlockSettings(max_block_tokens=64)), encoder)
+    return PhraseFiller(PhraseIndex.open(folder / "index"), encoder, FillSettings(max_phrase_tokens=40))
+
+
+@pytest.fixture
+def result(dated: PhraseFiller, tmp_path: Path) -> TaskResult:
+    written(tmp_path, ROWS, "q.jsonl")
+    task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
+    examples = read_examples(task, tmp_path)
+    methods = [*(PhraseAnswers(dated, f"npm-{kind}") for kind in ("dense", "bm25", "hybrid"))]
+    methods = [*methods, RandomSpanOfBestBlock(dated, seed=0)]
+    return evaluate_task(task, examples, methods, encoder=dated.encoder, index=dated.index, resamples=20)
+
+
+def test_each_example_is_answered_from_the_documents_that_meet_its_own_condition(result: TaskResult) -> None:
+    assert [example.where for example in result.examples] == [("date=2019",), ("date=2022",), ("date=1950-02-01",)]
+    for method in result.methods:
+        for answer, date in zip(method.predictions, ("2019", "2022", None), strict=True):
+            documents = {place.document for phrase in answer.phrases for place in phrase.occurrences}
+            assert documents == ({date} if date else set())
+    assert result.coverage is not None
+    assert result.coverage.answer_held.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("where", "documents"),
+    [(["date<=2019"], None), ([], ["2022"]), (["date>=2019"], ["2022", "2019"]), (["date<=2019"], ["2022"])],
+)
+def test_coverage_counts_in_the_documents_that_the_conditions_of_filling_leave(
+    dated: PhraseFiller, encoder: Encoder, where: list[str], documents: list[str] | None
+) -> None:
+    conditions = [("date=2019",), ("date=2022",)] * 2
+    examples = tuple(
+        Example(str(n), "<mask>", answers=(answer,), subject="is", where=own)
+        for n, (answer, own) in enumerate(zip(ANSWERED, conditions, strict=True))
+    )
+    left = [
+        " ".join(
+            text
+            for date, text in TEXTS.items()
+            if f"date={date}" in example.where
+            and (documents is None or str(date) in documents)
+            and all(date <= 2019 if "<=" in condition else date >= 2019 for condition in where)
+        )
+        for example in examples
+    ]
+    held, named = ([name in text for name, text in zip(names, left, strict=True)] for names in (ANSWERED, ["is"] * 4))
+    task = Task(
+        name="t", suite=Suite.open, data=TaskData(file="t.jsonl", columns={"subject": "s"}), template="{{ a }} <mask>"
+    )
+    fill, right = FillSettings(where=where, documents=documents), Told("told", [*ANSWERED])
+    result = evaluate_task(task, examples, [right], encoder=encoder, index=dated.index, fill=fill, resamples=5)
+    assert [record["answer_held"] for record in result.records()] == held
+    assert [record["subject_named"] for record in result.records()] == named
+
+
+def test_the_report_says_what_the_documents_of_fill_where_hold(dated: PhraseFiller, tmp_path: Path) -> None:
+    written(tmp_path, ROWS[:2], "q.jsonl")
+    task = task_written(tmp_path, OPEN_SMALL)
+    dated.encoder.save(tmp_path / "encoder")
+    asked = ["evaluate", f"task={task}", f"index={dated.index.folder}", f"encoder={tmp_path / 'encoder'}"]
+    asked += ["method=[npm-bm25]", "resamples=5"]
+    for name, more in {"all": [], "old": ["fill.where=[date<=2019]"], "new": ["fill.documents=[2022]"]}.items():
+        assert main([*asked, *more, f"out={tmp_path / name}"]) == 0
+        lines = (tmp_path / name / "predictions.jsonl").read_text("utf-8").splitlines()
+        held = [json.loads(line)["answer_held"] for line in lines]
+        assert held == {"all": [True, True], "old": [True, False], "new": [False, True]}[name]
+        report = (tmp_path / name / "results.md").read_text("utf-8")
+        assert f"of 2 examples the corpus holds an answer of {sum(held)}." in report
+
+
+def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: TaskResult) -> None:
+    told = [note for note in result.notes() if "no document may answer" in note]
+    assert told[0] == "mine: npm-dense found no phrase for 1 of 3 examples, for 1 of them no document may answer."
+    assert result.methods[0].facts["counts"]["inadmissible"] == 1
+    assert not result.methods[0].right[2]
+    assert [record["where"] for record in result.records()][:2] == [["date=2019"], ["date=2022"]]
+
+
+def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: TaskResult) -> None:
+    for method in result.methods:
+        every, old = method.scores["changed"], method.scores["old_answers"]
+        assert every.micro is not None and (every.count, every.micro.mean) == (1, float(method.right[0]))
+        phrases = method.predictions[0].phrases
+        assert old.micro is not None and old.count == 1
+        assert old.micro.mean == float(bool(phrases) and phrases[0].phrase == "Oslo")
+    metrics = result.metrics()
+    assert json.loads(json.dumps(metrics)) == metrics
+    assert metrics["coverage"]["changed"]["answer_held"] == {"count": 1, "share": 1.0}
+    method = metrics["methods"]["npm-dense"]
+    assert method["changed"]["count"] == method["old_answers"]["count"] == 1
+    for scope in ("changed", "old_answers"):
+        assert (scores := result.row(scope, macro=False)) is not None and scores.count == 1
+
+
+def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:
+    asked = [Example(str(number), "<mask>", answers=("New",), old_answers=old) for number, old in enumerate(OLD)]
+    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    told = Told("told", ["the Old!", "New", "Old", None])
+    (method,) = evaluate_task(task, asked, [told], encoder=encoder, resamples=5).methods
+    old = method.scores["old_answers"]  # the third has none
+    assert old.micro is not None and (old.count, old.micro.mean) == (3, pytest.approx(1 / 3))
+
+
+OLD: list[tuple[str, ...]] = [("Old",), ("Old",), (), ("Old",)]
+
+
+def test_conditions_are_filled_with_numbers_dates_and_quoted_text() -> None:
+    row: dict[str, Any] = {"n": 3, "d": "2019-05", "t": 'a, "b" or c=d'}
+    assert filled_conditions(["year<={n}", "date>{d}", "kind={t}", "lang=en"], row.get, where="x") == (
+        "year<=3",
+        "date>2019-05",
+        'kind="a, \\"b\\" or c=d"',
+        "lang=en",
+    )
+
+
+@pytest.mark.parametrize("value", ["soon", "2019-13", None, True, float("nan"), [2019], ""])
+def test_a_date_that_is_none_is_told_with_its_row(tmp_path: Path, value: object) -> None:
+    written(tmp_path, [ROWS[0], {**ROWS[0], "date": value}], "q.jsonl")
+    task = load_task(task_written(tmp_path, {**CONTENT, "where": ["date<={date}"]}), folder=SHIPPED)
+    with pytest.raises(CorpusError, match=r"q.jsonl:2: 'date' must be"):
+        read_examples(task, tmp_path)
+
+
+def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, ROWS, "q.jsonl")
+    task = load_task(task_written(tmp_path, {**CONTENT, "where": "date<={year}"}), folder=SHIPPED)
+    with pytest.raises(CorpusError, match="no column 'year'"):
+        read_examples(task, tmp_path)
+    assert "'{date}'" in file_refused(tmp_path, {**CONTENT, "where": ["{date}"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"fill": {"max_phrase_token": 3}}, "unknown setting"),
+        ({"fill": {"max_phrase_tokens": 0}}, "max_phrase_tokens must be"),
+        ({"fill": {"scoring": {"temperature": "hot"}}}, "temperature"),
+    ],
+)
+def test_settings_of_filling_that_are_none_are_told_with_the_file(
+    tmp_path: Path, change: dict[str, Any], part: str
+) -> None:
+    told = file_refused(tmp_path, {**CONTENT, **change})
+    assert part in told and "fill" in told
+
+
+def test_a_users_own_filter_that_leaves_nothing_is_refused_as_before(dated: PhraseFiller) -> None:
+    filler = PhraseFiller(dated.index, dated.encoder, FillSettings(where=["date=1"]))
+    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    with pytest.raises(Exception, match="no document is left"):
+        PhraseAnswers(filler, "npm-dense").predict(task, [Example("0", "<mask> is it.", answers=("a",))], silent)
+
+
+@pytest.mark.parametrize("condition", ["date<={}", "date<={my date}", "date<={date", "kind={a}}"])
+def test_braces_that_name_no_column_are_refused_and_not_compared_as_text(tmp_path: Path, condition: str) -> None:
+    assert f"braces in {condition!r}" in file_refused(tmp_path, {**CONTENT, "where": condition})
+
+
+def test_conditions_filled_from_rows_stand_beside_the_settings_of_filling(tmp_path: Path) -> None:
+    assert "from fill.where to where" in file_refused(tmp_path, {**CONTENT, "fill": {"where": ["date<={date}"]}})
+
+
+def test_every_method_that_reads_an_index_says_which_examples_no_document_may_answer(
+    dated: PhraseFiller, tmp_path: Path
+) -> None:
+    examples = [
+        Example("0", "The club plays in <mask>.", answers=("Bergen",), where=("date=2022",)),
+        Example("1", "The club plays in <mask>.", answers=("Bergen",), where=("date=1950",)),
+    ]
+    tiny_decoder(tmp_path)
+    writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
+    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    for method in (
+        RandomSpanOfBestBlock(dated, seed=0),
+        OracleBlocks(dated),
+        PhraseAnswers(dated, "npm-bm25"),
+        PhraseWriter("causal-bm25", writer, dated.index),
+    ):
+        answers = method.predict(task, examples, silent)
+        assert [NO_DOCUMENT in answer.notes for answer in answers] == [False, True], method.name
+        assert not answers[1].phrases
+
+
+def test_no_method_passes_over_a_users_filter_that_leaves_nothing(dated: PhraseFiller, tmp_path: Path) -> None:
+    nothing = PhraseFiller(dated.index, dated.encoder, FillSettings(where=["date=1"]))
+    tiny_decoder(tmp_path)
+    writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
+    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    for method in (
+        RandomSpanOfBestBlock(nothing, seed=0),
+        OracleBlocks(nothing),
+        PhraseWriter("causal-bm25", writer, nothing.index, nothing.settings),
+    ):
+        with pytest.raises(NoDocumentError):
+            method.predict(task, [Example("0", "<mask> is it.", answers=("a",))], silent)

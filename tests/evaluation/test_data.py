@@ -1,0 +1,160 @@
+"""The examples of a task: development and test, samples, lengths, and which sets are refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.core.errors import CorpusError, SettingError
+from npm.evaluation.data import answer_groups
+from npm.evaluation.tasks import Development, Example, Macro, Split, TooLong, load_task
+from npm.models.encoder import Encoder
+from npm.retrieval.queries import encode_masks
+from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, facts, opened, read_examples, refused, written
+from tests.helpers.tiny_models import tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert", max_positions=24)
+
+
+def test_the_first_half_of_each_group_is_for_development_and_the_rest_is_reported(tmp_path: Path) -> None:
+    rows = facts(101)
+    written(tmp_path, rows)
+    task = opened()
+    task = replace(task, data=replace(task.data, development=Development.first_half))
+    halves = {split: [int(each.id) for each in read_examples(task, tmp_path, split=split)] for split in Split}
+    slow: dict[Split, list[int]] = {Split.dev: [], Split.test: []}
+    seen: Counter[str] = Counter()
+    sizes = Counter(row["relation"] for row in rows)
+    for number, row in enumerate(rows):
+        seen[row["relation"]] += 1
+        slow[Split.dev if seen[row["relation"]] <= sizes[row["relation"]] // 2 else Split.test].append(number)
+    assert halves == slow and any(size % 2 for size in sizes.values())
+
+
+def test_without_groups_the_halves_are_those_of_the_file(tmp_path: Path) -> None:
+    written(tmp_path, [*REVIEWS, *REVIEWS[:2]])
+    task = closed(development=Development.first_half)
+    assert [each.id for each in read_examples(task, tmp_path, split=Split.dev)] == ["0", "1"]
+    assert [each.id for each in read_examples(task, tmp_path)] == ["2", "3", "4"]
+
+
+def test_a_development_file_of_its_own_leaves_all_of_the_other_for_testing(tmp_path: Path) -> None:
+    written(tmp_path, REVIEWS)
+    written(tmp_path, REVIEWS[:2], "dev.jsonl")
+    task = closed(development_file="dev.jsonl")
+    assert len(read_examples(task, tmp_path)) == 3
+    assert len(read_examples(task, tmp_path, split=Split.dev)) == 2
+
+
+def test_a_sample_is_the_beginning_of_the_published_permutation_in_the_order_of_the_file(tmp_path: Path) -> None:
+    written(tmp_path, [{"text": str(number), "label": number % 2} for number in range(50)])
+    found = [int(each.id) for each in read_examples(closed(), tmp_path, limit=7, seed=3)]
+    assert found == sorted(np.random.RandomState(3).permutation(50)[:7])
+    assert found != [int(each.id) for each in read_examples(closed(), tmp_path, limit=7, seed=4)]
+    assert len(read_examples(closed(), tmp_path, limit=50)) == len(read_examples(closed(), tmp_path, limit=99)) == 50
+
+
+@pytest.mark.parametrize("macro", [Macro.group, Macro.answer_tokens])
+@pytest.mark.parametrize("limit", [None, 11])
+def test_a_bound_on_groups_takes_a_sample_of_each(
+    tmp_path: Path, encoder: Encoder, macro: Macro, limit: int | None
+) -> None:
+    rows = facts(90)
+    written(tmp_path, rows)
+    found = read_examples(opened(macro=macro, examples_per_group=9), tmp_path, limit=limit, seed=5, encoder=encoder)
+    words = [min(4, row["answers"][0].count("the") * per_word(encoder)) for row in rows]
+    keys: list[Any] = [row["relation"] for row in rows] if macro is Macro.group else words
+    slow: list[int] = []
+    for key in set(keys):
+        own = np.array([number for number, each in enumerate(keys) if each == key])
+        slow += own[np.random.RandomState(5).permutation(len(own))[:9]].tolist()
+    slow = sorted(slow)
+    if limit is not None:
+        slow = sorted(np.array(slow)[np.random.RandomState(5).permutation(len(slow))[:limit]].tolist())
+    assert [int(each.id) for each in found] == slow
+
+
+def per_word(encoder: Encoder) -> int:
+    return len(encoder.tokenizer(" the", add_special_tokens=False)["input_ids"])
+
+
+def test_answers_are_grouped_by_the_tokens_of_the_shortest(encoder: Encoder) -> None:
+    assert per_word(encoder) == 1
+    answers = [["the the the", "the"], ["the the"], ["the " * 4], ["the " * 9, "the " * 3]]
+    assert answer_groups(encoder, answers).tolist() == [1, 2, 4, 3]
+
+
+def test_a_long_example_is_refused_or_its_longest_field_cut(tmp_path: Path, encoder: Encoder) -> None:
+    written(tmp_path, [*REVIEWS, {"text": "the river " * 20 + "flows", "label": 0}])
+    with pytest.raises(CorpusError, match=r"data\.jsonl:4: .*at most 24"):
+        read_examples(closed(), tmp_path, encoder=encoder)
+    assert len(read_examples(closed(), tmp_path)) == 4  # whole, for methods without an encoder
+    for too_long, kept in ((TooLong.keep_start, "the river the"), (TooLong.keep_end, "flows It was <mask>.")):
+        task = replace(closed(), too_long=too_long)
+        *short, long = read_examples(task, tmp_path, encoder=encoder)
+        assert long.cut and not any(each.cut for each in short)
+        assert kept in long.text and long.text.endswith(" It was <mask>.")
+        assert not encode_masks(encoder, [long.text], masks_per_text=2).cut[0]
+        tighter = read_examples(replace(task, max_prompt_tokens=17), tmp_path, encoder=encoder)[-1]
+        assert len(tighter.text) < len(long.text)
+
+
+def test_the_same_data_gives_the_same_examples(tmp_path: Path) -> None:
+    written(tmp_path, REVIEWS)
+    assert read_examples(closed(), tmp_path, limit=2, seed=1) == read_examples(closed(), tmp_path, limit=2, seed=1)
+
+
+def test_an_empty_set_and_one_class_alone_are_refused(tmp_path: Path) -> None:
+    assert "is empty" in refused(tmp_path, closed(), [])
+    halves = closed(development=Development.first_half)
+    assert "the dev set of reviews is empty" in refused(tmp_path, halves, REVIEWS[:1], split=Split.dev)
+    assert "have the label 'good'" in refused(tmp_path, closed(), REVIEWS[1:])
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_sample_of_one_class_is_refused_with_what_to_change(tmp_path: Path, limit: int) -> None:
+    rows = [{"text": str(number), "label": int(number == 0)} for number in range(50)]
+    told = refused(tmp_path, closed(), rows, limit=limit)
+    assert "the sample of " in told and "raise limit" in told
+    assert len(read_examples(closed(), tmp_path, limit=50)) == 50  # the whole is no sample
+    written(tmp_path, facts(5))
+    assert len(read_examples(opened(), tmp_path, limit=limit)) == limit  # answers are no classes
+
+
+def test_a_task_without_development_data_is_refused_for_dev(tmp_path: Path) -> None:
+    assert "no development data" in refused(tmp_path, closed(), split=Split.dev)
+
+
+def test_groups_by_answer_length_need_an_encoder(tmp_path: Path) -> None:
+    assert "set encoder" in refused(tmp_path, opened(macro=Macro.answer_tokens, examples_per_group=2), facts(5))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(tmp_path: Path, limit: int) -> None:
+    written(tmp_path, REVIEWS)
+    with pytest.raises(SettingError, match="limit must be"):
+        read_examples(closed(), tmp_path, limit=limit)
+
+
+def test_a_users_own_task_needs_only_its_two_files(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "suite: closed\n"
+        "data: {file: my-reviews.csv, columns: {text: review, label: stars}}\n"
+        'template: "{{ text }} It was <mask>."\n'
+        "labels:\n  - {value: 0, words: [terrible, bad]}\n  - {value: 1, words: [great]}\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "my-reviews.csv").write_text("review,stars\nFun.,1\nDull.,0\n", encoding="utf-8")
+    found = read_examples(load_task(tmp_path / "mine.yaml", folder=SHIPPED))
+    assert found == [
+        Example("0", "Fun. It was <mask>.", label=1, passage="Fun."),
+        Example("1", "Dull. It was <mask>.", label=0, passage="Dull."),
+    ]

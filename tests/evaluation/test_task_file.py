@@ -1,0 +1,180 @@
+"""What a task's YAML file says, the shipped tasks, and the message for each mistake in one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.core.errors import SettingError
+from npm.core.files import sha256_of_bytes
+from npm.evaluation.tasks import (
+    EXAMPLE,
+    Calibration,
+    ClosedRetrieval,
+    Development,
+    Label,
+    LabelMean,
+    Macro,
+    Suite,
+    TooLong,
+    load_task,
+    load_verbalizer,
+    task_names,
+)
+from tests.evaluation.task_samples import SHIPPED, SMALL, file_refused, task_written
+
+CLOSED = ["agn", "amazon", "cr", "mr", "rt", "rte", "sst2", "subj", "yahoo"]
+OPEN = ["entity_translation", "google_re", "kamel", "nq", "templama", "trex", "trivia_qa"]
+
+
+def test_the_smallest_task_takes_defaults_and_the_first_word_as_name(tmp_path: Path) -> None:
+    file = task_written(tmp_path, EXAMPLE)
+    task = load_task(file, folder=SHIPPED)
+    assert (task.name, task.suite, task.template) == ("mine", Suite.closed, "{{ text }} It was <mask>.")
+    bad = Label(value=0, name="terrible", words=["terrible", "bad"])
+    assert task.labels == [bad, Label(value=1, name="great", words=["great"])]
+    assert task.data.columns == {"text": "review", "label": "stars"}
+    assert (task.verbalizer, task.too_long, task.macro) == ("label_words", TooLong.refuse, Macro.none)
+    assert task.digest == sha256_of_bytes(file.read_bytes())
+
+
+def test_every_key_reaches_its_field(tmp_path: Path) -> None:
+    content = {
+        **SMALL,
+        "name": "stars",
+        "labels": [{"value": "a", "name": "A", "words": ["x y"]}, {"value": 2, "name": "B", "words": ["z"]}],
+        "data": {
+            "file": "d.tsv",
+            "hub": "h@c/s",
+            "development": "first_half",
+        },
+        "verbalizer": "sentiment",
+        "corpus": "reviews",
+        "too_long": "keep_end",
+        "max_prompt_tokens": 99,
+        "scoring": {"k": 7, "retrieval": "top_k", "temperature": 2, "label_mean": "words", "calibration": "prompt"},
+    }
+    task = load_task(task_written(tmp_path, content), folder=SHIPPED)
+    assert (task.name, task.verbalizer, task.corpus, task.max_prompt_tokens) == ("stars", "sentiment", "reviews", 99)
+    assert task.labels[0] == Label(value="a", name="A", words=["x y"]) and task.data.hub == "h@c/s"
+    assert (task.data.development, task.too_long) == (Development.first_half, TooLong.keep_end)
+    assert (task.scoring.k, task.scoring.temperature, task.scoring.retrieval) == (7, 2.0, ClosedRetrieval.top_k)
+    assert (task.scoring.label_mean, task.scoring.calibration) == (LabelMean.words, Calibration.prompt)
+
+
+def test_a_verbalizer_beside_the_file_is_found_there_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, elsewhere = tmp_path / "task", tmp_path / "elsewhere"
+    for folder, words in (
+        (beside, '[["awful"], ["fine"]]'),
+        (elsewhere, '{"terrible": ["poor"], "great": ["superb"]}'),
+    ):
+        folder.mkdir()
+        (folder / "mine.json").write_text(words, encoding="utf-8")
+    (elsewhere / "there.json").write_text('[["dull"], ["fun"]]', encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+
+    def listed(choice: str) -> tuple[tuple[str, ...], ...]:
+        task = load_task(task_written(beside, {**SMALL, "verbalizer": choice}), folder=SHIPPED)
+        return load_verbalizer(task, task.verbalizer).words
+
+    assert listed("mine.json") == (("awful",), ("fine",))
+    assert listed("there.json") == (("dull",), ("fun",))  # where the run starts
+    assert listed(str(elsewhere / "mine.json")) == (("poor",), ("superb",))
+
+
+@pytest.mark.parametrize("name", CLOSED + OPEN)
+def test_every_shipped_task_can_be_loaded(name: str) -> None:
+    task = load_task(name, folder=SHIPPED)
+    assert task.name == name and task.suite is (Suite.closed if name in CLOSED else Suite.open)
+    assert task.corpus in {"reviews", "news", "subj", "wiki"}
+    assert not Path(task.data.file).is_absolute()
+    assert (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("name", CLOSED + OPEN)
+def test_a_shipped_task_names_a_hub_data_set_or_says_that_none_is_known(name: str) -> None:
+    says_none = "# no data set of this form on the hub is known to us\n"
+    text = (SHIPPED / f"{name}.yaml").read_text("utf-8")
+    assert (says_none in text) == (not load_task(name, folder=SHIPPED).data.hub)
+
+
+def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels() -> None:
+    assert task_names(SHIPPED) == sorted(CLOSED + OPEN)
+    tasks = {name: load_task(name, folder=SHIPPED) for name in CLOSED}
+    words = {name: [word for label in task.labels for word in label.words] for name, task in tasks.items()}
+    assert words["rte"] == ["Yes", "No"] and words["subj"] == ["review", "summary"]
+    assert words["agn"] == ["politics", "sports", "business", "technology"]
+    assert all(words[name] == ["terrible", "great"] for name in ("sst2", "mr", "rt", "cr", "amazon"))
+    assert len(words["yahoo"]) == 10
+    for task in tasks.values():  # each list begins with the word of the prompt
+        lists = load_verbalizer(task, task.verbalizer).words
+        assert all(own[0] in label.words for own, label in zip(lists, task.labels, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("sst", "did you mean 'sst2'"), ("trecs", "did you mean 'trex'"), ("zzz", "choose one")]
+)
+def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> None:
+    with pytest.raises(SettingError, match="unknown task.*" + fix):
+        load_task(name, folder=SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"templat": "x"}, "unknown setting templat: did you mean 'template'"),
+        ({"digest": "x"}, "must be a YAML file such as"),
+        ({"data": {"file": "a.csv", "colums": {}}}, "unknown setting data.colums: did you mean 'columns'"),
+        ({"scoring": {"temprature": 1}}, "unknown setting scoring.temprature: did you mean 'temperature'"),
+        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts: did you mean 'text'"),
+        ({"data": {"columns": {}}}, "data.file or data.hub is required"),
+        ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "labels[1].value is required"),
+        ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "labels[1].words is required"),
+        ({"suite": "close"}, "suite must be"),
+        ({"labels": "good"}, "labels must be"),
+        ({"labels": [{"value": 1, "words": ["a"]}, {"value": 0, "words": "bad"}]}, "labels[1].words must be"),
+        ({"labels": [{"value": 0, "words": [True]}, {"value": 1, "words": ["No"]}]}, "labels[0].words[0] must be"),
+        ({"max_prompt_tokens": 1.5}, "max_prompt_tokens must be"),
+        ({"data": ["a.csv"]}, "data must be"),
+    ],
+)
+def test_unknown_missing_and_misshapen_keys_are_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    assert problem in file_refused(tmp_path, {**SMALL, **change})
+
+
+@pytest.mark.parametrize("key", ["suite", "data", "template"])
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    told = file_refused(tmp_path, {name: value for name, value in SMALL.items() if name != key})
+    assert f"{key} is required" in told
+
+
+def test_a_setting_out_of_its_range_is_told_with_the_file(tmp_path: Path) -> None:
+    assert "scoring.k must be" in file_refused(tmp_path, {**SMALL, "scoring": {"k": 0}})
+    told = file_refused(tmp_path, {**SMALL, "scoring": {"temperature": 1e-4}})
+    assert "scoring.temperature" in told and "0.001" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff\xfe", "cannot read"),
+        (b"suite: [closed", "cannot read"),
+        (b"a: !!python/object/apply:os.getcwd []\n", "cannot read"),
+        (b"\x00", "cannot read"),
+        (b"", "must be a YAML file"),
+        (b"- suite\n", "must be a YAML file"),
+        (b"just text", "must be a YAML file"),
+    ],
+)
+def test_what_is_no_yaml_mapping_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    with pytest.raises(SettingError, match=problem):
+        load_task(str(file), folder=SHIPPED)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="absent: No such file"):
+        load_task(f"{tmp_path}/absent", folder=SHIPPED)
