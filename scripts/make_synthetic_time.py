@@ -2,7 +2,7 @@
 
 FACTS (200, a multiple of 8) facts with invented names, half of which change; the questions are worded differently from
 the passages. OUT gets 2019.jsonl and 2022.jsonl, the documents of each date under the same ids; both.jsonl, the same
-with the date in each id and as a field; and task.yaml with its questions in the form that TempLAMA is published in.
+with the date in each id and as a field; and for each date the task task-DATE.yaml with its questions.
 scripts/temporal.sh asks them.
 """
 

@@ -57,7 +57,6 @@ rows=(
   "calibration=corpus label_mean=words temperature=2"
   "calibration=corpus_scaled label_mean=words temperature=4"
   "calibration=corpus label_mean=words temperature=2 combination=sum"
-  "verbalizer=expanded calibration=corpus label_mean=words temperature=2"
   "retrieval=top_k k=4096 label_mean=occurrences temperature=2 calibration=none"
   "retrieval=top_k k=4096 label_mean=sum temperature=2 calibration=none"
   ""

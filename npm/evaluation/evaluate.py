@@ -434,5 +434,5 @@ def _recorded(settings: ZeroShotEvaluation, names: Mapping[str, Sequence[str]]) 
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
     given |= {"closed": closed, "fill": asdict(settings.fill)}
     if any("causal-knn" in own for own in names.values()):
-        given["causal-knn"] = {name: value for name, value in causal.items() if name != "model"}
+        given["causal-knn"] = {name.removeprefix("knn_"): value for name, value in causal.items() if name != "model"}
     return as_json(given)

@@ -164,7 +164,7 @@ def test_without_a_task_the_demo_is_asked_of_the_demo_corpus_alone_and_said(
     command = ["evaluate", f"index={built_index}", f"out={tmp_path / 'out'}", "limit=2"]
     npmlm(*command).refused("evaluate needs task= or suite=", "the demo corpus is not in this index", "task=demo")
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr("npm.evaluation.run.shipped_questions_file", lambda: built_index.parent / "questions.json")
+    monkeypatch.setattr("npm.evaluation.demo.shipped_questions_file", lambda: built_index.parent / "questions.json")
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
     assert "no task= was named: task=demo" in outcome.err

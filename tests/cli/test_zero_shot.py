@@ -246,7 +246,7 @@ def test_the_parametric_baseline_trains_and_answers(
     ("settings", "part"),
     [
         (["method=[npm,npm-dense]"], "method npm-dense answers none of the tasks"),
-        (["method=[npm,npm]"], "each once"),
+        (["method=[npm,npm]"], "each name once"),
     ],
 )
 def test_methods_that_answer_nothing_or_are_named_twice_are_refused(

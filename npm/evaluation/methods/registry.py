@@ -118,7 +118,7 @@ class Resources:
     def lacking(self, name: str, task: Task) -> str:
         """The settings that a method needs and that are not set; empty if it has all."""
         needs = METHODS[task.suite][name][1:]
-        found = [need for need in needs if not attrgetter(need)(self.settings)]
+        found = [f"{need}=" for need in needs if not attrgetter(need)(self.settings)]
         if name == "majority" and task.suite is Suite.open and not task.has_development:
             found.append("a task with development examples")
         return " and ".join(found)
