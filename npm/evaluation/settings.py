@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from npm.core.errors import exclusive
+from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.tasks import ClosedScoring, Split
@@ -233,6 +233,11 @@ class BeforeSettings(Settings):
     """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
     pooler_post: PoolerPost = PoolerPost.none
     """`whiten`: as sts.pooler_post, for this encoder."""
+
+    def check(self) -> None:
+        """Refuse settings of no encoder."""
+        if not self.encoder and (self.pooler is not None or self.pooler_post is not PoolerPost.none):
+            raise SettingError("sts.before.pooler needs sts.before.encoder; the pooler of encoder= is sts.pooler")
 
 
 class StsSettings(Settings):
