@@ -37,9 +37,9 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.evaluation.report import markdown_table
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex
+from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.serving.partitions import PartitionsLost, ServedPartitions
-from npm.tuning.tune import draw_questions
 from tests.helpers.running_server import replica_processes
 
 GOAL_RATIO, GOAL_EFFICIENCY = 1.3, 0.85

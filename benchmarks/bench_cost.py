@@ -53,10 +53,10 @@ from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.models.names import locate_encoder
 from npm.models.stored import choose_device
+from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import SpanFinder
-from npm.tuning.tune import draw_questions
 
 METHODS = {
     "npm-dense": FillSettings(retrieval=Retrieval.dense),

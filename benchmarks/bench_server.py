@@ -30,8 +30,8 @@ import numpy as np
 
 from npm.evaluation.report import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
+from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
-from npm.tuning.tune import draw_questions
 from tests.helpers.running_server import RunningServer
 
 CLIENTS, SOAK_RATE = 32, 0.8

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from npm.core.figures import NumberTable
     from npm.indexing.estimate import Estimate
     from npm.indexing.inspect import Footprint, Inspection
-    from npm.tuning.measures import Measured
-    from npm.tuning.tune import TuneResult
+    from npm.tuning import Measured, TuneResult
 
 
 DIGEST_CHARS = 12
@@ -34,10 +33,8 @@ def tune_text(result: TuneResult) -> str:
     )
     shown = {id(each): each for each in (*result.front, result.chosen)}
     shown |= {id(each): each for each in result.measured if each.choice == result.present}
-    most = max(each.choice.candidates_per_side for each in result.measured)
     # short words: the table has to fit 100 columns, else the first are left out
-    header = ["lists", "rerank", "per side", "recall@1", "@10", "@100", "agreed", f"with {most}"]
-    header += ["p50 ms", "p95 ms", ""]
+    header = ["lists", "rerank", "per side", "recall@1", "@10", "@100", "agreed", "p50 ms", "p95 ms", ""]
     rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
     tables = [terminal_table(header, rows, title=heading), *_bytes_tables(result.footprint)]
     return _printed(tables) + "\n".join(["", *_conclusion(result), ""])
@@ -160,7 +157,7 @@ def number_tables(tables: Iterable[NumberTable]) -> str:
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
     choice = each.choice
-    shares = [*each.recall.values(), each.agreement, each.agreement_with_widest]
+    shares = [*each.recall.values(), each.agreement]
     marks = {(True, False): "chosen", (False, True): "before", (True, True): "kept", (False, False): ""}
     return (
         _number(choice.probed_lists),

@@ -22,6 +22,7 @@ from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
 from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
+from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MOST_MASKS, check_query, encode_queries
@@ -30,7 +31,6 @@ from npm.serving import schema
 from npm.serving.compute import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.settings import ServeSettings
-from npm.tuning.tune import draw_questions
 
 WARM_UP = f"The first question of a day is {MASK_TEXT}."
 EXAMPLES, MOST_EXAMPLES = 5, 100

@@ -10,8 +10,7 @@ from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune
 from npm.indexing.estimate import Estimate
 from npm.indexing.inspect import Inspection, inspect_index
 from npm.models.encoder import Encoder
-from npm.tuning.settings import TuneSettings
-from npm.tuning.tune import TuneResult, tune_index
+from npm.tuning import TuneResult, TuneSettings, tune_index
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
 
@@ -51,12 +50,11 @@ def test_the_table_of_tune_shows_what_was_chosen_and_what_was_before(
     chosen = next(line for line in lines if line.endswith("chosen"))
     cells = chosen.split()
     assert cells[:3] == ["2", "32", "32"]
-    assert cells[3:8] == [
+    assert cells[3:7] == [
         f"{share:.3f}"
         for share in (
             *result.measured[1].recall.values(),
             result.measured[1].agreement,
-            result.measured[1].agreement_with_widest,
         )
     ]
     assert any(line.endswith("before") for line in lines)

@@ -45,7 +45,7 @@ def test_a_place_for_the_report_is_tried_before_the_work_and_not_left_there_empt
     (tmp_path / "file").write_text("")
     message = npmlm("tune", f"index={built_index}", f"out={tmp_path / 'file' / 'out'}").refused("file/out")
     assert "questions: " not in message
-    monkeypatch.setattr("npm.tuning.tune.MIN_SENTENCE_CHARS", 10_000)
+    monkeypatch.setattr("npm.retrieval.drawn_questions.MIN_SENTENCE_CHARS", 10_000)
     npmlm("tune", f"index={built_index}", f"out={tmp_path / 'deep' / 'out'}").refused("no question")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

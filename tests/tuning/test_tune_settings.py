@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from npm.core.errors import SettingError
-from npm.tuning.measures import SearchChoice, search_choices
-from npm.tuning.settings import TuneSettings
+from npm.tuning import SearchChoice, TuneSettings, search_choices
 
 
 def triples(choices: list[SearchChoice]) -> list[tuple[int | None, int | None, int]]:

@@ -12,7 +12,7 @@ from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
-from npm.tuning.tune import asked_documents, draw_questions
+from npm.retrieval.drawn_questions import asked_documents, draw_questions
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.helpers.tuned_indexes import DOCUMENTS, LISTS, build_measured
 

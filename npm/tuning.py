@@ -1,0 +1,443 @@
+"""`npmlm tune`: measure ways to search an index against exact search, choose one, and write it into the index.
+
+Recall, agreement of the first phrase, and latency, of questions made from documents that the quantiser has not seen.
+
+Shapes: q questions, r ranks of `RECALL_AT`, d dimensions; hits are [2 q, k], all start queries, then all end queries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from index.exact import exact_top, scan_rows
+from index.ivf import SEARCH_KIND, Quantiser
+from index.partitioned import parts_of
+from index.search import FaissSearcher
+from index.types import Hits
+from npm.core.artifact import folder_lock, read_manifest, refuse_changed
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.files import check_writable, digest_of, json_bytes, read_object, replace_file
+from npm.core.settings import Fraction, PathText, Settings
+from npm.core.types import Progress, silent
+from npm.corpus.text import normalised_text
+from npm.indexing.changes import commit
+from npm.indexing.generation import Generation, IndexManifest, Searching
+from npm.indexing.inspect import Footprint, footprint
+from npm.indexing.partitions import open_parts
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.settings import Precision
+from npm.retrieval.drawn_questions import draw_questions, held_out_documents
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.queries import QueryVectors, encode_queries
+from npm.retrieval.settings import FillSettings, Retrieval
+
+if TYPE_CHECKING:
+    from npm.core.types import Phrase
+    from npm.models.encoder import Encoder
+
+
+JSON_NAME = "tune.json"
+DENSE = FillSettings(retrieval=Retrieval.dense)
+"""Search settings of all questions."""
+RECALL_AT = (1, 10, 100)
+TIE = 2e-6
+"""Scores that differ by less than this fraction are equal: sums over other batches round otherwise."""
+
+
+class TuneSettings(Settings):
+    """Measure search settings of an index against exact search, with questions made from its own documents."""
+
+    index: PathText = ""
+    """Folder of the index. Required."""
+    encoder: PathText = ""
+    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
+    precision: Precision = Precision.auto
+    """Number format of the encoder's forward pass."""
+    queries: Annotated[int, Field(ge=1, le=1000)] = 500
+    """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
+    seed: NonNegativeInt = 0
+    """Seed of the questions."""
+    probed_lists: list[PositiveInt] = field(default_factory=list)
+    """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
+    reranked_rows: list[PositiveInt] = field(default_factory=list)
+    """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
+    candidates_per_side: list[PositiveInt] = field(default_factory=list)
+    """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
+    recall_goal: Fraction = 0.97
+    """Least share of the 100 best rows that the chosen setting must find."""
+    agreement_goal: Fraction = 0.95
+    """Least share of questions whose best phrase must be that of exact search."""
+    write: bool = False
+    """Whether the chosen setting is written into the index, as its next generation."""
+    out: PathText = ""
+    """Folder for tune.json, outside of the index; empty: nothing is written there."""
+    overwrite: bool = False
+    """Whether measurements of another index, or with other settings, are replaced in `out`."""
+
+    def check(self) -> None:
+        """Raises SettingError for a number that stands in a list twice."""
+        for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
+            values = list(getattr(self, name))
+            if len(set(values)) < len(values):
+                raise SettingError(f"{name} must be different numbers, got {values}")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchChoice:
+    """One way to search an index. The exact tier probes and reranks nothing, an index without lists probes nothing."""
+
+    probed_lists: int | None
+    rerank_factor: int | None  # rows scored exactly, for each one grown into phrases
+    candidates_per_side: int  # rows grown into phrases
+
+    @property
+    def reranked_rows(self) -> int | None:
+        """Rows scored exactly for a query."""
+        return None if self.rerank_factor is None else self.rerank_factor * self.candidates_per_side
+
+
+def search_choices(
+    settings: TuneSettings, *, row_count: int, list_count: int | None, reranks: bool
+) -> list[SearchChoice]:
+    """Search settings to measure on an index of `row_count` rows in `list_count` lists (None: without), widest first.
+
+    `reranks` is False for exact search. Raises SettingError for numbers that the index cannot serve.
+    """
+
+    def fitting(name: str, most: int, automatic: Sequence[int]) -> list[int]:
+        given = list(getattr(settings, name))
+        if given and max(given) > most:
+            raise SettingError(f"{name} must be at most {most}, as many as the index has, got {max(given)}")
+        return given or [value for value in automatic if value <= most] or [most]
+
+    for name, serves in (("probed_lists", list_count is not None), ("reranked_rows", reranks)):
+        if getattr(settings, name) and not serves:
+            detail = "has no inverted lists" if reranks else "searches exactly"
+            raise SettingError(f"{name} must be empty, got {getattr(settings, name)}: this index {detail}")
+    candidates = fitting("candidates_per_side", row_count, (256, 512, 1024, 2048))
+    probed = [None] if list_count is None else fitting("probed_lists", list_count, (32, 64, 128, 256, 512))
+    reranked = settings.reranked_rows or (512, 1024, 2048, 4096, 8192)
+    choices = [
+        SearchChoice(lists, factor, count)
+        for count in candidates
+        for factor in ([rows // count for rows in reranked if rows and rows % count == 0] if reranks else [None])
+        for lists in probed
+    ]
+    if not choices:
+        raise SettingError(
+            f"reranked_rows must be multiples of candidates_per_side={candidates}, got {list(settings.reranked_rows)}"
+        )
+    return sorted(choices, key=widest_first)
+
+
+def widest_first(choice: SearchChoice) -> tuple[int, int, int]:
+    """Sort key: choices of equal probed lists together, the most work first."""
+    return -(choice.probed_lists or 0), -(choice.reranked_rows or 0), -choice.candidates_per_side
+
+
+@dataclass(frozen=True, slots=True)
+class ExactAnswers:
+    """Results of exact search for q questions, to which others are compared."""
+
+    worst_scores: np.ndarray  # f32 [2, q, r], of the best 1, 10, 100 rows of the start and the end query
+    found_counts: np.ndarray  # i64 [2, q, r], rows among these: fewer where the index has fewer
+    best_phrases: Mapping[int, list[str | None]]  # by rows grown into phrases; of each question
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measures of one way to search; recall and agreement are fractions, latencies those of single questions."""
+
+    choice: SearchChoice
+    recall: Mapping[int, float]  # at 1, 10, 100: of the best rows by exact search, over both queries of a question
+    agreement: float  # the best phrase is that of exact search with as many candidates
+    p50_ms: float
+    p95_ms: float
+
+
+def exact_answers(
+    index: PhraseIndex,
+    encoder: Encoder,
+    texts: Sequence[str],
+    vectors: QueryVectors,
+    widths: Sequence[int],
+    progress: Progress,
+) -> ExactAnswers:
+    """Score all stored vectors, read once, for `texts`, and grow the best `widths` rows of each side into phrases."""
+    assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
+    queries = np.concatenate([vectors.start, vectors.end])  # f32 [2 q, d]
+    depth = min(max(*widths, *RECALL_AT), len(index.rows))
+    hits = exact_top(index.vectors, queries, depth, index.live_rows, partial(progress, "exact scores"))
+    counts = np.stack([hits.found[:, :rank].sum(axis=1) for rank in RECALL_AT], axis=1)  # i64 [2 q, r]
+    worst = np.take_along_axis(hits.scores, np.maximum(counts, 1) - 1, axis=1)  # f32 [2 q, r]
+    # All hits are known: nothing is scanned, and the scores of further rows are read from the stored vectors.
+    scan = scan_rows(index.vectors, queries, np.zeros(0, dtype=np.int64))
+    filler = PhraseFiller(index, encoder)
+    best_phrases: dict[int, list[str | None]] = {width: [] for width in widths}
+    for place, text in enumerate(texts):
+        pair = (place, len(texts) + place)
+        for width in widths:
+            best = Hits(hits.rows[:, :width], hits.scores[:, :width], hits.found[:, :width])  # [2 q, width] each
+            best_phrases[width].append(_best_of(filler.phrases_of_hits(text, scan, best, queries=pair, settings=DENSE)))
+        progress("exact answers", place + 1, len(texts))
+    shape = (2, len(texts), len(RECALL_AT))
+    return ExactAnswers(worst.reshape(shape), counts.reshape(shape), best_phrases)
+
+
+def measured_choices(
+    index: PhraseIndex,
+    encoder: Encoder,
+    texts: Sequence[str],
+    vectors: QueryVectors,
+    choices: Sequence[SearchChoice],
+    exact: ExactAnswers,
+    progress: Progress,
+) -> list[Measured]:
+    """Ask every question with every one of `choices`, one question after the other, on one thread.
+
+    Choices of equal probed lists are together, the widest first: for another number of lists the index is opened again,
+    and all questions are asked once without being timed, so that what they read is in memory.
+    """
+    from threadpoolctl import threadpool_limits
+
+    measured: list[Measured] = []
+    for probed_lists, group in groupby(choices, key=lambda choice: choice.probed_lists):
+        searcher = index.searcher
+        if probed_lists is not None:
+            assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
+            stored = Generation(index.folder, index.manifest)
+            searcher = open_parts(stored, index.vectors, probed_lists=probed_lists)
+        filler = PhraseFiller(replace(index, searcher=searcher), encoder)
+        for number, choice in enumerate(group):
+            for part in parts_of(searcher):
+                if isinstance(part, FaissSearcher) and choice.rerank_factor is not None:
+                    part.rerank_factor = choice.rerank_factor
+            with threadpool_limits(limits=1):
+                for _ in range(2 if number == 0 else 1):
+                    last = _measured(filler, texts, vectors, choice, exact)
+            measured.append(last)
+            progress("settings", len(measured), len(choices))
+    return measured
+
+
+def _measured(
+    filler: PhraseFiller, texts: Sequence[str], vectors: QueryVectors, choice: SearchChoice, exact: ExactAnswers
+) -> Measured:
+    index, seconds = filler.index, []
+    agreed, found = 0, np.zeros(len(RECALL_AT), dtype=np.int64)  # [r]
+    for number, text in enumerate(texts):
+        queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, d]
+        before = time.perf_counter()
+        scan = index.searcher.scan(queries, index.live_rows)
+        hits = scan.top(min(choice.candidates_per_side, len(index.rows)))
+        best = _best_of(filler.phrases_of_hits(text, scan, hits, queries=(0, 1), settings=DENSE))
+        seconds.append(time.perf_counter() - before)
+        agreed += best == exact.best_phrases[choice.candidates_per_side][number]
+        found += found_rows(hits, exact.worst_scores[:, number], exact.found_counts[:, number])
+    recall = found / np.maximum(exact.found_counts.sum(axis=(0, 1)), 1)  # f64 [r]
+    p50, p95 = (np.percentile(seconds, [50, 95]) * 1000).tolist()
+    return Measured(choice, dict(zip(RECALL_AT, recall.tolist(), strict=True)), agreed / len(texts), p50, p95)
+
+
+def found_rows(hits: Hits, worst_scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Number i64 [r] of the best 1, 10, 100 rows of one question's two queries among its `hits` [2, k].
+
+    A row is one of the best if its score is at least the worst of theirs, f32 [2, r], so that rows of equal score can
+    stand for each other; `counts` i64 [2, r] says how many of them there are.
+    """
+    found = np.zeros(len(RECALL_AT), dtype=np.int64)  # [r]
+    for place, rank in enumerate(RECALL_AT):
+        least = worst_scores[:, place] - TIE * np.abs(worst_scores[:, place])  # f32 [2]
+        good = hits.found[:, :rank] & (hits.scores[:, :rank] >= least[:, None])  # bool [2, <= rank]
+        found[place] = np.minimum(good.sum(axis=1), counts[:, place]).sum()
+    return found
+
+
+def _best_of(phrases: Sequence[Phrase]) -> str | None:
+    """The first of the phrases, its case and spaces normalized; None if there is none."""
+    return normalised_text(phrases[0].phrase) if phrases else None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """All measures, and the choice."""
+
+    record: Mapping[str, Any]  # what was measured and asked: JSON values, without a path of this machine
+    factory: str | None
+    settings: TuneSettings
+    question_count: int
+    document_count: int  # different documents that questions were made from
+    measured: tuple[Measured, ...]
+    present: SearchChoice  # how the index was searched so far; one of those measured
+    chosen: Measured
+    goals_met: bool
+    footprint: Footprint
+    written_generation: int | None  # the generation with the chosen setting; None: it was not asked for
+    notes: tuple[str, ...]
+
+    @property
+    def front(self) -> tuple[Measured, ...]:
+        """Those that no other one beats in both p50 latency and agreement, fastest first."""
+        best: list[Measured] = []
+        for each in sorted(self.measured, key=lambda each: (each.p50_ms, -each.agreement)):
+            if not best or each.agreement > best[-1].agreement:
+                best.append(each)
+        return tuple(best)
+
+    def write(self, out: str | Path) -> None:
+        """Write the report to the folder `out`, over an earlier one."""
+        measured = []
+        for each in self.measured:
+            values = asdict(each)
+            measured.append(values.pop("choice") | {"reranked_rows": each.choice.reranked_rows} | values)
+        record = {
+            **self.record,
+            "goals_met": self.goals_met,
+            "measured": measured,
+            "before": asdict(self.present),
+            "chosen": asdict(self.chosen.choice),
+            "written_generation": self.written_generation,
+            "notes": list(self.notes),
+        }
+        replace_file(Path(out) / JSON_NAME, json_bytes(record))
+
+
+def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Progress = silent) -> TuneResult:
+    """Measure, choose, write the choice into the index with `settings.write`, and the report to `settings.out`.
+
+    `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtifactError if the
+    index or the encoder does not serve, or the index is changed meanwhile; SettingError for search settings that it
+    cannot have.
+    """
+    index = PhraseIndex.open(Path(settings.index))
+    generation = _unchanged(index.folder, index.manifest)
+    search = read_manifest(generation.search, kind=SEARCH_KIND).settings
+    choices, present = _choices(settings, index, generation)
+    encoder = index.load_encoder(
+        encoder or settings.encoder or None, device=settings.device, dtype=settings.precision, for_reading=True
+    )
+    request = request_of(settings, index)
+    if settings.out:
+        check_out(settings, index, request)
+    drawn = draw_questions(index, settings.queries, seed=settings.seed, words_only=encoder.query_masks == 1)
+    progress("questions", len(drawn), len(drawn))
+    texts = [question.text for question in drawn]
+    vectors = encode_queries(encoder, texts)
+    widths = sorted({choice.candidates_per_side for choice in choices})
+    exact = exact_answers(index, encoder, texts, vectors, widths, progress)
+    measured = measured_choices(index, encoder, texts, vectors, choices, exact, progress)
+    chosen, goals_met = choose(measured, recall_goal=settings.recall_goal, agreement_goal=settings.agreement_goal)
+    notes = []
+    if held_out_documents(index) is None:
+        notes.append(
+            "the quantiser was kept by a compact, so it may have seen the documents asked about: "
+            "npmlm compact retrain=true trains another one"
+        )
+    if len(drawn) < settings.queries:
+        notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
+    documents, bytes_of = len({question.document for question in drawn}), footprint(generation)
+    measured_index = {"generation": generation.manifest.generation, "digest": generation.manifest.digest}
+    measured_index |= {"tier": search["tier"], "factory": search.get("factory"), **bytes_of.record()}
+    result = TuneResult(
+        record={
+            "request": request,
+            "index": measured_index,
+            "questions": {"asked": len(drawn), "documents": documents},
+        },
+        factory=search.get("factory"),
+        settings=settings,
+        question_count=len(drawn),
+        document_count=documents,
+        measured=tuple(measured),
+        present=present,
+        chosen=chosen,
+        goals_met=goals_met,
+        footprint=bytes_of,
+        written_generation=write_searching(generation, chosen.choice) if settings.write else None,
+        notes=tuple(notes),
+    )
+    if settings.out:
+        result.write(settings.out)
+    return result
+
+
+def choose(measured: Sequence[Measured], *, recall_goal: float, agreement_goal: float) -> tuple[Measured, bool]:
+    """The fastest that reaches both goals, by p50, and True; if none does, the one that agrees most, and False."""
+    reaching = [each for each in measured if each.recall[100] >= recall_goal and each.agreement >= agreement_goal]
+    if reaching:
+        return min(reaching, key=lambda each: (each.p50_ms, each.p95_ms)), True
+    return max(measured, key=lambda each: (each.agreement, each.recall[100], -each.p50_ms)), False
+
+
+def write_searching(generation: Generation, choice: SearchChoice) -> int:
+    """Make `choice` how the index of `generation` is searched unless said otherwise; returns the new generation.
+
+    Only the root manifest changes. Raises ArtifactError if the index is no longer this generation, or is being
+    changed.
+    """
+    with folder_lock(generation.folder):
+        present = _unchanged(generation.folder, generation.manifest)
+        return commit(present, replace(present.manifest, searching=Searching(**asdict(choice)))).generation
+
+
+def _unchanged(folder: Path, measured: IndexManifest) -> Generation:
+    """The generation in `folder`, whose manifest must be the one `measured`. Raises ArtifactError."""
+    present = Generation.read(folder)
+    if present.manifest.digest != measured.digest:
+        raise ArtifactError(
+            f"{folder} was changed while it was measured, from generation {measured.generation} to "
+            f"{present.manifest.generation}; run npmlm tune again"
+        )
+    return present
+
+
+def _choices(
+    settings: TuneSettings, index: PhraseIndex, generation: Generation
+) -> tuple[list[SearchChoice], SearchChoice]:
+    """All that is tried, and the present setting, which is among it so that the gain of a change is seen."""
+    list_count = None if generation.quantiser is None else Quantiser.open(generation.quantiser).list_count
+    candidates = min(index.candidates_per_side, len(index.rows))
+    searcher = parts_of(index.searcher)[0]  # all are searched alike
+    if isinstance(searcher, FaissSearcher):
+        present = SearchChoice(searcher.probed_lists, searcher.rerank_factor, candidates)
+    else:
+        present = SearchChoice(None, None, candidates)
+    reranks = present.rerank_factor is not None
+    choices = search_choices(settings, row_count=len(index.rows), list_count=list_count, reranks=reranks)
+    return sorted({*choices, present}, key=widest_first), present
+
+
+def request_of(settings: TuneSettings, index: PhraseIndex) -> dict[str, Any]:
+    """Settings that measurements depend on, next to the documents, which may be added and deleted: JSON values."""
+    names = ("queries", "seed", "probed_lists", "reranked_rows", "candidates_per_side", "recall_goal", "agreement_goal")
+    asked = {name: getattr(settings, name) for name in names}
+    return {"index_settings_digest": digest_of(index.manifest.settings), "settings": asked}
+
+
+def check_out(settings: TuneSettings, index: PhraseIndex, request: Mapping[str, Any]) -> None:
+    """Refuse a folder for the report, before the work begins.
+
+    Raises SettingError if it lies in the folder of the index, ArtifactError if files of the report's names are there
+    that are of something else (which overwrite=true allows).
+    """
+    folder, place = Path(settings.out), index.folder.resolve()
+    if place in (folder.resolve(), *folder.resolve().parents):
+        raise SettingError(f"out must be outside of the index, got {settings.out}")
+    fix = "choose another folder with out=DIR, or give overwrite=true to replace them"
+    if (folder / JSON_NAME).exists() and not settings.overwrite:
+        before = read_object(folder / JSON_NAME, fix=fix).get("request")
+        problem = f"{folder} holds measurements of something else, or with other settings"
+        recorded = before if isinstance(before, dict) else {}
+        refuse_changed(request, recorded, where=folder, problem=problem, fix=fix)
+    check_writable(folder)

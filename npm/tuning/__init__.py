@@ -1,1 +1,0 @@
-"""Search settings of an index, chosen by measuring."""
