@@ -38,7 +38,7 @@ evaluate() { # evaluate FOLDER settings…
 }
 both=("zero_shot.mlm.encoder=$out/mlm-6708/encoder" "zero_shot.mlm.index=$out/mlm-index" "index=$out/npm" "data_dir=$data")
 evaluate closed-6708 "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
-$npmlm compare "$out/closed-6708" "methods=[mlm-fuzzy-corpus,npm]"
+$npmlm compare "$out/closed-6708" "methods=[npm,mlm-fuzzy-corpus]"
 evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[0]}" "data_dir=$data" index="$out/npm/wiki"
 for seed in 0 1 2; do
   evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"

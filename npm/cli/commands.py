@@ -26,7 +26,7 @@ from npm.indexing.settings import (
 from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
-from npm.tuning import TuneSettings
+from npm.tuning.settings import TuneSettings
 
 
 class Output(Enum):

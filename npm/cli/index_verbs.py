@@ -143,7 +143,7 @@ def run_partition(settings: PartitionCommand | BuildCommand) -> int:
 def run_tune(settings: TuneCommand) -> int:
     """`npmlm tune`."""
     from npm.cli.tables import tune_text
-    from npm.tuning import tune_index
+    from npm.tuning.tune import tune_index
 
     with StageProgress() as progress:
         result = tune_index(settings, progress=progress)

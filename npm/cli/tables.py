@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npm.core.figures import NumberTable
     from npm.indexing.estimate import Estimate
     from npm.indexing.inspect import Footprint, Inspection
-    from npm.tuning import Measured, TuneResult
+    from npm.tuning.tune import Measured, TuneResult
 
 
 DIGEST_CHARS = 12

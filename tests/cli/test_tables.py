@@ -10,7 +10,8 @@ from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune
 from npm.indexing.estimate import Estimate
 from npm.indexing.inspect import Inspection, inspect_index
 from npm.models.encoder import Encoder
-from npm.tuning import TuneResult, TuneSettings, tune_index
+from npm.tuning.settings import TuneSettings
+from npm.tuning.tune import TuneResult, tune_index
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
 

@@ -14,11 +14,11 @@ import pytest
 from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.compare import (
     Comparison,
-    average_difference,
+    average_of,
     compare_results,
     comparison_rows,
     mcnemar_p_value,
-    read_judgements,
+    read_answers,
 )
 from npm.evaluation.metrics import Interval
 from npm.evaluation.results import write_results
@@ -52,7 +52,7 @@ def test_differences_of_five_pairs_are_those_counted_by_hand(tmp_path: Path) -> 
     b = results(tmp_path / "b", lines([1, 0, 1, 1, 1]))
     (found,) = compare_results(a, b).comparisons
     assert (found.task, found.methods, found.count) == ("sst2", "npm", 5)
-    assert (found.share_a, found.share_b, found.difference.mean) == pytest.approx((0.4, 0.8, 0.4))
+    assert (found.share_a, found.share_b, found.difference.mean) == pytest.approx((0.4, 0.8, -0.4))
     assert (found.only_a, found.only_b) == (1, 3)
     assert found.p_value == pytest.approx(2 * (comb(4, 0) + comb(4, 1)) / 2**4)
 
@@ -72,28 +72,26 @@ def test_the_interval_of_a_difference_is_that_of_drawing_pairs_of_examples(tmp_p
     a, b = results(tmp_path / "a", lines(rights_a)), results(tmp_path / "b", lines(rights_b))
     (found,) = compare_results(a, b, seed=2, resamples=400).comparisons
     draws = np.random.default_rng(2).integers(0, 37, size=(400, 37))
-    differences = [float(np.mean(rights_b[draw]) - np.mean(rights_a[draw])) for draw in draws]
+    differences = [float(np.mean(rights_a[draw]) - np.mean(rights_b[draw])) for draw in draws]
     assert (found.difference.low, found.difference.high) == pytest.approx(
         tuple(np.quantile(differences, [0.025, 0.975]))
     )
 
 
 def comparison(task: str, count: int, only_a: int, only_b: int) -> Comparison:
-    difference = (only_b - only_a) / count
-    return Comparison(
-        task, "npm", "npm", count, 0.5, 0.5 + difference, Interval(difference, 0, 0), only_a, only_b, p_value=1.0
-    )
+    difference = (only_a - only_b) / count
+    return Comparison(task, "npm", count, 0.5, 0.5 - difference, Interval(difference, 0, 0), only_a, only_b)
 
 
 def test_the_interval_of_an_average_is_that_of_drawing_within_each_task() -> None:
     tasks = [comparison("sst2", 80, 20, 30), comparison("agn", 200, 10, 50)]
-    found = average_difference(tasks, np.random.default_rng(0), resamples=20_000)
+    found = average_of(tasks, np.random.default_rng(0), resamples=20_000).difference
     rng = np.random.default_rng(1)
     means = np.zeros(5_000)
     for each in tasks:
-        differences = np.repeat([-1, 1, 0], [each.only_a, each.only_b, each.count - each.only_a - each.only_b])
+        differences = np.repeat([1, -1, 0], [each.only_a, each.only_b, each.count - each.only_a - each.only_b])
         means += rng.choice(differences, size=(5_000, each.count)).mean(1) / 2
-    assert found.mean == pytest.approx((10 / 80 + 40 / 200) / 2)
+    assert found.mean == pytest.approx(-(10 / 80 + 40 / 200) / 2)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.006)
 
 
@@ -128,11 +126,10 @@ def test_all_shared_tasks_and_methods_are_compared_and_averaged_by_method(tmp_pa
     b = results(tmp_path / "b", [*lines([1, 1, 1, 0], task="agn"), *lines([1, 1]), *lines([0, 1], method="mlm")])
     found = compare_results(a, b)
     assert [(each.task, each.methods) for each in found.comparisons] == [
-        ("sst2", "npm"), ("agn", "npm"), ("sst2", "mlm")
+        ("sst2", "npm"), ("agn", "npm"), ("sst2", "mlm"), ("average of 2", "npm")
     ]  # fmt: skip
-    (average,) = found.averages
-    assert (average.methods, average.task_count) == ("npm", 2)
-    assert (average.share_a, average.share_b, average.difference.mean) == pytest.approx((0.25, 0.875, 0.625))
+    average = found.comparisons[-1]
+    assert (average.share_a, average.share_b, average.difference.mean) == pytest.approx((0.25, 0.875, -0.625))
 
 
 def test_two_methods_of_one_run_can_be_compared(tmp_path: Path) -> None:
@@ -157,9 +154,9 @@ def test_the_table_shows_points_with_their_sign(tmp_path: Path) -> None:
     a = results(tmp_path / "a", [*lines([1, 1]), *lines([1, 1], task="agn")])
     b = results(tmp_path / "b", [*lines([0, 0]), *lines([1, 1], task="agn")])
     header, rows = comparison_rows(compare_results(a, b))
-    assert header[5] == "B − A [95 %]"
-    assert rows[0] == ["sst2", "npm", "2", "100.0", "0.0", "-100.0 [-100.0, -100.0]", "2", "0", "0.5"]
-    assert rows[2][:2] == ["average of 2", "npm"] and rows[2][5].startswith("-50.0 [")
+    assert header[5] == "A − B [95 %]"
+    assert rows[0] == ["sst2", "npm", "2", "100.0", "0.0", "+100.0 [+100.0, +100.0]", "2", "0", "0.5"]
+    assert rows[2][:2] == ["average of 2", "npm"] and rows[2][5].startswith("+50.0 [")
 
 
 @pytest.mark.parametrize(
@@ -186,22 +183,22 @@ def test_a_method_that_a_run_does_not_hold_is_refused(tmp_path: Path) -> None:
 def test_results_of_another_kind_of_evaluation_are_refused(tmp_path: Path) -> None:
     run = results(tmp_path / "a", [{"id": "q1", "text": "…", "hit_rank": 1}])
     with pytest.raises(ArtifactError, match=r"predictions\.jsonl, line 1"):
-        read_judgements(run)
+        read_answers(run)
 
 
 def test_an_example_answered_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="twice"):
-        read_judgements(results(tmp_path / "a", [*lines([1]), *lines([0])]))
+        read_answers(results(tmp_path / "a", [*lines([1]), *lines([0])]))
 
 
 def test_a_folder_without_results_and_a_changed_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError):
-        read_judgements(tmp_path / "nothing")
+        read_answers(tmp_path / "nothing")
     run = results(tmp_path / "a", lines([1, 0]))
     file = run / "predictions.jsonl"
     file.write_text(file.read_text().replace("true", "null"))
     with pytest.raises(ArtifactError):
-        read_judgements(run)
+        read_answers(run)
 
 
 def masked_results(folder: Path, counts: Iterable[tuple[int, int]], **record: Any) -> Path:
@@ -222,10 +219,10 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
     compared = compare_results(a, b, resamples=500)
     (found,) = compared.comparisons
     assert (found.count, found.share_a, found.share_b) == (20, 3 / 20, 6 / 20)
-    rng, gains, counts = np.random.default_rng(0), [2, 0, 1], [10, 4, 6]
+    rng, gains, counts = np.random.default_rng(0), [-2, 0, -1], [10, 4, 6]
     drawn = rng.integers(0, 3, size=(500, 3)).tolist()
     means = [sum(gains[each] for each in row) / sum(counts[each] for each in row) for row in drawn]
-    assert found.difference.mean == pytest.approx(3 / 20)
+    assert found.difference.mean == pytest.approx(-3 / 20)
     assert found.difference.low == pytest.approx(float(np.quantile(means, 0.025)))
     assert found.difference.high == pytest.approx(float(np.quantile(means, 0.975)))
     _, (row,) = comparison_rows(compared)

@@ -17,7 +17,7 @@ from npm.indexing.inspect import Inspection, inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
 from npm.models.encoder import Encoder
-from npm.tuning import SearchChoice, write_searching
+from npm.tuning.tune import SearchChoice, write_searching
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import DOCUMENTS, LISTS, build_measured
 

@@ -31,7 +31,8 @@ from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from npm.tuning import TuneSettings, tune_index
+from npm.tuning.settings import TuneSettings
+from npm.tuning.tune import tune_index
 from tests.helpers.forged_manifests import Forgery, Place
 from tests.helpers.live_indexes import (
     TIERS,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from index.types import Hits
-from npm import tuning
-from npm.tuning import found_rows
+from npm.tuning import tune
+from npm.tuning.tune import found_rows
 
 
 def hits(scores: list[list[float]]) -> Hits:
@@ -14,7 +14,7 @@ def hits(scores: list[list[float]]) -> Hits:
 
 
 def test_rows_count_as_found_if_they_score_as_well_as_the_worst_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "RECALL_AT", (1, 2, 4))
+    monkeypatch.setattr(tune, "RECALL_AT", (1, 2, 4))
     worst = np.array([[9, 8, 6], [5, 4, 2]], dtype=np.float32)
     counts = np.array([[1, 2, 4], [1, 2, 3]])
     # the start query lacks its second and third row; the end query's index has three rows, and it finds two of them

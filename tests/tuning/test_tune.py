@@ -23,7 +23,8 @@ from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.tuning import TIE, Measured, SearchChoice, TuneResult, TuneSettings, choose, tune_index, write_searching
+from npm.tuning.settings import TuneSettings
+from npm.tuning.tune import TIE, Measured, SearchChoice, TuneResult, choose, tune_index, write_searching
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from npm.core.errors import SettingError
-from npm.tuning import SearchChoice, TuneSettings, search_choices
+from npm.tuning.settings import TuneSettings
+from npm.tuning.tune import SearchChoice, search_choices
 
 
 def triples(choices: list[SearchChoice]) -> list[tuple[int | None, int | None, int]]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
 
 from index.exact import exact_top, scan_rows
 from index.ivf import SEARCH_KIND, Quantiser
@@ -26,7 +25,6 @@ from index.types import Hits
 from npm.core.artifact import folder_lock, read_manifest, refuse_changed
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import check_writable, digest_of, json_bytes, read_object, replace_file
-from npm.core.settings import Fraction, PathText, Settings
 from npm.core.types import Progress, silent
 from npm.corpus.text import normalised_text
 from npm.indexing.changes import commit
@@ -34,11 +32,11 @@ from npm.indexing.generation import Generation, IndexManifest, Searching
 from npm.indexing.inspect import Footprint, footprint
 from npm.indexing.partitions import open_parts
 from npm.indexing.phrase_index import PhraseIndex
-from npm.models.settings import Precision
 from npm.retrieval.drawn_questions import draw_questions, held_out_documents
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.tuning.settings import TuneSettings
 
 if TYPE_CHECKING:
     from npm.core.types import Phrase
@@ -51,46 +49,6 @@ DENSE = FillSettings(retrieval=Retrieval.dense)
 RECALL_AT = (1, 10, 100)
 TIE = 2e-6
 """Scores that differ by less than this fraction are equal: sums over other batches round otherwise."""
-
-
-class TuneSettings(Settings):
-    """Measure search settings of an index against exact search, with questions made from its own documents."""
-
-    index: PathText = ""
-    """Folder of the index. Required."""
-    encoder: PathText = ""
-    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
-    queries: Annotated[int, Field(ge=1, le=1000)] = 500
-    """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
-    seed: NonNegativeInt = 0
-    """Seed of the questions."""
-    probed_lists: list[PositiveInt] = field(default_factory=list)
-    """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
-    reranked_rows: list[PositiveInt] = field(default_factory=list)
-    """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
-    candidates_per_side: list[PositiveInt] = field(default_factory=list)
-    """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
-    recall_goal: Fraction = 0.97
-    """Least share of the 100 best rows that the chosen setting must find."""
-    agreement_goal: Fraction = 0.95
-    """Least share of questions whose best phrase must be that of exact search."""
-    write: bool = False
-    """Whether the chosen setting is written into the index, as its next generation."""
-    out: PathText = ""
-    """Folder for tune.json, outside of the index; empty: nothing is written there."""
-    overwrite: bool = False
-    """Whether measurements of another index, or with other settings, are replaced in `out`."""
-
-    def check(self) -> None:
-        """Raises SettingError for a number that stands in a list twice."""
-        for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
-            values = list(getattr(self, name))
-            if len(set(values)) < len(values):
-                raise SettingError(f"{name} must be different numbers, got {values}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Search settings of an index, chosen by measuring."""
