@@ -85,7 +85,7 @@ def masks(_: Path) -> dict[str, Any]:
         text, rngs = Sequences(token_ids, flags.astype(np.uint8), np.cumsum([0, *lengths])), partial(mask_rng, 0, 0)
         drawn = {name: masker.select(text, rngs(group)) for name, masker in phrases.items()}
         drawn |= {name: build_selector(each).select(text, rngs(group))[0].masked for name, each in others.items()}
-        drawn |= {name: masker.select(text, rngs(group)).spans for name, masker in mixtures.items()}
+        drawn |= {name: masker.select(text, rngs(group))[0] for name, masker in mixtures.items()}
         groups.append({name: each and [each.starts.tolist(), each.lengths.tolist()] for name, each in drawn.items()})
     return {"groups": groups}
 

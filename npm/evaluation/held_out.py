@@ -41,7 +41,7 @@ from npm.evaluation.settings import (
     SampleSettings,
 )
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
-from npm.masking.denoising import MixtureMasker, check_sentinel_count, ul2_denoisers
+from npm.masking.denoising import UL2, MixtureMasker, check_sentinel_count
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS, MaskRenderer
 from npm.models.stored import StoredModel, evaluating
@@ -408,7 +408,7 @@ def evaluate_denoising(
     has too few sentinels.
     """
     sample = sample if sample is not None else SampleSettings()
-    tested, sentinels = ul2_denoisers(), denoiser.sentinels()
+    tested, sentinels = UL2, denoiser.sentinels()
     most_spans = max(each.most_spans(settings.max_block_tokens) for each in tested)
     check_sentinel_count(len(sentinels.sentinel_ids), most_spans)
     vocabulary = denoiser.tokenizer.get_vocab()
@@ -418,10 +418,10 @@ def evaluate_denoising(
         lines: list[Line] = []
         for place, corruption in enumerate(tested):
             rng = mask_rng(sample.seed, place, article.number, VIEW_NUMBERS["denoising"])
-            mask = MixtureMasker((replace(corruption, weight=1.0),)).select(article.sequences, rng)
+            spans, numbers = MixtureMasker((replace(corruption, weight=1.0),)).select(article.sequences, rng)
             for mode in modes:  # all read the same corrupted text
                 renderer = replace(sentinels, mode_ids=() if mode == NO_MODE else (vocabulary[mode],))
-                batch = renderer.render(article.sequences, mask.spans, mask.denoisers).to(denoiser.device)
+                batch = renderer.render(article.sequences, spans, numbers).to(denoiser.device)
                 terms = Denoising()(EncodedDenoising(Passes(denoiser.model), batch))
                 loss, right = terms["denoising"], terms["denoising_top1"]
                 sums = {"targets": loss.count, "nll": float(loss.sum), "correct": int(right.sum)}

@@ -62,10 +62,26 @@ class Sentinels:
         first_spans = np.cumsum(span_counts) - span_counts  # i64 [S]
         within = np.arange(len(spans)) - first_spans[owners]  # i64 [n], number of a span in its sequence
         sentinels = np.array(self.sentinel_ids, dtype=np.int64)[within]  # i64 [n]
-        input_ids, attention_mask = padded_rows(
-            *self._inputs(sequences, spans, sentinels, denoisers), pad_id=self.pad_id
-        )
-        target_ids, _ = padded_rows(*self._targets(sequences, spans, sentinels, owners), pad_id=NO_TARGET)
+        positions = masked_positions(spans)  # i64 [masked tokens]
+
+        kept = np.ones(len(sequences.token_ids), dtype=bool)  # bool [T]
+        kept[positions] = False
+        kept[spans.starts] = True
+        replaced = sequences.token_ids.astype(np.int64)  # i64 [T]
+        replaced[spans.starts] = sentinels
+        offsets = np.append(0, np.cumsum(kept))[sequences.offsets]  # i64 [S + 1]
+        sizes = np.diff(offsets) + 1  # i64 [S], with the end
+        inputs = np.insert(replaced[kept], offsets[1:], self.end_id)  # i64 [tokens of the inputs]
+        if self.mode_ids:
+            inputs = np.insert(inputs, np.cumsum(sizes) - sizes, np.array(self.mode_ids, dtype=np.int64)[denoisers])
+            sizes += 1
+        input_ids, attention_mask = padded_rows(inputs, np.append(0, np.cumsum(sizes)), pad_id=self.pad_id)
+
+        masked = sequences.token_ids[positions].astype(np.int64)  # i64 [masked tokens]
+        targets = np.insert(masked, np.cumsum(spans.lengths) - spans.lengths, sentinels)  # i64 [masked tokens + n]
+        sizes = np.bincount(owners, weights=spans.lengths + 1, minlength=len(sequences)).astype(np.int64)  # i64 [S]
+        targets = np.insert(targets, np.cumsum(sizes), self.end_id)  # i64 [tokens of the targets]
+        target_ids, _ = padded_rows(targets, np.append(0, np.cumsum(sizes + 1)), pad_id=NO_TARGET)
         return DenoisingBatch(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -73,34 +89,6 @@ class Sentinels:
             denoisers=torch.from_numpy(np.asarray(denoisers, dtype=np.int64)),
             text_token_count=len(sequences.token_ids),
         )
-
-    def _inputs(
-        self, sequences: Sequences, spans: Spans, sentinels: np.ndarray, denoisers: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs i64 in a row, and their offsets i64 [S + 1]."""
-        kept = np.ones(len(sequences.token_ids), dtype=bool)  # bool [T]
-        kept[masked_positions(spans)] = False
-        kept[spans.starts] = True
-        replaced = sequences.token_ids.astype(np.int64)  # i64 [T]
-        replaced[spans.starts] = sentinels
-        offsets = np.append(0, np.cumsum(kept))[sequences.offsets]  # i64 [S + 1]
-        sizes = np.diff(offsets) + 1  # i64 [S], with the end
-        flat = np.insert(replaced[kept], offsets[1:], self.end_id)  # i64 [tokens of the inputs]
-        if self.mode_ids:
-            modes = np.array(self.mode_ids, dtype=np.int64)[denoisers]  # i64 [S]
-            flat = np.insert(flat, np.cumsum(sizes) - sizes, modes)
-            sizes += 1
-        return flat, np.append(0, np.cumsum(sizes))
-
-    def _targets(
-        self, sequences: Sequences, spans: Spans, sentinels: np.ndarray, owners: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Targets i64 in a row, and their offsets i64 [S + 1]."""
-        ends = np.cumsum(spans.lengths)  # i64 [n], in the masked tokens in a row
-        masked = sequences.token_ids[masked_positions(spans)].astype(np.int64)  # i64 [masked tokens]
-        flat = np.insert(masked, ends - spans.lengths, sentinels)  # i64 [masked tokens + n]
-        sizes = np.bincount(owners, weights=spans.lengths + 1, minlength=len(sequences)).astype(np.int64)  # i64 [S]
-        return np.insert(flat, np.cumsum(sizes), self.end_id), np.append(0, np.cumsum(sizes + 1))
 
 
 def check_sentinel_count(available: int, needed: int) -> None:
@@ -131,13 +119,11 @@ class DenoiserSettings(Settings):
     """Mean length of the spans of R and X, in tokens; at least 1."""
     weight: NonNegativeFloat = 1.0
     """How often this denoiser is drawn, relative to the others of the mixture; at least 0."""
-    mode_token: str = ""
-    """What inputs begin with; empty: [R], [S] or [X]."""
 
     @property
     def mode(self) -> str:
-        """The mode token."""
-        return self.mode_token or f"[{self.family.value}]"
+        """The mode token, which inputs begin with."""
+        return f"[{self.family.value}]"
 
     @property
     def name(self) -> str:
@@ -169,33 +155,26 @@ class DenoiserSettings(Settings):
         return runs + (budget > runs)  # the roll may cut one span of several tokens in two
 
 
-def ul2_denoisers() -> tuple[DenoiserSettings, ...]:
-    """The seven denoisers of UL2: S with 20 % of the draws, the others with 40/3 % each."""
-    spans = (
-        (DenoiserFamily.R, 3, 0.15),
-        (DenoiserFamily.R, 8, 0.15),
-        (DenoiserFamily.X, 3, 0.5),
-        (DenoiserFamily.X, 8, 0.5),
-        (DenoiserFamily.X, 64, 0.15),
-        (DenoiserFamily.X, 64, 0.5),
-    )
-    return (
-        *(
-            DenoiserSettings(family=family, mean_span_tokens=mean, rate=rate, weight=0.8 / len(spans))
-            for family, mean, rate in spans
-        ),
-        DenoiserSettings(family=DenoiserFamily.S, rate=0.25, weight=0.2),
+def _denoisers(*rows: tuple[str, float, float, float]) -> tuple[DenoiserSettings, ...]:
+    return tuple(
+        DenoiserSettings(family=DenoiserFamily(family), mean_span_tokens=mean, rate=rate, weight=weight)
+        for family, mean, rate, weight in rows
     )
 
 
-def ul2r_denoisers() -> tuple[DenoiserSettings, ...]:
-    """The mixture by which UL2R continues a language model (Tay et al. 2022, arXiv 2210.11399): half of it S."""
-    return (
-        DenoiserSettings(family=DenoiserFamily.R, weight=0.25),
-        DenoiserSettings(family=DenoiserFamily.X, mean_span_tokens=32, weight=0.125),
-        DenoiserSettings(family=DenoiserFamily.X, rate=0.5, weight=0.125),
-        DenoiserSettings(family=DenoiserFamily.S, rate=0.25, weight=0.5),
-    )
+EACH = 0.8 / 6
+UL2 = _denoisers(
+    ("R", 3, 0.15, EACH),
+    ("R", 8, 0.15, EACH),
+    ("X", 3, 0.5, EACH),
+    ("X", 8, 0.5, EACH),
+    ("X", 64, 0.15, EACH),
+    ("X", 64, 0.5, EACH),
+    ("S", 3, 0.25, 0.2),
+)
+"""Family, mean span, rate and weight of the seven denoisers: S with 20 % of the draws, the others share the rest."""
+UL2R = _denoisers(("R", 3, 0.15, 0.25), ("X", 32, 0.15, 0.125), ("X", 3, 0.5, 0.125), ("S", 3, 0.25, 0.5))
+"""The mixture by which UL2R continues a language model (Tay et al. 2022, arXiv 2210.11399): half of it S."""
 
 
 class MixtureName(Enum):
@@ -214,8 +193,7 @@ class DenoisingSettings(Settings):
     preset: MixtureName = MixtureName.ul2
     """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of one family of UL2, `r`, `s` or `x`."""
     mixture: list[DenoiserSettings] = field(default_factory=list)
-    """Denoisers of your own in place of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1,
-    mode_token: ""}, …]."""
+    """Denoisers of your own in place of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1}, …]."""
     mode_tokens: bool = True
     """Begin each input with the mode token of its denoiser."""
 
@@ -228,12 +206,9 @@ class DenoisingSettings(Settings):
         """The denoisers by their numbers."""
         if self.mixture:
             return tuple(self.mixture)
-        if self.preset is MixtureName.ul2r:
-            return ul2r_denoisers()
-        chosen = ul2_denoisers()
-        if self.preset is MixtureName.ul2:
-            return chosen
-        return tuple(denoiser for denoiser in chosen if denoiser.family.value.lower() == self.preset.value)
+        if self.preset in (MixtureName.ul2, MixtureName.ul2r):
+            return UL2R if self.preset is MixtureName.ul2r else UL2
+        return tuple(denoiser for denoiser in UL2 if denoiser.family.value.lower() == self.preset.value)
 
     def modes(self) -> tuple[str, ...]:
         """The mode token of each denoiser; empty where inputs have none."""
@@ -245,21 +220,13 @@ class DenoisingSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class MixtureMask:
-    """The masked spans of some sequences, and which denoiser drew those of each."""
-
-    spans: Spans
-    denoisers: np.ndarray  # i64 [S]
-
-
-@dataclass(frozen=True, slots=True)
 class MixtureMasker:
     """Draws a denoiser for each sequence by weight, then its spans; special tokens are never masked."""
 
     denoisers: tuple[DenoiserSettings, ...]
 
-    def select(self, sequences: Sequences, rng: np.random.Generator) -> MixtureMask:
-        """The mask; a sequence of fewer than two ordinary tokens has no span."""
+    def select(self, sequences: Sequences, rng: np.random.Generator) -> tuple[Spans, np.ndarray]:
+        """The masked spans, none of a sequence of fewer than two ordinary tokens, and each one's denoiser i64 [S]."""
         weights = np.array([denoiser.weight for denoiser in self.denoisers])  # f64 [denoisers]
         numbers = rng.choice(len(weights), size=len(sequences), p=weights / weights.sum())  # i64 [S]
         starts, lengths = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -271,7 +238,7 @@ class MixtureMasker:
             spans = denoiser.sampler.draw(candidates, alone, denoiser.budget_tokens(len(candidates)), rng)
             starts.append(spans.starts + begin)
             lengths.append(spans.lengths)
-        return MixtureMask(Spans(np.concatenate(starts), np.concatenate(lengths)), numbers)
+        return Spans(np.concatenate(starts), np.concatenate(lengths)), numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +251,8 @@ class DenoisingViews:
     def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> DenoisingBatch:
         """The groups corrupted one by one and merged."""
         masks = [self.masker.select(group, rng) for group, rng in zip(groups, rngs, strict=True)]
-        merged = merge_groups([(group, mask.spans) for group, mask in zip(groups, masks, strict=True)])
-        return self.sentinels.render(*merged, np.concatenate([mask.denoisers for mask in masks]))
+        merged = merge_groups([(group, spans) for group, (spans, _) in zip(groups, masks, strict=True)])
+        return self.sentinels.render(*merged, np.concatenate([denoisers for _, denoisers in masks]))
 
 
 def build_denoising_views(settings: DenoisingSettings, sentinels: Sentinels, *, max_text_tokens: int) -> DenoisingViews:

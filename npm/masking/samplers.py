@@ -94,66 +94,48 @@ class GeometricSpanSampler:
         Where no acceptable candidate of a length is left, the next shorter lengths are tried, then the longer ones.
         Drawing ends when `budget_tokens` tokens are masked, or when nothing is left.
         """
-        selection = _Selection(self, candidates, sequences)
         sizes = candidates.lengths if candidates.word_counts is None else candidates.word_counts  # i64 [m]
         shuffled = [
             rng.permutation(np.flatnonzero(sizes == length)).tolist() for length in range(1, self.max_span_tokens + 1)
         ]
-        masked_tokens = 0
+        # Plain lists: single elements of numpy arrays are an order of magnitude slower to read.
+        starts, lengths, phrases = (
+            each.tolist() for each in (candidates.starts, candidates.lengths, candidates.phrase_ids)
+        )
+        owners = sequence_numbers(sequences)[candidates.starts].tolist()
+        masked = bytearray(len(sequences.token_ids))  # 1 where a token is masked
+        spans_in_sequence, repeats_of_phrase = [0] * len(sequences), [0] * (max(phrases, default=-1) + 1)
+        chosen: list[int] = []
+
+        def accept(candidate: int) -> int:
+            """Tokens of the candidate; 0 where it overlaps a span, or its sequence or phrase has had enough."""
+            start, length = starts[candidate], lengths[candidate]
+            owner, phrase = owners[candidate], phrases[candidate]
+            if (
+                spans_in_sequence[owner] >= self.max_spans_per_sequence
+                or repeats_of_phrase[phrase] >= self.max_repeats_per_phrase
+                or masked.find(1, start, start + length) >= 0
+            ):
+                return 0
+            masked[start : start + length] = b"\1" * length
+            spans_in_sequence[owner] += 1
+            repeats_of_phrase[phrase] += 1
+            chosen.append(candidate)
+            return int(length)
+
+        left = budget_tokens
         # Every round masks at least one token, so this many draws always suffice.
         for drawn in geometric_lengths(self.success_probability, self.max_span_tokens, budget_tokens, rng).tolist():
-            left = budget_tokens - masked_tokens
-            if left <= 0:
+            taken = 0
+            for length in (*range(drawn, 0, -1), *range(drawn + 1, self.max_span_tokens + 1)):
+                queue = shuffled[length - 1] if self.overshoot or length <= left else []
+                while queue and not taken:
+                    taken = accept(queue.pop())
+            left -= taken
+            if not taken or left <= 0:
                 break
-            length = self._accept_one(selection, shuffled, drawn, left)
-            if not length:
-                break
-            masked_tokens += length
-        chosen = candidates.where(np.array(selection.chosen, dtype=np.int64))
-        return sorted_spans(chosen.starts, chosen.lengths)
-
-    def _accept_one(self, selection: _Selection, shuffled: list[list[int]], drawn: int, left: int) -> int:
-        """Accept one candidate, of length `drawn` if possible; its tokens, or 0 if nothing is left."""
-        for length in (*range(drawn, 0, -1), *range(drawn + 1, self.max_span_tokens + 1)):
-            queue = shuffled[length - 1] if self.overshoot or length <= left else []
-            while queue:
-                if taken := selection.accept(queue.pop()):
-                    return taken
-        return 0
-
-
-class _Selection:
-    """The candidates accepted so far, with what the rules of rejection need to know of them."""
-
-    def __init__(self, rules: GeometricSpanSampler, candidates: MaskableSpans, sequences: Sequences) -> None:
-        self.chosen: list[int] = []
-        self._rules = rules
-        # Plain lists: single elements of numpy arrays are an order of magnitude slower to read.
-        self._starts = candidates.starts.tolist()
-        self._lengths = candidates.lengths.tolist()
-        self._phrases = candidates.phrase_ids.tolist()
-        self._sequences = sequence_numbers(sequences)[candidates.starts].tolist()
-        self._masked = bytearray(len(sequences.token_ids))  # 1 where a token is masked
-        self._spans_in_sequence = [0] * len(sequences)
-        self._repeats_of_phrase = [0] * (max(self._phrases, default=-1) + 1)
-
-    def accept(self, candidate: int) -> int:
-        """The tokens of `candidate`, taken if it overlaps no span taken and neither its sequence nor its phrase has had
-        enough; else 0.
-        """
-        length = self._lengths[candidate]
-        start, sequence, phrase = self._starts[candidate], self._sequences[candidate], self._phrases[candidate]
-        if (
-            self._spans_in_sequence[sequence] >= self._rules.max_spans_per_sequence
-            or self._repeats_of_phrase[phrase] >= self._rules.max_repeats_per_phrase
-            or self._masked.find(1, start, start + length) >= 0
-        ):
-            return 0
-        self._masked[start : start + length] = b"\1" * length
-        self._spans_in_sequence[sequence] += 1
-        self._repeats_of_phrase[phrase] += 1
-        self.chosen.append(candidate)
-        return int(length)
+        spans = candidates.where(np.array(chosen, dtype=np.int64))
+        return sorted_spans(spans.starts, spans.lengths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from npm.core.errors import EncoderError
 from npm.core.types import Document, Sequences
 from npm.evaluation.held_out import Article, HeldOutResult, evaluate_denoising, held_out_articles
 from npm.evaluation.settings import DenoisingTaskSettings, SampleSettings
-from npm.masking.denoising import ul2_denoisers
+from npm.masking.denoising import UL2
 from npm.masking.masker import mask_rng
 from npm.masking.units import TokenUnits
 from npm.models.denoiser import Denoiser, fresh_denoiser
@@ -64,7 +64,7 @@ def plain_cells(denoiser: Denoiser, articles: list[Article]) -> dict[tuple[str, 
     """Targets, NLL and right predictions of each cell: one text and one target at a time."""
     vocabulary = denoiser.tokenizer.get_vocab()
     cells: dict[tuple[str, str], tuple[int, float, int]] = {}
-    for place, corruption in enumerate(ul2_denoisers()):
+    for place, corruption in enumerate(UL2):
         for number, article in enumerate(articles):
             rng, sequences = mask_rng(SAMPLE.seed, place, number, 2), article.sequences
             rng.choice(1, size=len(sequences), p=[1.0])  # which denoiser: there is one
@@ -102,7 +102,7 @@ def test_every_cell_equals_a_plain_loop(denoiser: Denoiser, articles: list[Artic
     expected = plain_cells(denoiser, articles)
     cells = result.means["cells"]
     assert [(cell["denoiser"], cell["mode"]) for cell in cells] == [
-        (corruption.name, mode) for corruption in ul2_denoisers() for mode in ("none", *MODES)
+        (corruption.name, mode) for corruption in UL2 for mode in ("none", *MODES)
     ]
     for cell in cells:
         targets, nll, right = expected[cell["denoiser"], cell["mode"]]
@@ -131,7 +131,7 @@ def test_results_are_written_and_shown(result: HeldOutResult, tmp_path: Path) ->
     assert len(lines) == 2 * 28
     assert {json.loads(line)["document"] for line in lines} == {"d0", "d2"}
     assert result.header == ["denoiser", "targets", "none", "[R]", "[S]", "[X]"]
-    assert [row[0] for row in result.rows] == [each.name for each in ul2_denoisers()]
+    assert [row[0] for row in result.rows] == [each.name for each in UL2]
     assert [[cell.endswith("*") for cell in row[2:]].index(True) for row in result.rows] == [1, 1, 3, 3, 3, 3, 2]
 
 

@@ -12,6 +12,7 @@ import pytest
 from npm.core.errors import EncoderError, SettingError
 from npm.core.types import Sequences, TokenFlag
 from npm.masking.denoising import (
+    UL2,
     DenoiserFamily,
     DenoiserSettings,
     DenoisingSettings,
@@ -19,7 +20,6 @@ from npm.masking.denoising import (
     MixtureName,
     Sentinels,
     build_denoising_views,
-    ul2_denoisers,
 )
 from npm.masking.units import has_flag, sequence_numbers
 from tests.helpers.groups import group, pairs, random_group
@@ -55,10 +55,10 @@ def test_ul2r_draws_half_s_and_a_quarter_of_each_other() -> None:
 
 
 def test_a_mixture_of_ones_own_takes_the_place_of_the_preset() -> None:
-    own = DenoiserSettings(family=DenoiserFamily.X, rate=0.4, mean_span_tokens=5, mode_token="[Z]")
+    own = DenoiserSettings(family=DenoiserFamily.X, rate=0.4, mean_span_tokens=5)
     settings = DenoisingSettings(mixture=[own])
     assert settings.denoisers() == (own,)
-    assert settings.modes() == ("[Z]",)
+    assert settings.modes() == ("[X]",)
 
 
 def test_mode_tokens_can_be_switched_off() -> None:
@@ -88,9 +88,9 @@ def test_weights_that_are_all_zero_are_refused() -> None:
 
 
 def test_denoisers_are_drawn_by_weight() -> None:
-    denoisers = ul2_denoisers()
+    denoisers = UL2
     sequences = group(*[[1, 2, 3]] * 6000)
-    numbers = MixtureMasker(denoisers).select(sequences, np.random.default_rng(0)).denoisers
+    numbers = MixtureMasker(denoisers).select(sequences, np.random.default_rng(0))[1]
     counts = np.bincount(numbers, minlength=7)
     expected = np.array([denoiser.weight for denoiser in denoisers])
     assert (np.abs(counts - 6000 * expected) < 4.5 * np.sqrt(6000 * expected * (1 - expected))).all()
@@ -98,21 +98,21 @@ def test_denoisers_are_drawn_by_weight() -> None:
 
 def test_a_denoiser_of_weight_zero_is_never_drawn() -> None:
     mixture = (DenoiserSettings(weight=0.0), DenoiserSettings(family=DenoiserFamily.S, weight=3.0))
-    numbers = MixtureMasker(mixture).select(group(*[[1, 2, 3]] * 200), np.random.default_rng(0)).denoisers
+    numbers = MixtureMasker(mixture).select(group(*[[1, 2, 3]] * 200), np.random.default_rng(0))[1]
     assert set(numbers.tolist()) == {1}
 
 
 def test_each_sequence_is_masked_at_the_rate_and_with_the_spans_of_its_denoiser() -> None:
-    denoisers = ul2_denoisers()
+    denoisers = UL2
     sequences = group(*[list(range(2, 202))] * 300)
-    mask = MixtureMasker(denoisers).select(sequences, np.random.default_rng(1))
-    owners = sequence_numbers(sequences)[mask.spans.starts]
-    for number, drawn in enumerate(mask.denoisers.tolist()):
+    spans, numbers = MixtureMasker(denoisers).select(sequences, np.random.default_rng(1))
+    owners = sequence_numbers(sequences)[spans.starts]
+    for number, drawn in enumerate(numbers.tolist()):
         denoiser = denoisers[drawn]
-        lengths = mask.spans.lengths[owners == number]
+        lengths = spans.lengths[owners == number]
         if denoiser.family is DenoiserFamily.S:
             assert len(lengths) == 1
-            assert mask.spans.starts[owners == number][0] + lengths[0] == 200 * (number + 1)
+            assert spans.starts[owners == number][0] + lengths[0] == 200 * (number + 1)
         else:
             assert lengths.sum() == round(denoiser.rate * 200)
             runs = max(1, round(lengths.sum() / denoiser.mean_span_tokens))
@@ -123,7 +123,7 @@ def test_each_sequence_is_masked_at_the_rate_and_with_the_spans_of_its_denoiser(
 def test_suffixes_have_the_mean_length() -> None:
     denoiser = DenoiserSettings(family=DenoiserFamily.S, rate=0.25)
     sequences = group(*[list(range(40))] * 2000)
-    lengths = MixtureMasker((denoiser,)).select(sequences, np.random.default_rng(0)).spans.lengths
+    lengths = MixtureMasker((denoiser,)).select(sequences, np.random.default_rng(0))[0].lengths
     assert abs(lengths.mean() - 10) < 4 * np.sqrt((19**2 - 1) / 12 / 2000)  # evenly from 1 to 19
 
 
@@ -131,9 +131,9 @@ def test_special_tokens_are_never_masked_and_something_of_each_text_stays() -> N
     rng = np.random.default_rng(2)
     for seed in range(40):
         sequences = random_group(rng, sequence_count=8, max_tokens=30, vocabulary=6)
-        mask = MixtureMasker(ul2_denoisers()).select(sequences, np.random.default_rng(seed))
+        spans, _ = MixtureMasker(UL2).select(sequences, np.random.default_rng(seed))
         masked = np.zeros(len(sequences.token_ids), dtype=bool)
-        for start, length in pairs(mask.spans):
+        for start, length in pairs(spans):
             masked[start : start + length] = True
         special = has_flag(sequences.flags, TokenFlag.SPECIAL)
         assert not (masked & special).any()
@@ -145,11 +145,11 @@ def test_special_tokens_are_never_masked_and_something_of_each_text_stays() -> N
 
 def test_the_mask_is_a_function_of_the_generator() -> None:
     sequences = random_group(np.random.default_rng(0), sequence_count=8, max_tokens=90, vocabulary=900)
-    masker = MixtureMasker(ul2_denoisers())
+    masker = MixtureMasker(UL2)
     first, again, other = (masker.select(sequences, np.random.default_rng(seed)) for seed in (5, 5, 6))
-    assert pairs(first.spans) == pairs(again.spans)
-    assert first.denoisers.tolist() == again.denoisers.tolist()
-    assert pairs(first.spans) != pairs(other.spans)
+    assert pairs(first[0]) == pairs(again[0])
+    assert first[1].tolist() == again[1].tolist()
+    assert pairs(first[0]) != pairs(other[0])
 
 
 def test_views_corrupt_each_group_by_its_own_generator_and_announce_the_denoiser() -> None:
@@ -175,8 +175,8 @@ def test_views_corrupt_each_group_by_its_own_generator_and_announce_the_denoiser
 @pytest.mark.parametrize("tokens", [1, 2, 5, 17, 60, 128])
 def test_no_block_has_more_spans_than_is_said_beforehand(tokens: int) -> None:
     sequences = group(*[list(range(2, tokens + 2))] * 40)
-    for denoiser in (*ul2_denoisers(), DenoiserSettings(rate=0.9, mean_span_tokens=1)):
-        spans = MixtureMasker((replace(denoiser, weight=1.0),)).select(sequences, np.random.default_rng(0)).spans
+    for denoiser in (*UL2, DenoiserSettings(rate=0.9, mean_span_tokens=1)):
+        spans = MixtureMasker((replace(denoiser, weight=1.0),)).select(sequences, np.random.default_rng(0))[0]
         most = np.bincount(spans.starts // tokens, minlength=1).max()
         assert most <= denoiser.most_spans(tokens)
         if denoiser.mean_span_tokens == 3 and tokens >= 17:
@@ -184,7 +184,7 @@ def test_no_block_has_more_spans_than_is_said_beforehand(tokens: int) -> None:
 
 
 def test_the_number_of_spans_never_falls_as_blocks_grow() -> None:
-    for denoiser in (*ul2_denoisers(), DenoiserSettings(rate=0.97, mean_span_tokens=1)):
+    for denoiser in (*UL2, DenoiserSettings(rate=0.97, mean_span_tokens=1)):
         counts = [denoiser.most_spans(tokens) for tokens in range(300)]
         assert counts == sorted(counts)
 
