@@ -185,7 +185,12 @@ def _write_file(out: Path, number: int, settings: GenerateSettings, sampler: Rel
         lines: list[str] = []
         for document in documents:
             sentences = []
-            for drawn, rejected in _sentences(document, settings, sampler, lexicon):
+            start = document * settings.sentences_per_document
+            for sentence in range(start, min(start + settings.sentences_per_document, settings.sentences)):
+                rng = stream(settings.seed, SENTENCES, sentence)
+                relations, rejected = sampler.draw(rng)
+                topic = lexicon.topic(document if settings.lexicon.topic is TopicScope.document else sentence)
+                drawn = lexicon.draw(relations, rng, topic)  # i64 [words]
                 sentences.append(" ".join([lexicon.words[word] for word in drawn]))
                 np.add.at(word_counts, drawn, 1)
                 squares = sum(length**2 for length in (len(drawn), *rejected))
@@ -199,18 +204,6 @@ def _write_file(out: Path, number: int, settings: GenerateSettings, sampler: Rel
     with folder_lock(text):
         replace_file(text, pieces())
         replace_file(counted, json_bytes({**counts, "word_counts": word_counts.tolist()}))
-
-
-def _sentences(
-    document: int, settings: GenerateSettings, sampler: RelationSampler, lexicon: Lexicon
-) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """The words of each sentence of a document, i64 [words], and the lengths of those rejected before it."""
-    first = document * settings.sentences_per_document
-    for number in range(first, min(first + settings.sentences_per_document, settings.sentences)):
-        rng = stream(settings.seed, SENTENCES, number)
-        relations, rejected = sampler.draw(rng)
-        topic = lexicon.topic(document if settings.lexicon.topic is TopicScope.document else number)
-        yield lexicon.draw(relations, rng, topic), rejected
 
 
 def _finish(out: Path, numbers: range, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon) -> dict[str, Any]:

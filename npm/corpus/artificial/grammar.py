@@ -181,7 +181,9 @@ class _Counts:
 
 def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
     """The grammar of a treebank, pruned as the settings say. Raises CorpusError if no sentence keeps its root."""
-    named = [(tree, [_name(relation, settings) for relation in tree.relations]) for tree in trees]
+    named = [
+        (tree, [name if settings.subtypes else name.partition(":")[0] for name in tree.relations]) for tree in trees
+    ]
     frequencies = Counter(name for _, names in named for name in names)
     ranked = sorted(frequencies, key=lambda name: (-frequencies[name], name))
     ranked = [name for name in ranked if settings.punctuation or name.partition(":")[0] != PUNCTUATION]
@@ -209,10 +211,6 @@ def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
         dropped_sentences=counts.dropped,
         crossing_subtrees=counts.crossing,
     )
-
-
-def _name(relation: str, settings: GrammarSettings) -> str:
-    return relation if settings.subtypes else relation.partition(":")[0]
 
 
 def _kept_heads(tree: Tree, names: Sequence[str], kept: set[str], settings: GrammarSettings) -> list[int | None]:
@@ -295,24 +293,19 @@ class RelationSampler:
         """
         rejected: list[int] = []
         while len(rejected) < MOST_REJECTED:
-            words = self._one(rng)
+            words, stack = list[int](), [self._root]
+            while stack:
+                item = stack.pop()
+                if item < 0:
+                    words.append(~item)
+                else:
+                    stack += self._expansion(item, rng)
             if len(words) <= self._most:
                 return words, rejected
             rejected.append(len(words))
         raise SettingError(
             f"grammar.max_tokens={self._most} is too small: each of {MOST_REJECTED} sentences of the grammar is longer"
         )
-
-    def _one(self, rng: np.random.Generator) -> list[int]:
-        words: list[int] = []
-        stack = [self._root]
-        while stack:
-            item = stack.pop()
-            if item < 0:
-                words.append(~item)
-            else:
-                stack += self._expansion(item, rng)
-        return words
 
     def _expansion(self, relation: int, rng: np.random.Generator) -> tuple[int, ...]:
         if self._form is GrammarForm.rules:

@@ -10,8 +10,8 @@ import glob
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import NoReturn
 
 from npm.core.errors import CorpusError
 from npm.corpus.readers import read_lines
@@ -51,56 +51,50 @@ def read_treebank(files: Sequence[Path]) -> Iterator[Tree]:
         rows: list[tuple[str, int, str]] = []  # lemma, head from 1 or 0, relation
         first = number = 0
         found = False
-        for number, line in read_lines(path):
+        for number, line in chain(read_lines(path), [(0, "")]):
             if line and not line.isspace():
-                if not line.startswith("#") and (row := _row(path, number, line, len(rows) + 1)) is not None:
+                if not line.startswith("#") and (row := _row(f"{path}:{number}", line, len(rows) + 1)) is not None:
                     first = first if rows else number
                     rows.append(row)
             elif rows:
-                yield _tree(path, first, rows)
+                yield _tree(f"{path}:{first}", rows)
                 rows, found = [], True
-        if rows:
-            yield _tree(path, first, rows)
-        elif not found:
-            _refuse(path, max(number, 1), "a sentence", "no word at all")
+        if not found:
+            raise _fault(f"{path}:1", "a sentence", "no word at all")
 
 
-def _row(path: Path, number: int, line: str, expected_id: int) -> tuple[str, int, str] | None:
+def _row(where: str, line: str, expected_id: int) -> tuple[str, int, str] | None:
     """Lemma, head and relation of one line; None if it is no node of the tree."""
     cells = line.split("\t")
     if len(cells) != len(COLUMNS):
-        _refuse(path, number, f"the {len(COLUMNS)} columns {' '.join(COLUMNS)}, with tabs between", f"{len(cells)}")
-    values = dict(zip(COLUMNS, cells, strict=True))
-    if NO_NODE.fullmatch(values["ID"]):
+        raise _fault(where, f"the {len(COLUMNS)} columns {' '.join(COLUMNS)}, with tabs between", f"{len(cells)}")
+    identifier, _, lemma, _, _, _, head, relation, _, _ = cells
+    if NO_NODE.fullmatch(identifier):
         return None
-    if values["ID"] != str(expected_id):
-        _refuse(path, number, f"ID {expected_id}, the next word of its sentence", f"ID {values['ID']!r}")
-    if not values["HEAD"].isdecimal():
-        _refuse(path, number, "a HEAD, the number of a word or 0", f"{values['HEAD']!r}")
-    if not re.fullmatch(r"[^\s_]\S*", values["DEPREL"]):
-        _refuse(path, number, "a DEPREL, such as nsubj", f"{values['DEPREL']!r}")
-    return values["LEMMA"], int(values["HEAD"]), values["DEPREL"]
+    if identifier != str(expected_id):
+        raise _fault(where, f"ID {expected_id}, the next word of its sentence", f"ID {identifier!r}")
+    if not head.isdecimal():
+        raise _fault(where, "a HEAD, the number of a word or 0", f"{head!r}")
+    if not re.fullmatch(r"[^\s_]\S*", relation):
+        raise _fault(where, "a DEPREL, such as nsubj", f"{relation!r}")
+    return lemma, int(head), relation
 
 
-def _tree(path: Path, first: int, rows: Sequence[tuple[str, int, str]]) -> Tree:
-    """The tree of the sentence that begins in line `first`."""
+def _tree(where: str, rows: Sequence[tuple[str, int, str]]) -> Tree:
     lemmas, heads, relations = zip(*rows, strict=True)
-    where = f"the sentence that begins there, of {len(rows)} words"
+    sentence = f"the sentence that begins there, of {len(rows)} words"
     if max(heads) > len(rows):
-        _refuse(path, first, f"heads within {where}", f"HEAD {max(heads)}")
+        raise _fault(where, f"heads within {sentence}", f"HEAD {max(heads)}")
     if heads.count(0) != 1:
-        _refuse(path, first, f"one word with HEAD 0 in {where}", f"{heads.count(0)}")
-    reached = {0}
-    for start in range(1, len(heads) + 1):
-        word, path_up = start, set[int]()
-        while word not in reached:
-            if word in path_up:
-                _refuse(path, first, f"heads that lead to the root in {where}", f"word {word} is its own ancestor")
-            path_up.add(word)
-            word = heads[word - 1]
-        reached |= path_up
+        raise _fault(where, f"one word with HEAD 0 in {sentence}", f"{heads.count(0)}")
+    for word in range(1, len(heads) + 1):
+        above = word
+        for _ in heads:  # no way to the root is longer
+            above = heads[above - 1] if above else 0
+        if above:
+            raise _fault(where, f"heads that lead to the root in {sentence}", f"word {word} is its own ancestor")
     return Tree(lemmas, tuple(head - 1 for head in heads), relations)
 
 
-def _refuse(path: Path, number: int, expected: str, got: str) -> NoReturn:
-    raise CorpusError(f"{path}:{number}: not CoNLL-U: expected {expected}, got {got}")
+def _fault(where: str, expected: str, got: str) -> CorpusError:
+    return CorpusError(f"{where}: not CoNLL-U: expected {expected}, got {got}")
