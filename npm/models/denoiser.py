@@ -175,4 +175,5 @@ def denoising_tokenizer(
         )
     roles = {"pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token, "eos_token": end}
     special = [*map(sentinel, range(SENTINEL_COUNT)), *dict.fromkeys(mode_tokens)]
-    return redefined(tokenizer, tokenizer.backend_tokenizer.to_str(), end=end, extra_special_tokens=special, **roles)
+    definition = tokenizer.backend_tokenizer.to_str()
+    return redefined(tokenizer, definition, ((), (end,)), extra_special_tokens=special, **roles)

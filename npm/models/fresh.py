@@ -25,7 +25,7 @@ from npm.corpus.blocks import private_backend
 from npm.models.encoder import Encoder
 from npm.models.settings import FreshSettings
 from npm.models.stored import choose_device
-from npm.models.tokenizer import load_tokenizer, redefined
+from npm.models.tokenizer import load_tokenizer, redefined, special_ids_around
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -58,8 +58,9 @@ def cut_vocabulary(
     model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
     for token in definition["added_tokens"]:
         token["id"] = new_ids[token["id"]]
-    _renumber_processor(definition["post_processor"], new_ids)
-    return redefined(tokenizer, json.dumps(definition))
+    definition["post_processor"] = None  # it has the old ids
+    before, after = (tokenizer.convert_ids_to_tokens(ids) for ids in special_ids_around(tokenizer))
+    return redefined(tokenizer, json.dumps(definition), (before, after))
 
 
 def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np.ndarray:
@@ -102,19 +103,6 @@ def _characters(piece: str, prefix: str) -> Iterator[str]:
     inside = piece.startswith(prefix) and piece != prefix
     for number, character in enumerate(piece.removeprefix(prefix) if inside else piece):
         yield prefix + character if inside or number else character
-
-
-def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> None:
-    """Replace the ids in what puts special tokens around a text, in each form that `tokenizers` has for it."""
-    if processor is None:
-        return
-    for part in processor.get("processors", []):  # a sequence of processors
-        _renumber_processor(part, new_ids)
-    for role in ("cls", "sep"):  # BertProcessing: a pair of token and id
-        if isinstance(processor.get(role), list):
-            processor[role][1] = new_ids[processor[role][1]]
-    for special in (processor.get("special_tokens") or {}).values():  # TemplateProcessing
-        special["ids"] = [new_ids[old] for old in special["ids"]]
 
 
 FEED_FORWARD_FACTOR = 4

@@ -151,19 +151,22 @@ def converted_tokenizer(place: str) -> PreTrainedTokenizerFast:
 
 
 def redefined(
-    tokenizer: PreTrainedTokenizerFast, definition: str, *, end: str = "", **roles: Any
+    tokenizer: PreTrainedTokenizerFast, definition: str, around: tuple[Sequence[str], Sequence[str]], **roles: Any
 ) -> PreTrainedTokenizerFast:
-    """Tokenizer of a changed JSON `definition`, with the special tokens of `tokenizer`, or those given as `roles`.
+    """Tokenizer of a changed JSON `definition` that puts the special tokens `around` before and after a text.
 
-    With `end` a text is followed by this token, and no other special token is added.
+    Its special tokens are those of `tokenizer`, or those given as `roles`.
     """
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast as Fast
 
     backend = type(tokenizer.backend_tokenizer).from_str(definition)
-    if end:
-        known = [(end, backend.token_to_id(end))]
-        backend.post_processor = TemplateProcessing(f"$A {end}", f"$A {end} $B:0 {end}", special_tokens=known)
+    before, after = around
+    backend.post_processor = TemplateProcessing(
+        [*before, "$A", *after],
+        [*before, "$A", *after, "$B:1", *(f"{token}:1" for token in after)],
+        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys([*before, *after])],
+    )
     named = roles or {role: token for role in ROLES if (token := getattr(tokenizer, role)) is not None}
     made = Fast(tokenizer_object=backend, model_max_length=tokenizer.model_max_length, **named)
     made.name_or_path = tokenizer.name_or_path

@@ -241,7 +241,7 @@ BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "empty text": (lambda folder: damaged(folder / "bad.jsonl", '{"text": ""}'), ["bad.jsonl:1", "no text"]),
     "number": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"text": 7}'), ["bad.jsonl:2", "no text"]),
     "not UTF-8": (lambda folder: damaged(folder / "bad.jsonl", GOOD, b'{"text": "\xff"}'), ["bad.jsonl:2", "UTF-8"]),
-    "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:1", "bad.jsonl:2", "twice"]),
+    "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:2", "twice"]),
     "not Parquet": (lambda folder: damaged(folder / "bad.parquet", GOOD), ["bad.parquet"]),
     "unknown form": (lambda folder: damaged(folder / "bad.pdf", GOOD), ["bad.pdf", "extension"]),
     "a folder": (folder_without_texts, ["no file of a known format"]),
