@@ -44,21 +44,6 @@ def mistake(name: str | Path) -> str:
     return " ".join(dict.fromkeys(errors))
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
-    assert str(tmp_path / "nothing") in mistake(tmp_path / "nothing")
-
-
-def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert str(tmp_path / "file") in mistake(tmp_path / "file")
-
-
-@pytest.mark.parametrize("lacking", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_folder_that_lacks_a_file(saved: Path, lacking: str) -> None:
-    (saved / lacking).unlink()
-    assert str(saved) in mistake(saved)
-
-
 @pytest.mark.parametrize("what", ["folder", "config.json", "tokenizer_config.json", "modules.json"])
 def test_what_this_user_may_not_read(saved: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """Whoever runs the tests may read all: the operating system's refusal is put in."""
@@ -77,38 +62,6 @@ def test_what_this_user_may_not_read(saved: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "read_text", refusing(read_text, only_inside=False))
     error = mistake(saved)
     assert "Permission denied" in error and str(barred) in error
-
-
-def test_a_half_written_file_of_weights(saved: Path) -> None:
-    weights = (saved / "model.safetensors").read_bytes()
-    (saved / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    assert str(saved) in mistake(saved)
-
-
-def test_weights_of_other_sizes_than_the_config_says(saved: Path) -> None:
-    config = json.loads((saved / "config.json").read_text())
-    (saved / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
-    assert "cannot load" in mistake(saved)
-
-
-def test_a_weight_that_is_not_in_the_file_is_not_filled_with_random_numbers(saved: Path) -> None:
-    weights = load_file(saved / "model.safetensors")
-    del weights["encoder.layer.1.attention.self.query.weight"]
-    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
-    assert "encoder.layer.1.attention.self.query.weight" in mistake(saved)
-
-
-def test_a_tokenizer_without_a_mask_token(saved: Path) -> None:
-    settings = json.loads((saved / "tokenizer_config.json").read_text())
-    del settings["mask_token"]
-    (saved / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert "no mask token" in mistake(saved)
-
-
-def test_a_tokenizer_that_keeps_no_offsets(saved: Path) -> None:
-    (saved / "tokenizer.json").unlink()
-    (saved / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
-    assert "CanineTokenizer" in mistake(saved)
 
 
 def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -171,6 +124,67 @@ def edited(folder: Path, name: str, **entries: object) -> None:
     path.write_text(json.dumps({**before, **entries}))
 
 
+def changed(folder: Path, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the content of the JSON file `name` of an encoder."""
+    content = json.loads((folder / name).read_text(encoding="utf-8"))
+    change(content)
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def without_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.attention.self.query.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def converted(folder: Path, kind: str) -> None:
+    """Leave the conversion of a tokenizer of this class to `transformers`."""
+    edited(folder, "tokenizer_config.json", tokenizer_class=kind)
+    (folder / "tokenizer.json").unlink()
+
+
+def funnel(folder: Path) -> None:
+    sizes = {"vocab_size": 320, "d_model": 8, "n_head": 2, "d_head": 4, "d_inner": 16}
+    FunnelModel(FunnelConfig(block_sizes=[1, 1], **sizes)).save_pretrained(folder)
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no folder": (lambda f: shutil.rmtree(f), "no such encoder folder"),
+    "a file": (lambda f: (shutil.rmtree(f), f.write_text("")), "no such encoder folder"),
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "the tokenizer"),
+    "half of the weights": (lambda f: os.truncate(f / "model.safetensors", 9000), "cannot load"),
+    # never filled with random numbers
+    "one weight less": (without_weight, "encoder.layer.1.attention.self.query.weight"),
+    "pickled weights": (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "npm.models.convert"),
+    "an adapter": (lambda f: edited(f, "adapter_config.json", peft_type="LORA"), "adapter"),
+    "a model of two classes": (funnel, "funnel"),
+    "no mask": (lambda f: changed(f, "tokenizer_config.json", lambda c: c.pop("mask_token")), "no mask token"),
+    "mask is padding": (lambda f: edited(f, "tokenizer_config.json", mask_token="[PAD]"), "mask_token"),
+    "no offsets": (lambda f: converted(f, "CanineTokenizer"), "CanineTokenizer"),
+    "special tokens only": (lambda f: converted(f, "BertTokenizer"), "tokenizer.json"),
+    "tokenizer of another": (lambda f: byte_bpe_tokenizer(vocabulary_size=600).save_pretrained(f), "vocab_size in con"),
+    # tokenizers panics over it, in an exception that is none of Python's usual ones
+    "rule of no token": (
+        lambda f: changed(f, "tokenizer.json", lambda c: c["post_processor"]["special_tokens"].pop("[CLS]")),
+        "cannot load",
+    ),
+    "one id of two tokens": (
+        lambda f: changed(f, "tokenizer.json", lambda c: c["model"]["vocab"].update(the=c["model"]["vocab"]["of"])),
+        "have one id",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_folder_that_cannot_serve_is_refused(saved: Path, fault: str) -> None:
+    damage, says = FAULTS[fault]
+    damage(saved)
+    error = mistake(saved)
+    assert says in error and saved.name in error
+
+
 @pytest.mark.parametrize("text", ["null", "[]", "{", "[" * 100_000, "\udcff"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
 def test_a_file_that_is_no_json_object(saved: Path, name: str, text: str) -> None:
@@ -221,13 +235,6 @@ def test_a_config_with_a_wrong_entry(saved: Path, entry: dict[str, object], says
     assert says in mistake(saved)
 
 
-def test_an_encoder_of_two_classes_is_refused(saved: Path) -> None:
-    sizes = {"vocab_size": 320, "d_model": 8, "n_head": 2, "d_head": 4, "d_inner": 16}
-    funnel = FunnelModel(FunnelConfig(block_sizes=[1, 1], **sizes))
-    funnel.save_pretrained(saved)
-    assert "funnel" in mistake(saved)
-
-
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
 def test_too_little_memory_is_no_fault_of_the_folder(
     saved: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -238,28 +245,6 @@ def test_too_little_memory_is_no_fault_of_the_folder(
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", full)
     with pytest.raises(error):
         Encoder.load(str(saved), device="cpu")
-
-
-def test_a_tokenizer_without_words_is_not_taken_for_one(saved: Path) -> None:
-    """What transformers makes of BERT's folder without tokenizer.json knows special tokens only: all is unknown."""
-    edited(saved, "tokenizer_config.json", tokenizer_class="BertTokenizer")
-    (saved / "tokenizer.json").unlink()
-    assert "tokenizer.json" in mistake(saved)
-
-
-def test_the_tokenizer_of_another_encoder(saved: Path) -> None:
-    byte_bpe_tokenizer(vocabulary_size=600).save_pretrained(saved)
-    assert "vocab_size in config.json is 320" in mistake(saved)
-
-
-def test_pickled_weights_are_never_read(saved: Path) -> None:
-    (saved / "model.safetensors").rename(saved / "pytorch_model.bin")
-    assert "npm.models.convert" in mistake(saved)
-
-
-def test_an_adapter_is_no_encoder(saved: Path) -> None:
-    edited(saved, "adapter_config.json", base_model_name_or_path="somebody/else", peft_type="LORA")
-    assert "adapter" in mistake(saved)
 
 
 def test_a_name_that_cannot_be_one_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,27 +293,6 @@ def test_of_a_model_on_the_hub_only_data_is_fetched() -> None:
     data += ["1_Pooling/config.json", "2_Dense/model.safetensors"]
     other = ["modeling_evil.py", "pytorch_model.bin", "rust_model.ot", "onnx/model.onnx", "training_args.bin"]
     assert list(filter_repo_objects(data + other, allow_patterns=list(names.DATA_FILES))) == data
-
-
-def test_a_tokenizer_whose_rule_names_a_token_it_does_not_have(saved: Path) -> None:
-    """tokenizers panics over it, in an exception that is none of Python's usual ones."""
-    content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
-    del content["post_processor"]["special_tokens"]["[CLS]"]
-    (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    assert "cannot load" in mistake(saved)
-
-
-def test_two_tokens_with_one_id(saved: Path) -> None:
-    content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
-    words = content["model"]["vocab"]
-    words["the"] = words["of"] = max(words["the"], words["of"])
-    (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    mistake(saved)
-
-
-def test_a_mask_token_that_is_the_padding(saved: Path) -> None:
-    edited(saved, "tokenizer_config.json", mask_token="[PAD]")
-    assert "mask_token" in mistake(saved)
 
 
 def test_a_token_that_the_model_lacks_is_one_sentence() -> None:
