@@ -327,15 +327,12 @@ class CorruptionSettings(Settings):
             )
 
     def check_tokens(self, *, of_bytes: bool) -> None:
-        """Raise SettingError for masks of single tokens that are bytes, unless that is allowed, and where none are."""
+        """Raise SettingError for masks of single tokens that are bytes, unless that is allowed."""
         alone = self.unit in (CorruptionUnit.token, CorruptionUnit.cooccurring)
-        masks_bytes = of_bytes and alone and self.sampler is CorruptionSampler.uniform
-        if masks_bytes is not self.allow_bytes:
+        if of_bytes and alone and self.sampler is CorruptionSampler.uniform and not self.allow_bytes:
             raise SettingError(
                 f"corruption.unit={self.unit.name} would mask single bytes: set corruption.unit=word, or "
                 "corruption.sampler=partition with corruption.mean_span_tokens=20, or corruption.allow_bytes=true"
-                if masks_bytes
-                else "no single bytes are masked: leave corruption.allow_bytes out"
             )
 
     @property
