@@ -94,9 +94,9 @@ def encode_batch(
         chosen = states.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(rows)).to(states.device))
         if pooler is None:
             return EncodedBatch(chosen.cpu().numpy(), None)
-        from npm.models.sentences import pool_last
+        from npm.models.sentences import pool
 
-        pooled = torch.nn.functional.normalize(pool_last(pooler, states, attention_mask), dim=1)  # f32 [B, d]
+        pooled = torch.nn.functional.normalize(pool(pooler, states, attention_mask), dim=1)  # f32 [B, d]
     return EncodedBatch(chosen.cpu().numpy(), pooled.cpu().numpy())
 
 

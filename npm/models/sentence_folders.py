@@ -2,10 +2,9 @@
 
 `SentenceTransformer(folder)` loads the encoder and gives the vectors of `SentenceEncoder`:
 
-    cls_before_pooler          Transformer, Pooling of the first token
-    cls                        Transformer, Pooling of the first token, Dense with tanh
-    avg                        Transformer, Pooling of the mean
-    avg_top2, avg_first_last   Transformer, WeightedLayerPooling, Pooling of the mean
+    cls_before_pooler   Transformer, Pooling of the first token
+    cls                 Transformer, Pooling of the first token, Dense with tanh
+    avg                 Transformer, Pooling of the mean
 
 The one difference: special tokens such as [MASK] in a text are ordinary text for us, and special for it.
 """
@@ -58,19 +57,10 @@ def pooler_of_modules(folder: Path) -> PoolerKind | None:
 def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None:
     """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training."""
     kind, d = pooler.kind_after_training, encoder.dimensions
-    mode = "cls" if kind in (PoolerKind.cls, PoolerKind.cls_before_pooler) else "mean"
+    mode = "mean" if kind is PoolerKind.avg else "cls"
     transformer: dict[str, Any] = {"max_seq_length": encoder.max_input_tokens, "do_lower_case": False}
     config: dict[str, Any] = {}
     modules: list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = [("Transformer", config, {})]
-    if kind in (PoolerKind.avg_top2, PoolerKind.avg_first_last):
-        transformer["config_args"] = {"output_hidden_states": True}
-        layers = int(encoder.model.config.num_hidden_layers)
-        start = layers - 1 if kind is PoolerKind.avg_top2 else 1
-        weights = torch.zeros(layers + 1 - start)  # f32 [layers from `start` on, the embeddings being number 0]
-        weights[0] += 1.0
-        weights[-1] += 1.0  # the same one if there is only one layer
-        config = {"word_embedding_dimension": d, "layer_start": start, "num_hidden_layers": layers}
-        modules.append(("WeightedLayerPooling", config, {"layer_weights": weights}))
     pooling = {"word_embedding_dimension": d, **{name: mode == own for name, own in MODES.items()}}
     modules.append(("Pooling", pooling, {}))
     if kind is PoolerKind.cls:

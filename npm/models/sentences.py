@@ -19,29 +19,18 @@ from npm.core.errors import EncoderError, QueryError, near
 from npm.models.encoder import Encoder
 from npm.models.names import locate_encoder
 from npm.models.sentence_folders import write_sentence_files
-from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision
+from npm.models.settings import PoolerKind, Precision
 from npm.models.stored import evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def pool(kind: PoolerKind, hidden_states: Sequence[torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
-    """Sentence vectors f32 [R, d], before any MLP, from the embeddings and the states of each layer, [R, L, d] each.
+def pool(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Sentence vectors [R, d], before any MLP, of last states [R, L, d]: their mean, or the first of each.
 
-    Means are over all tokens that `attention_mask` i64 [R, L] shows, special tokens included. The first layer is
-    `hidden_states[1]`: `hidden_states[0]` are the embeddings, with which the results are worse (SimCSE's issue 285).
+    Means are over all tokens that `attention_mask` i64 [R, L] shows, special tokens included.
     """
-    assert len(hidden_states) > 1, "hidden states of the embeddings only"
-    last = hidden_states[-1].float()  # f32 [R, L, d]
-    if kind in (*LAST_LAYER_POOLERS, PoolerKind.cls):
-        return pool_last(kind, last, attention_mask)
-    other = hidden_states[-2] if kind is PoolerKind.avg_top2 else hidden_states[1]  # [R, L, d]
-    return token_mean((last + other.float()) / 2, attention_mask)  # f32 [R, d]
-
-
-def pool_last(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Sentence vectors f32 [R, d] of the states of the last layer f32 [R, L, d]: their mean, or the first of each."""
     return token_mean(vectors, attention_mask) if kind is PoolerKind.avg else vectors[:, 0]
 
 
@@ -72,9 +61,9 @@ class Pooler(nn.Module):
         """What gives the vector of a sentence outside training."""
         return PoolerKind.cls_before_pooler if self.kind is PoolerKind.cls and self.mlp_only_train else self.kind
 
-    def forward(self, hidden_states: Sequence[torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
-        """Sentence vectors f32 [R, d] from hidden states [R, L, d] each; the mask i64 [R, L] shows tokens."""
-        vectors = pool(self.kind, hidden_states, attention_mask)  # f32 [R, d]
+    def forward(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Sentence vectors f32 [R, d] of last states [R, L, d]; the mask i64 [R, L] shows tokens."""
+        vectors = pool(self.kind, states.float(), attention_mask)  # f32 [R, d]
         if self.mlp is None or (self.mlp_only_train and not self.training):
             return vectors
         return torch.tanh(self.mlp(vectors)).float()  # f32 [R, d]
@@ -190,6 +179,6 @@ class SentenceEncoder:
             return_tensors="pt",
         )
         ids, mask = (inputs[name].to(self.encoder.device) for name in ("input_ids", "attention_mask"))  # i64 [R, L]
-        output = self.encoder.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        vectors: np.ndarray = self.pooler(output.hidden_states, mask).float().cpu().numpy()  # f32 [R, d]
+        states = self.encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state  # [R, L, d]
+        vectors: np.ndarray = self.pooler(states, mask).float().cpu().numpy()  # f32 [R, d]
         return vectors

@@ -36,12 +36,10 @@ class PoolerKind(Enum):
     cls = "cls"  # the first token of the last layer, through a linear map and tanh
     cls_before_pooler = "cls_before_pooler"  # the first token of the last layer
     avg = "avg"  # the mean over the tokens of the last layer
-    avg_top2 = "avg_top2"  # the mean over the tokens of the last two layers
-    avg_first_last = "avg_first_last"  # the mean over the tokens of the first and the last layer
 
 
 LAST_LAYER_POOLERS = (PoolerKind.avg, PoolerKind.cls_before_pooler)
-"""Poolers that need no more than the token vectors."""
+"""Poolers without weights of their own."""
 OWN_KEY = "npm"
 """Key of config.json with the settings below, which `transformers` keeps as it keeps any that it does not know."""
 

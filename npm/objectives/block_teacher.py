@@ -18,7 +18,7 @@ from torch import nn
 from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
-from npm.models.sentences import pool_last
+from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch
 
@@ -78,5 +78,5 @@ class BlockTeacher(nn.Module):
     def distances(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """1 − cosine, f32 [B], of pooled `states` [B, L, d] to those of the teacher for the same ids i64 [B, L]."""
         taught = self._teacher.token_vectors(input_ids, attention_mask).float()  # f32 [B, L, d]
-        learned, wanted = (pool_last(self.pooler, each, attention_mask) for each in (states, taught))  # f32 [B, d] each
+        learned, wanted = (pool(self.pooler, each, attention_mask) for each in (states, taught))  # f32 [B, d] each
         return 1 - nn.functional.cosine_similarity(learned, wanted, dim=1)  # f32 [B]

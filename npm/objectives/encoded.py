@@ -181,18 +181,8 @@ class Passes:
         vectors: torch.Tensor = self.piecewise(last_states, *given)
         return vectors  # [B, L, d]
 
-    def hidden_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The embeddings and the states behind each layer, [B, L, d] each, of token ids i64 [B, L]."""
-
-        def all_states(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            output = self.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-            return tuple(output.hidden_states)
-
-        states: tuple[torch.Tensor, ...] = self.piecewise(all_states, input_ids, attention_mask)
-        return states
-
     def piecewise(self, function: Callable[..., Any], *rows: torch.Tensor) -> Any:
-        """`function` of tensors of B rows each; it returns one tensor, or a tuple of tensors, of as many rows."""
+        """`function` of tensors of B rows each; it returns a tensor of as many rows."""
         count, size = len(rows[0]), self.rows_per_pass
         if size is None or count <= size or not torch.is_grad_enabled():
             return function(*rows)
@@ -202,8 +192,6 @@ class Passes:
             checkpoint(function, *(tensor[start : start + size] for tensor in rows), use_reentrant=False)
             for start in range(0, count, size)
         ]
-        if isinstance(pieces[0], tuple):
-            return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
         return torch.cat(pieces)
 
     def by_length(self, function: Callable[..., Any], attention_mask: torch.Tensor, *rows: torch.Tensor) -> Any:
@@ -232,9 +220,9 @@ class EncodedSentences:
         return self.batch.attention_mask
 
     @cached_property
-    def hidden_states(self) -> tuple[torch.Tensor, ...]:
-        """The embeddings and the states behind each layer, [R, L, d] each; all rows in one pass."""
-        return self.passes.hidden_states(self.batch.input_ids, self.batch.attention_mask)
+    def token_vectors(self) -> torch.Tensor:
+        """Last hidden states [R, L, d]; all rows in one pass."""
+        return self.passes.token_vectors(self.batch.input_ids, self.batch.attention_mask)
 
 
 class EncodedDenoising:

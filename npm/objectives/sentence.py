@@ -57,7 +57,7 @@ class SentenceContrast(nn.Module):
         """The vectors f32 [2n or 3n, d] of all rows, pooled within each pass, so that none keeps its token vectors."""
 
         def pooled(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return self.pooler(encoded.passes.hidden_states(ids, mask), mask)
+            return self.pooler(encoded.passes.token_vectors(ids, mask), mask)
 
         vectors: torch.Tensor = encoded.passes.piecewise(pooled, encoded.batch.input_ids, encoded.attention_mask)
         return vectors

@@ -87,7 +87,7 @@ class SentenceSettings(Settings):
     """The contrastive loss over sentences (SimCSE)."""
 
     pooler: PoolerKind = PoolerKind.cls
-    """What gives a sentence its vector: `cls`, `cls_before_pooler`, `avg`, `avg_top2` or `avg_first_last`."""
+    """What gives a sentence its vector: `cls`, `cls_before_pooler` or `avg`."""
     mlp_only_train: bool = False
     """With `cls`: the MLP serves in training only and is thrown away afterwards; best without labelled pairs."""
     temperature: PositiveFloat = 0.05

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from npm.core.types import QuestionBatch, Term
-from npm.models.sentences import pool_last
+from npm.models.sentences import pool
 from npm.models.similarity import scaled_similarity
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.encoded import EncodedQuestions
@@ -147,7 +147,7 @@ class SpanSupervision(nn.Module):
         block_count: int,
     ) -> dict[str, torch.Tensor]:
         """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are no negatives."""
-        pooled = pool_last(self.pooler, states, batch.attention_mask)  # f32 [R, d]
+        pooled = pool(self.pooler, states, batch.attention_mask)  # f32 [R, d]
         count = len(numbers)
         logits = contrast_logits(
             pooled[-count:], pooled[batch.block_rows], temperature=1 / self.settings.rank_scale

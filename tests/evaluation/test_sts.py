@@ -301,7 +301,7 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
     tiny_encoder("bert").save(tmp_path / "encoder")
     vectors = [
         sentence_vectors(str(tmp_path / "encoder"), pooler=kind, device="cpu")
-        for kind in (PoolerKind.avg, PoolerKind.avg_first_last)
+        for kind in (PoolerKind.avg, PoolerKind.cls_before_pooler)
     ]
     pairs = pairs_of([(SENTENCES[0], SENTENCES[1], 5.0), (SENTENCES[2], SENTENCES[3], 1.0), ("Paris.", "Oslo.", 4.5)])
     settings = StsSettings(geometry=GeometrySettings(pairs=GeometryPairs.split, layer_sentences=4))
@@ -310,6 +310,6 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
     assert [row[0] for row in rows] == ["embeddings", "1", "2"]
     assert all(row[1] == row[2] and row[3] == row[4] for row in rows)
     report = shown(result)
-    for part in ("sentence before", "any two after", "before: encoder (avg)", "after: encoder (avg_first_last)"):
+    for part in ("sentence before", "any two after", "before: encoder (avg)", "after: encoder (cls_before_pooler)"):
         assert part in report
     assert max(len(line) for line in report.splitlines()) <= 80

@@ -57,7 +57,7 @@ def test_an_mlp_for_training_only_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_the_vectors_do_not_depend_on_batches_or_on_the_order(tmp_path: Path) -> None:
-    encoder = saved(tmp_path / "encoder", PoolerKind.avg_first_last)
+    encoder = saved(tmp_path / "encoder", PoolerKind.avg)
     together = encoder.encode(TEXTS)
     np.testing.assert_allclose(encoder.encode(TEXTS, rows_per_batch=3), together, atol=1e-6)
     one_by_one = np.concatenate([encoder.encode([text]) for text in TEXTS])
@@ -109,7 +109,7 @@ def test_folders_of_sentence_transformers_say_their_pooler_themselves(tmp_path: 
 
 def test_a_pooler_that_is_not_known_is_never_guessed(tmp_path: Path) -> None:
     tiny_encoder("bert").save(tmp_path / "encoder")
-    with pytest.raises(EncoderError, match="avg_first_last"):
+    with pytest.raises(EncoderError, match="cls_before_pooler"):
         SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
     given = SentenceEncoder.load(str(tmp_path / "encoder"), pooler="avg", device="cpu")
     assert given.pooler.kind is PoolerKind.avg

@@ -111,10 +111,10 @@ def objective(**settings: Any) -> SentenceContrast:
 @pytest.mark.parametrize("columns", [2, 3])
 def test_the_terms_are_those_of_the_pooled_vectors(columns: int) -> None:
     encoder, rows = steep_encoder(), batch(columns)
-    part = objective(pooler=PoolerKind.avg_top2, temperature=0.1, hard_negative_weight=2.0)
+    part = objective(pooler=PoolerKind.avg, temperature=0.1, hard_negative_weight=2.0)
     encoded = EncodedSentences(Passes(encoder.model), rows)
     terms = part(encoded)
-    vectors = part.pooler(encoded.hidden_states, rows.attention_mask)
+    vectors = part.pooler(encoded.token_vectors, rows.attention_mask)
     parts = list(vectors.split(2))
     torch.testing.assert_close(
         terms["sentence"].sum, plain_loss(parts, temperature=0.1, hard_negative_weight=2.0), rtol=1e-4, atol=1e-5

@@ -116,7 +116,7 @@ def test_the_encoder_sees_few_rows_at_once_and_each_of_them_twice() -> None:
     encoder = toy_encoder()
     counting = CountsRows(encoder.model)
     encoded = encode_views(sentence_batch(3).views, Passes(counting, rows_per_pass=4), with_clean_copies=())
-    encoded["sentences"].hidden_states[-1].sum().backward()
+    encoded["sentences"].token_vectors.sum().backward()
     assert sorted(counting.rows, reverse=True) == [4, 4, 4, 4, 1, 1]
 
 
