@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 import npm
 from npm.core.errors import UserError
-from npm.serving.metrics import METRICS_MEDIA_TYPE
 from npm.serving.partitions import PartitionsLost
-from npm.serving.problems import Problem, bug, http_problem, invalid_request, stopping
+from npm.serving.problems import Problem, http_problem, invalid_request, stopping
 from npm.serving.routes import add_filling, add_index
 from npm.serving.service import LEFT, Service, state_of
 
@@ -57,27 +57,21 @@ def make_app(service: Service) -> FastAPI:
 def add_errors(app: FastAPI, service: Service) -> None:
     """Answer every error as a problem."""
 
-    @app.exception_handler(Problem)
-    async def _problem(request: Request, error: Problem) -> Response:
+    async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == LEFT:
+            return Response(status_code=LEFT)
+        if isinstance(error, UserError):
+            error = service.refusal(error)
+        elif isinstance(error, RequestValidationError):
+            error = invalid_request(error)
+        elif isinstance(error, HTTPException):
+            error = http_problem(error.status_code, error.headers)
+        elif not isinstance(error, Problem):  # a mistake of ours: uvicorn writes its traceback
+            error = http_problem(HTTPStatus.INTERNAL_SERVER_ERROR)
         return error.response(state_of(request).id)
 
-    @app.exception_handler(UserError)
-    async def _user_error(request: Request, error: UserError) -> Response:
-        return service.refusal(error).response(state_of(request).id)
-
-    @app.exception_handler(RequestValidationError)
-    async def _invalid(request: Request, error: RequestValidationError) -> Response:
-        return invalid_request(error).response(state_of(request).id)
-
-    @app.exception_handler(HTTPException)
-    async def _http_error(request: Request, error: HTTPException) -> Response:
-        if error.status_code == LEFT:
-            return Response(status_code=LEFT)
-        return http_problem(error.status_code, error.headers).response(state_of(request).id)
-
-    @app.exception_handler(Exception)
-    async def _bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 - uvicorn writes its traceback
-        return bug().response(state_of(request).id)
+    for kind in (Problem, UserError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)
 
 
 def add_states(app: FastAPI, service: Service) -> None:
@@ -103,18 +97,15 @@ def add_states(app: FastAPI, service: Service) -> None:
         @app.get("/metrics", tags=["state"], response_class=Response)
         async def metrics() -> Response:
             """Counts and times in the text format of Prometheus."""
-            return Response(service.metrics.text(), media_type=METRICS_MEDIA_TYPE)
+            return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def add_pages(app: FastAPI) -> None:
     """The page, and the description of the routes, both without anything from another server."""
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     for path, file in {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}.items():
-        app.add_api_route(path, _sender(STATIC / file), include_in_schema=False)
+        app.add_route(path, partial(_sent, STATIC / file), include_in_schema=False)
 
 
-def _sender(file: Path) -> Callable[[], Awaitable[Response]]:
-    async def send() -> Response:
-        return FileResponse(file)
-
-    return send
+def _sent(file: Path, _: Request) -> Response:
+    return FileResponse(file)

@@ -97,17 +97,19 @@ class ComputeQueue:
                 raise
             except BaseException as error:
                 outcomes = [error] * len(batch)
-            self._observe([each for each in outcomes if isinstance(each, Done)])
+            done = [each for each in outcomes if isinstance(each, Done)]
+            for each in done:
+                self._metrics.queue_seconds.observe(each.queue_seconds)
+            for encode_seconds, search_seconds in computing_times(done):
+                self._metrics.encode_seconds.observe(encode_seconds)
+                self._metrics.search_seconds.observe(search_seconds)
             for job, outcome in zip(batch, outcomes, strict=True):
-                _settle(job, outcome)
-
-    def _observe(self, done: Sequence[Done]) -> None:
-        """Count where the time of texts that were computed together went."""
-        for each in done:
-            self._metrics.queue_seconds.observe(each.queue_seconds)
-        for encode_seconds, search_seconds in computing_times(done):
-            self._metrics.encode_seconds.observe(encode_seconds)
-            self._metrics.search_seconds.observe(search_seconds)
+                if job.result.done():  # nobody waits for it any more
+                    continue
+                if isinstance(outcome, BaseException):
+                    job.result.set_exception(outcome)
+                else:
+                    job.result.set_result(outcome)
 
     def _take(self) -> list[Job]:
         """The jobs that are computed next: the first that somebody waits for, and those of its group behind it."""
@@ -130,7 +132,7 @@ class ComputeQueue:
                 job.result.cancel()
         kept = [job for job in self._waiting if not job.result.done()]
         if len(kept) < len(self._waiting):
-            self._metrics.abandoned(len(self._waiting) - len(kept))
+            self._metrics.rejected("abandoned", len(self._waiting) - len(kept))
             self._waiting = deque(kept)
         if not self._waiting:
             self._not_empty.clear()
@@ -152,13 +154,3 @@ def _computed(batch: Sequence[Job]) -> list[Done | BaseException]:
             return [error]
         return [outcome for job in batch for outcome in ([error] if job.result.done() else _computed([job]))]
     return [replace(done, queue_seconds=started - job.arrived) for job, done in zip(batch, found, strict=True)]
-
-
-def _settle(job: Job, outcome: Done | BaseException) -> None:
-    """Hand the outcome to who waits for it, if anybody still does."""
-    if job.result.done():
-        return
-    if isinstance(outcome, BaseException):
-        job.result.set_exception(outcome)
-    else:
-        job.result.set_result(outcome)

@@ -38,7 +38,6 @@ class IndexKeeper:
         self._metrics, self._notice = metrics, notice
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reload")
         self._watcher: asyncio.Task[None] | None = None
-        self._failure = ""  # the last one that was noted, so that it is noted once
         self.current = self._take(OpenedIndex.open(folder, encoder, settings, open_searcher=open_searcher))
         metrics.partitions_lost.set_function(lambda: len(self.current.partitions_lost))
 
@@ -61,24 +60,29 @@ class IndexKeeper:
         return opened
 
     async def _watch(self, every_seconds: float) -> None:
-        loop = asyncio.get_running_loop()
+        loop, failure = asyncio.get_running_loop(), ""  # the last one that was noted, so that it is noted once
         while True:
             await asyncio.sleep(every_seconds)
             try:
                 opened = await loop.run_in_executor(self._thread, self._newer)
-                self._failure = ""
+                failure, note = "", ""
                 if opened is not None:
                     old, self.current = self.current, self._take(opened)
                     # by then nobody waits for an answer of it any more
                     loop.call_later(2 * self._settings.timeout_seconds, old.close)
+                    self._metrics.reloads.labels("taken").inc()
+                    note = f"generation {opened.state.generation} of the index answers now"
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                self._fail(error)
-                continue
-            if opened is not None:
-                self._metrics.reloaded("taken")
-                self._say(f"generation {opened.state.generation} of the index answers now")
+                self._metrics.reloads.labels("failed").inc()
+                message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                old_one = f"generation {self.current.state.generation} goes on"
+                note = "" if message == failure else f"the index cannot be opened anew, {old_one}: {message}"
+                failure = message
+            if note:
+                with contextlib.suppress(OSError):  # a full disk behind standard error must not end the watch
+                    self._notice(note)
 
     def _newer(self) -> OpenedIndex | None:
         """The generation in the folder, opened and warm, if it is another one; runs beside the computing thread."""
@@ -87,15 +91,3 @@ class IndexKeeper:
         return OpenedIndex.open(
             self._folder, self._encoder, self._settings, self.current.facts.examples, self._open_searcher
         )
-
-    def _fail(self, error: Exception) -> None:
-        self._metrics.reloaded("failed")
-        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        if message != self._failure:
-            self._failure = message
-            generation = self.current.state.generation
-            self._say(f"the index cannot be opened anew, generation {generation} goes on: {message}")
-
-    def _say(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # a full disk behind standard error must not end the watch
-            self._notice(line)

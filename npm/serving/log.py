@@ -12,8 +12,6 @@ from typing import Any, TextIO
 
 from npm.core.errors import StorageError
 
-STANDARD_ERROR = "-"
-
 
 class RequestLog:
     """A file that lines are added to; one that takes no more lines does not stop the server."""
@@ -21,10 +19,8 @@ class RequestLog:
     def __init__(self, place: str, *, notice: Callable[[str], None]) -> None:
         """`place` is a path, - for standard error, or empty for no log. Raises StorageError if it cannot be opened."""
         self._notice = notice
-        self._stream: TextIO | None = None
-        if place == STANDARD_ERROR:
-            self._stream = sys.stderr
-        elif place:
+        self._stream: TextIO | None = sys.stderr if place == "-" else None
+        if place not in ("", "-"):
             try:
                 self._stream = Path(place).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the server
             except OSError as error:

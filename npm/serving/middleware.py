@@ -1,6 +1,8 @@
-"""What every request passes through: its id, host and key, the limits of its body, headers, log and metrics.
+"""The way of every request: its id, host and key, the limits of its body, headers, log and metrics.
 
-One class of plain ASGI: a middleware that wraps responses would hide from the routes that a client has left.
+One class of plain ASGI: a middleware that wraps responses would hide from the routes that a client has left, and a
+dependency would check the key of a request whose body has been read. Starlette's check of hosts answers 400 and knows
+no IPv6.
 """
 
 from __future__ import annotations
@@ -28,23 +30,17 @@ from npm.serving.settings import ServeSettings
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 FINGERPRINT_DIGITS = 12
 """Of the SHA-256 of a key, which stands for it in the log."""
-HOST_NAME = re.compile(r"\[[^\]]*\]|[^:]*")
-"""Of a Host header, what stands before the port."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-SECURITY_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
-}
-DOCS_POLICY = SECURITY_HEADERS["Content-Security-Policy"] + "; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+DOCS_POLICY = POLICY + "; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 """Of the page at /docs, whose library writes styles into elements."""
 STATE = "npmlm"
-"""Where the `RequestState` of a request lies in its scope."""
+"""Key of the `RequestState` of a request in its scope."""
 
 
 @dataclass(slots=True)
 class RequestState:
-    """What is known of a request beside what it asks."""
+    """What is known of a request besides its content."""
 
     id: str
     arrived: float = field(default_factory=perf_counter)
@@ -55,7 +51,7 @@ class RequestState:
 
 
 class Frame:
-    """Goes around the application."""
+    """The application with its guards around it."""
 
     def __init__(
         self,
@@ -68,8 +64,6 @@ class Frame:
     ) -> None:
         self._app, self._settings, self._metrics, self._log = app, settings, metrics, log
         self._keys = [key.encode() for key in keys]
-        # Another host name that leads to the loopback address is how a foreign page would reach a local server.
-        self._hosts = LOOPBACK if settings.host in LOOPBACK else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
@@ -84,9 +78,14 @@ class Frame:
         async def answer(message: Message) -> None:
             nonlocal status, begun
             if message["type"] == "http.response.start":
-                begun = True
-                status = message["status"]
-                self._add_headers(MutableHeaders(scope=message), state, scope["path"])
+                begun, status, path = True, message["status"], scope["path"]
+                added = MutableHeaders(scope=message)
+                added["X-Request-ID"] = state.id
+                added.setdefault("X-Content-Type-Options", "nosniff")
+                added.setdefault("Referrer-Policy", "no-referrer")
+                added.setdefault("Content-Security-Policy", DOCS_POLICY if path == "/docs" else POLICY)
+                if not path.startswith("/v1/"):  # files of two versions must not be mixed by a browser that kept some
+                    added.setdefault("Cache-Control", "no-cache")
             await send(message)
 
         try:
@@ -99,12 +98,26 @@ class Frame:
                 raise
             await stopping().response(state.id)(scope, receive, answer)
         finally:
-            self._record(scope, state, status)
+            seconds = perf_counter() - state.arrived
+            # the route's pattern, or what was never a route: ids and guesses must not become labels
+            route = str(getattr(scope.get("route"), "path", "other"))
+            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.request_seconds.observe(seconds)
+            self._log.write(
+                request_id=state.id,
+                method=scope["method"],
+                route=route,
+                status=status,
+                seconds=round(seconds, 6),
+                key=state.key,
+                **state.logged,
+            )
 
     def _refusal(self, scope: Scope, headers: Headers, state: RequestState) -> Problem | None:
-        """Why a request is not let in, whatever it asks."""
-        host = "".join(HOST_NAME.findall(headers.get("host", ""))[:1]).strip("[]").lower()
-        if self._hosts is not None and host not in self._hosts:
+        """The reason why a request is not let in, whatever its content."""
+        host = re.sub(r":\d*$", "", headers.get("host", "")).strip("[]").lower()
+        # Another host name that leads to the loopback address is how a foreign page would reach a local server.
+        if self._settings.host in LOOPBACK and host not in LOOPBACK:
             return Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f"Host must be 127.0.0.1, localhost or [::1] or the server started with host=, got {host[:100]!r}",
@@ -112,16 +125,12 @@ class Frame:
         if (length := headers.get("content-length", "")).isdigit() and int(length) > self._settings.max_body_bytes:
             self._metrics.rejected("body")
             return http_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"})
-        if self._keys and scope["path"].startswith("/v1/") and scope["method"] != "OPTIONS":
-            return self._wrong_key(headers, state)
-        return None
-
-    def _wrong_key(self, headers: Headers, state: RequestState) -> Problem | None:
+        if not self._keys or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+            return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
         # all keys are compared, so that the time taken does not tell which one was near
-        right = [hmac.compare_digest(key, each) for each in self._keys]
-        if any(right):
+        if any([hmac.compare_digest(key, each) for each in self._keys]):
             state.key = hashlib.sha256(key).hexdigest()[:FINGERPRINT_DIGITS]
             return None
         self._metrics.rejected("key")
@@ -133,8 +142,7 @@ class Frame:
 
     def _limited(self, receive: Receive) -> Receive:
         """`receive` that refuses a body that grows too long, or does not come in time."""
-        byte_count = 0
-        in_body = True
+        byte_count, in_body = 0, True
 
         async def limited() -> Message:
             nonlocal byte_count, in_body
@@ -152,27 +160,3 @@ class Frame:
             return message
 
         return limited
-
-    def _add_headers(self, headers: MutableHeaders, state: RequestState, path: str) -> None:
-        headers["X-Request-ID"] = state.id
-        for name, value in SECURITY_HEADERS.items():
-            headers.setdefault(name, value)
-        if not path.startswith("/v1/"):  # files of two versions must not be mixed by a browser that kept some
-            headers.setdefault("Cache-Control", "no-cache")
-        if path == "/docs":
-            headers["Content-Security-Policy"] = DOCS_POLICY
-
-    def _record(self, scope: Scope, state: RequestState, status: int) -> None:
-        seconds = perf_counter() - state.arrived
-        # the route's pattern, or what was never a route: ids and guesses must not become labels
-        route = str(getattr(scope.get("route"), "path", "other"))
-        self._metrics.requested(route, status, seconds)
-        self._log.write(
-            request_id=state.id,
-            method=scope["method"],
-            route=route,
-            status=status,
-            seconds=round(seconds, 6),
-            key=state.key,
-            **state.logged,
-        )

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import npm
 from index.arrays import ShardedArray
 from index.partitioned import parts_of
 from index.types import Searcher
 from npm.core.errors import QueryError, SettingError, UserError
+from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT, Document, silent
 from npm.corpus.markup import shown
 from npm.evaluation.methods.nonparametric import NonparametricLabels
@@ -115,16 +115,12 @@ class OpenedIndex:
     def fill_settings(self, options: schema.Options) -> FillSettings:
         """How texts of a request are filled: what it says, and the server's settings for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
-        given: dict[str, Any] = {
-            "k": options.k if options.k is not None else self.settings.fill.k,
-            "occurrences": options.occurrences if options.occurrences is not None else self.settings.fill.occurrences,
-            "tokens_per_batch": self.settings.fill.tokens_per_batch,
-            "where": options.where or self.settings.fill.where,
-            "documents": options.documents if options.documents is not None else self.settings.fill.documents,
-        }
-        if options.retrieval is not None:
-            given["retrieval"] = Retrieval(options.retrieval)
-        return replace(base, **given)
+        own = self.settings.fill
+        server = {name: getattr(own, name) for name in ("k", "occurrences", "tokens_per_batch", "where", "documents")}
+        given = options.model_dump(include={"k", "occurrences", "retrieval", "documents", "where"}, exclude_none=True)
+        if not options.where:
+            del given["where"]
+        return replace(base, **{**server, **given})
 
     def fill(
         self, texts: Sequence[str], settings: FillSettings, *, where: str = "text", allow_partial: bool = False
@@ -177,14 +173,8 @@ class OpenedIndex:
             passage if isinstance(passage, str) else Document(passage.id, passage.title, passage.text)
             for passage in request.passages
         ]
-        settings = replace(
-            self.settings.fill,
-            retrieval=Retrieval.dense,
-            documents=None,
-            where=[],
-            k=request.k if request.k is not None else self.settings.fill.k,
-            occurrences=request.occurrences if request.occurrences is not None else self.settings.fill.occurrences,
-        )
+        sizes = request.model_dump(include={"k", "occurrences"}, exclude_none=True)
+        settings = replace(self.settings.fill, retrieval=Retrieval.dense, documents=None, where=[], **sizes)
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
         encoded = perf_counter()
@@ -215,14 +205,9 @@ class OpenedIndex:
             prediction = method.predict(task, [Example("0", request.text)], silent)[0]
         except SettingError as error:
             raise SettingError(f"labels: {error}") from error
-        evidence = {each.label: each for each in prediction.evidence}
+        evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
         shares = [
-            schema.LabelShare(
-                label=name,
-                share=score,
-                word=evidence[number].word if number in evidence else None,
-                occurrence=evidence[number].occurrence if number in evidence else None,
-            )
+            schema.LabelShare(name, score, *evidence.get(number, (None, None)))
             for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
         ]
         return [Done((shares, list(method.facts["notes"])), search_seconds=perf_counter() - started)]
@@ -240,17 +225,9 @@ class OpenedIndex:
         start = min(start_char, total)
         end = start if end_char is None else min(max(end_char, start), total)
         first, last = max(0, start - around), min(total, end + around)
+        text, fields, generation = shown(found.text[first:last]), dict(found.fields), index.manifest.generation
         return schema.DocumentWindow(
-            id=found.id,
-            title=found.title,
-            fields=dict(found.fields),
-            text=shown(found.text[first:last]),
-            window_start_char=first,
-            window_end_char=last,
-            total_chars=total,
-            start_char=start,
-            end_char=end,
-            generation=index.manifest.generation,
+            found.id, found.title, fields, text, first, last, total, start, end, generation=generation
         )
 
 
@@ -269,11 +246,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         rotation=manifest.rotation.value,
         encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
         fields=list(manifest.settings["corpus"]["kept_fields"]),
-        defaults={
-            "k": settings.fill.k,
-            "occurrences": settings.fill.occurrences,
-            "retrieval": settings.fill.retrieval.value,
-        },
+        defaults=as_json({name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval")}),
         limits={
             "texts": settings.texts_per_request,
             "text_chars": schema.MOST_TEXT_CHARS,
@@ -301,8 +274,6 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
         except UserError:  # a corpus without text, or of very short ones
             return []
     path = Path(settings.examples)
-    if path.exists() and not path.is_file():
-        raise QueryError(f"examples: {path} must be a file with one text a line")
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

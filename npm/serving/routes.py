@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -17,13 +16,13 @@ from pydantic import ConfigDict
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from npm.core.display import answer_json
-from npm.core.errors import QueryError, UserError
+from npm.core.errors import QueryError, SettingError, UserError
 from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem, bug
-from npm.serving.service import Service, give_up, state_of, too_late, took
+from npm.serving.problems import Problem, http_problem
+from npm.serving.service import Service, give_up, state_of, took
 
 LINES = "application/x-ndjson"
 MOST_PASSAGE_CHARS = 200_000
@@ -59,10 +58,11 @@ def add_filling(app: FastAPI, service: Service) -> None:
         """
         one = isinstance(body.text, str)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        _check_count(len(texts), service.settings.texts_per_request)
+        if not 1 <= len(texts) <= (most := service.settings.texts_per_request):
+            raise QueryError(f"text must be 1 to {most} texts, got {len(texts)}")
         _check_texts(texts, one=one)
         opened = service.keeper.current
-        jobs = _fill_jobs(service, opened, texts, body)
+        jobs = service.jobs(opened, texts, body)
         if LINES in request.headers.get("accept", ""):
             service.submit(request, jobs)
             return StreamingResponse(_lines(service, request, jobs), media_type=LINES)
@@ -79,7 +79,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
         headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-        done = await service.results(request, _fill_jobs(service, opened, [query.text], query))
+        done = await service.results(request, service.jobs(opened, [query.text], query))
         if _lost(done):
             headers = {"Cache-Control": "no-store"}
         return JSONResponse(_answers(request, opened, query, done), headers=headers)
@@ -92,16 +92,15 @@ def add_index(app: FastAPI, service: Service) -> None:
     async def over(request: Request, body: schema.OverRequest) -> Response:
         """Phrases from passages that come with the request, or the probability of given words; no index is asked."""
         texts = [passage if isinstance(passage, str) else passage.text for passage in body.passages]
-        _check_length(sum(map(len, texts)))
+        if (chars := sum(map(len, texts))) > MOST_PASSAGE_CHARS:
+            raise SettingError(f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}")
         if body.words is None:
             _check_texts([body.text], one=True)
         opened = service.keeper.current
         job = Job(lambda _: opened.over(body), deadline=service.deadline(body.timeout_ms))
         done = await service.results(request, [job])
-        value, times = done[0].value, took(request, done)
-        if body.words is None:
-            return JSONResponse({"answers": [asdict(value)], "scores": None, "took_ms": asdict(times)})
-        return JSONResponse({"answers": None, "scores": value, "took_ms": asdict(times)})
+        answers, scores = ([done[0].value], None) if body.words is None else (None, done[0].value)
+        return JSONResponse(asdict(schema.OverAnswers(answers, scores, took(request, done))))
 
     @app.post("/v1/labels", tags=["answers"], response_model=schema.LabelAnswer)
     async def labels(request: Request, body: schema.LabelsRequest) -> Response:
@@ -140,12 +139,6 @@ def add_index(app: FastAPI, service: Service) -> None:
         return JSONResponse(asdict(window))
 
 
-def _fill_jobs(service: Service, opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
-    settings = opened.fill_settings(options)
-    deadline = service.deadline(options.timeout_ms)
-    return service.jobs(opened, texts, settings, deadline=deadline, allow_partial=options.allow_partial)
-
-
 def _answers(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> dict[str, Any]:
     """An `Answers` as JSON values."""
     used = opened.fill_settings(options)
@@ -170,7 +163,7 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
             await asyncio.wait([job.result], timeout=max(0.0, job.deadline - loop.time()))
             if not job.result.done() or job.result.cancelled():
                 service.metrics.rejected("deadline")
-                yield json.dumps(too_late().record(state_of(request).id)) + "\n"
+                yield json.dumps(http_problem(504).record(state_of(request).id)) + "\n"
                 return
             done.append(job.result.result())
             yield answer_json(done[-1].value) + "\n"
@@ -180,7 +173,7 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
     except Problem as problem:
         yield json.dumps(problem.record(state_of(request).id)) + "\n"
     except Exception:
-        yield json.dumps(bug().record(state_of(request).id)) + "\n"
+        yield json.dumps(http_problem(500).record(state_of(request).id)) + "\n"
         raise
     finally:
         give_up(jobs)
@@ -188,29 +181,13 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
 
 def _check_given_once(request: Request, *, lists: Sequence[str] = ()) -> None:
     """Raise Problem for a parameter of the address that is given twice and is none of `lists`."""
-    counts = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
-    if twice := next((name for name, count in counts.items() if count > 1), None):
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{twice} must be given once, got "
-            + " and ".join(value[:200] for value in request.query_params.getlist(twice)[:2]),
-        )
-
-
-def _check_count(count: int, most: int) -> None:
-    if not 1 <= count <= most:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"text must be 1 to {most} texts, got {count}", about=QueryError)
+    for name in set(request.query_params) - set(lists):
+        if len(values := request.query_params.getlist(name)) > 1:
+            got = " and ".join(value[:200] for value in values[:2])
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} must be given once, got {got}")
 
 
 def _check_texts(texts: Sequence[str], *, one: bool, most_masks: int = MOST_MASKS) -> None:
     """Raise QueryError for a text that cannot be filled, with its place in the request."""
     for number, text in enumerate(texts):
         check_query(text, where="text" if one else f"text.{number}", most_masks=most_masks)
-
-
-def _check_length(chars: int) -> None:
-    if chars > MOST_PASSAGE_CHARS:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}",
-        )

@@ -28,13 +28,20 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Options(Request):
-    """What may be said of how texts are filled; null takes the server's choice."""
+class Sizes(Request):
+    """Size of an answer, and its time; null takes the server's choice."""
 
     k: Annotated[int, Field(ge=1, le=MOST_PHRASES)] | None = None
     """Phrases an answer has at most."""
     occurrences: Annotated[int, Field(ge=0, le=MOST_OCCURRENCES)] | None = None
     """Places shown for a phrase at most, best first."""
+    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
+    """Time for the answer; at most the server's limit counts."""
+
+
+class Options(Sizes):
+    """What may be said of how texts are filled; null takes the server's choice."""
+
     retrieval: RetrievalName | None = None
     """Where phrases are looked for."""
     documents: Annotated[list[ShortText] | None, Field(max_length=MOST_DOCUMENTS)] = None
@@ -43,8 +50,6 @@ class Options(Request):
     """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
-    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
-    """Time for the answer; at most the server's limit counts."""
     allow_partial: bool = False
     """Whether the rest of the index may answer while a partition of it does not, instead of a refusal with 503."""
 
@@ -63,7 +68,7 @@ class Passage(Request):
     title: ShortText = ""
 
 
-class OverRequest(Request):
+class OverRequest(Sizes):
     """A text to be filled, or words to be scored in it, from passages that come along."""
 
     passages: Annotated[list[Text | Passage], Field(min_length=1, max_length=MOST_PASSAGES)]
@@ -71,9 +76,6 @@ class OverRequest(Request):
     """A text with one `<mask>`."""
     words: Annotated[list[ShortText] | None, Field(max_length=MOST_WORDS)] = None
     """Words whose probability at the mask is asked for; null: the best phrases are."""
-    k: Annotated[int, Field(ge=1, le=MOST_PHRASES)] | None = None
-    occurrences: Annotated[int, Field(ge=0, le=MOST_OCCURRENCES)] | None = None
-    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
 
 
 class LabelsRequest(Request):

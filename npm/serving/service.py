@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from http import HTTPStatus
 from time import perf_counter
 from typing import Any
 
@@ -15,16 +14,15 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from npm.core.errors import UserError
+from npm.core.errors import ArtifactError, UserError
 from npm.core.types import MASK_TEXT
-from npm.retrieval.settings import FillSettings
 from npm.serving import schema
 from npm.serving.compute import ComputeQueue, Done, Job, computing_times
 from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem, problem_of
+from npm.serving.problems import Problem, http_problem
 from npm.serving.settings import ServeSettings
 
 LEFT = 499
@@ -53,21 +51,14 @@ class Service:
             await self.keeper.stop()
             await self.queue.stop()
 
-    def jobs(
-        self,
-        opened: OpenedIndex,
-        texts: Sequence[str],
-        settings: FillSettings,
-        *,
-        deadline: float,
-        allow_partial: bool = False,
-    ) -> list[Job]:
+    def jobs(self, opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
         """A job for each text, which may be filled together with others that are filled alike.
 
         A text of several masks is filled alone: only its tokens tell whether it can be, and its refusal is its own.
         """
-        group = f"{opened.state.digest} {allow_partial} {settings}"
-        run = partial(opened.fill, settings=settings, allow_partial=allow_partial)
+        settings, deadline = opened.fill_settings(options), self.deadline(options.timeout_ms)
+        group = f"{opened.state.digest} {options.allow_partial} {settings}"
+        run = partial(opened.fill, settings=settings, allow_partial=options.allow_partial)
         jobs: list[Job] = []
         for number, text in enumerate(texts):
             if text.count(MASK_TEXT) > 1:
@@ -91,12 +82,13 @@ class Service:
         return asyncio.get_running_loop().time() + seconds
 
     def refusal(self, error: UserError) -> Problem:
-        """What the client is told of an error in what it asked; of a broken index the server's side is told more."""
+        """The problem for an error in a request, without the index's folder; a broken index is the server's matter."""
         opened = self.keeper.current
-        problem = problem_of(error, folder=str(opened.folder), name=opened.facts.name)
-        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if isinstance(error, ArtifactError):
             self.notice(str(error))
-        return problem
+            message = f"the index {opened.facts.name} cannot be read: tell who runs the server, whose log says more"
+            return Problem(503, message, headers={"Retry-After": "60"})
+        return Problem(422, str(error).replace(str(opened.folder), opened.facts.name), about=type(error))
 
     async def results(self, request: Request, jobs: Sequence[Job]) -> list[Done]:
         """What is computed for the jobs of one request, in their order.
@@ -105,7 +97,7 @@ class Service:
         """
         self.submit(request, jobs)
         everything = asyncio.gather(*(job.result for job in jobs))
-        left = asyncio.create_task(until_left(request))
+        left = asyncio.create_task(_until_left(request))
         seconds = jobs[0].deadline - asyncio.get_running_loop().time()
         try:
             awaited: list[asyncio.Future[Any]] = [everything, left]
@@ -116,10 +108,10 @@ class Service:
             if left.done():
                 raise HTTPException(LEFT)
             self.metrics.rejected("deadline")
-            raise too_late()
+            raise http_problem(504)
         finally:
             left.cancel()
-            everything.add_done_callback(retrieve)
+            everything.add_done_callback(_retrieve)
             give_up(jobs)
 
 
@@ -127,28 +119,20 @@ def give_up(jobs: Sequence[Job]) -> None:
     """Compute nothing more of the jobs of a request that is answered, or that nobody waits for."""
     for job in jobs:
         if not job.result.cancel():
-            retrieve(job.result)
+            _retrieve(job.result)
 
 
-def retrieve(ended: asyncio.Future[Any]) -> None:
+def _retrieve(ended: asyncio.Future[Any]) -> None:
     """Take note of an error that nobody waits for, which would be written as a mistake of the program otherwise."""
     if not ended.cancelled():
         ended.exception()
 
 
-async def until_left(request: Request) -> None:
+async def _until_left(request: Request) -> None:
     """Return when the client has closed the connection."""
     message: Message = {}
     while message.get("type") != "http.disconnect":
         message = await request.receive()
-
-
-def too_late() -> Problem:
-    """The refusal of a request whose time is over."""
-    return Problem(
-        HTTPStatus.GATEWAY_TIMEOUT,
-        "no answer within timeout_ms or the server's limit: ask again later, for fewer texts or with more time",
-    )
 
 
 def state_of(request: Request) -> RequestState:
@@ -159,18 +143,13 @@ def state_of(request: Request) -> RequestState:
 
 def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:
     """Where the time of a request went: the longest wait, and the computation of the batches with its texts."""
-    batches = computing_times(done)
+    batches, state = computing_times(done), state_of(request)
     parts = {
         "queue": max((each.queue_seconds for each in done), default=0.0),
         "encode": sum(encode_seconds for encode_seconds, _ in batches),
         "search": sum(search_seconds for _, search_seconds in batches),
-        "total": _elapsed(request),
+        "total": perf_counter() - state.arrived,
     }
     times = schema.Milliseconds(**{name: round(1000 * seconds, 3) for name, seconds in parts.items()})
-    state_of(request).logged |= {"texts": len(done), "took_ms": asdict(times)}
+    state.logged |= {"texts": len(done), "took_ms": asdict(times)}
     return times
-
-
-def _elapsed(request: Request) -> float:
-    """Seconds since a request came."""
-    return perf_counter() - state_of(request).arrived
