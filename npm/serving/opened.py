@@ -26,7 +26,7 @@ from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MOST_MASKS, check_query, encode_queries
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Retrieval, given_options
 from npm.serving import schema
 from npm.serving.compute import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
@@ -115,12 +115,10 @@ class OpenedIndex:
     def fill_settings(self, options: schema.Options) -> FillSettings:
         """How texts of a request are filled: what it says, and the server's settings for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
-        own = self.settings.fill
-        server = {name: getattr(own, name) for name in ("k", "occurrences", "tokens_per_batch", "where", "documents")}
-        given = options.model_dump(include={"k", "occurrences", "retrieval", "documents", "where"}, exclude_none=True)
-        if not options.where:
-            del given["where"]
-        return replace(base, **{**server, **given})
+        names = ("k", "occurrences", "documents", "where")
+        kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch")}
+        given = given_options(**{name: getattr(options, name) for name in (*names, "retrieval")})
+        return replace(base, **{**kept, **given, "where": options.where or kept["where"]})
 
     def fill(
         self, texts: Sequence[str], settings: FillSettings, *, where: str = "text", allow_partial: bool = False
@@ -173,7 +171,7 @@ class OpenedIndex:
             passage if isinstance(passage, str) else Document(passage.id, passage.title, passage.text)
             for passage in request.passages
         ]
-        sizes = request.model_dump(include={"k", "occurrences"}, exclude_none=True)
+        sizes = given_options(k=request.k, occurrences=request.occurrences)
         settings = replace(self.settings.fill, retrieval=Retrieval.dense, documents=None, where=[], **sizes)
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
