@@ -58,7 +58,8 @@ def add_filling(app: FastAPI, service: Service) -> None:
         """
         one = isinstance(body.text, str)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        if not 1 <= len(texts) <= (most := service.settings.texts_per_request):
+        most = service.settings.texts_per_request
+        if not 1 <= len(texts) <= most:
             raise QueryError(f"text must be 1 to {most} texts, got {len(texts)}")
         _check_texts(texts, one=one)
         opened = service.keeper.current
