@@ -76,8 +76,8 @@ def compare(
     store: BlockStore, encoder: Encoder, settings: VectorSettings, folder: Path, shard_count: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Tokens a second, by the wall clock and by processor time, of both jobs for each of the first shards."""
-    nothing, pooler = np.zeros(0, dtype=np.int64), settings.block_pooler(encoder)
-    recorded = recorded_vectors(store, encoder, settings, frequent_token_ids=nothing, block_pooler=pooler)
+    pooler = settings.block_pooler(encoder)
+    recorded = recorded_vectors(store, encoder, settings, block_pooler=pooler)
     speeds: dict[str, list[tuple[float, float]]] = {BARE: [], WHOLE: []}
     for number in range(min(shard_count, len(vector_shards(store, settings.tokens_per_shard)))):
         first, stop = vector_shards(store, settings.tokens_per_shard)[number]
@@ -117,7 +117,7 @@ def variants(store: BlockStore, encoder_name: str, settings: VectorSettings, rou
     for label, (name, tokens_per_batch) in sizes.items():
         chosen = VectorSettings(tokens_per_batch=tokens_per_batch, tokens_per_shard=settings.tokens_per_shard)
         encoder = encoders[name]
-        recorded = recorded_vectors(store, encoder, chosen, frequent_token_ids=np.zeros(0, dtype=np.int64))
+        recorded = recorded_vectors(store, encoder, chosen)
         first, stop = vector_shards(store, chosen.tokens_per_shard)[0]
         blocks = ShardBlocks(store, encoder, {**recorded, "first_block": first, "block_count": stop - first})
         batches = padded_batches(blocks, encoder)

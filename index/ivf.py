@@ -21,6 +21,7 @@ from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_fai
 from index.settings import SearchTier, ThreadCount, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
+    FolderWriter,
     Manifest,
     check_folder,
     finished_folder,
@@ -30,6 +31,7 @@ from npm.core.artifact import (
     remove,
     write_folder,
     write_manifest,
+    written_once,
 )
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import digest_of, sha256_of_bytes
@@ -232,21 +234,21 @@ def write_code_shard(
     quantiser, one is not finite, or `folder` was made with other settings.
     """
     quantiser.check_dimensions(vectors.shape[1])
-    if (kept := finished_folder(folder, kind=CODE_SHARD_KIND, settings=settings)) is not None:
-        return kept
-    lists = np.empty(len(vectors), dtype=np.int32)  # [n]
-    codes = np.empty((len(vectors), quantiser.code_bytes), dtype=np.uint8)  # [n, code_bytes]
-    for start in range(0, len(vectors), ROWS_PER_CHUNK):
-        chunk = vectors[start : start + ROWS_PER_CHUNK]  # [c, d]
-        stop = start + len(chunk)
-        check_finite(chunk, np.arange(start, stop))
-        lists[start:stop], codes[start:stop] = quantiser.encode(to_float32(chunk))
-    order = np.argsort(lists, kind="stable").astype(np.uint32)  # [n]
-    with write_folder(folder, kind=CODE_SHARD_KIND, settings=settings) as writer:
+
+    def write(writer: FolderWriter) -> None:
+        lists = np.empty(len(vectors), dtype=np.int32)  # [n]
+        codes = np.empty((len(vectors), quantiser.code_bytes), dtype=np.uint8)  # [n, code_bytes]
+        for start in range(0, len(vectors), ROWS_PER_CHUNK):
+            chunk = vectors[start : start + ROWS_PER_CHUNK]  # [c, d]
+            stop = start + len(chunk)
+            check_finite(chunk, np.arange(start, stop))
+            lists[start:stop], codes[start:stop] = quantiser.encode(to_float32(chunk))
+        order = np.argsort(lists, kind="stable").astype(np.uint32)  # [n]
         writer.write_array("list_sizes", np.bincount(lists, minlength=quantiser.list_count))  # i64 [K]
         writer.write_array("rows", order)
         writer.write_array("codes", codes[order])
-    return read_manifest(folder, kind=CODE_SHARD_KIND)
+
+    return written_once(folder, kind=CODE_SHARD_KIND, settings=settings, write=write)
 
 
 def write_search_folder(

@@ -87,9 +87,6 @@ def inspection_text(inspection: Inspection) -> str:
         (f"{name} (chosen)" if name == pruning["rule"] else name, f"{count:,}", f"{count / pruning['tokens']:.1%}")
         for name, count in pruning["kept_by_rule"].items()
     ]
-    if pruning["max_token_share"] is not None:
-        frequent = f"{pruning['rule']}, no token of more than {pruning['max_token_share']:.2%}"
-        kept.append((frequent, f"{pruning['kept']:,}", f"{pruning['kept'] / pruning['tokens']:.1%}"))
     segments = [
         (
             name,

@@ -267,6 +267,21 @@ def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Itera
             raise
 
 
+def written_once(
+    folder: Path, *, kind: str, settings: Mapping[str, Any], write: Callable[[FolderWriter], None]
+) -> Manifest:
+    """The manifest of a folder with exactly `settings`, whose files `write` makes unless it is finished already.
+
+    Raises ArtifactError if it was made with other settings, is damaged, or another process is writing it.
+    """
+    with folder_lock(folder):
+        if (kept := finished_folder(folder, kind=kind, settings=settings)) is not None:
+            return kept
+        with write_folder(folder, kind=kind, settings=settings) as writer:
+            write(writer)
+    return read_manifest(folder, kind=kind)
+
+
 def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], parts: Mapping[str, str] = {}) -> Manifest:
     """Write the manifest of an artifact made of other artifacts, as the last step of its build; replaces an older one.
 

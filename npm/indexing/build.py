@@ -21,10 +21,10 @@ from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive,
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.indexing.embed import check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
+from npm.indexing.embed import check_input_tokens, pruning_counts, vector_shards
 from npm.indexing.estimate import check_disk_needs
 from npm.indexing.generation import (
     ENCODER_FOLDER,
@@ -41,7 +41,6 @@ from npm.indexing.generation import (
     as_record,
     copy_encoder,
     input_record,
-    recorded_corpus,
     write_generation,
 )
 from npm.indexing.layout import clear_folder, refuse_links, refuse_others
@@ -58,7 +57,6 @@ from npm.indexing.stages import (
 )
 from npm.models.encoder import Encoder
 
-MOST_SUGGESTED = 10
 FIRST = "00000"
 """The name of the first segment and of the search folder that a build makes."""
 
@@ -130,7 +128,7 @@ def build_index(
     encoder = encoder.cut_to(settings.dimensions)
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
     made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, shares, settings.corpus, is_job=stage is not None)) is not None:
+    if (finished := _finished(folder, made, shares, is_job=stage is not None)) is not None:
         clear_locks(folder)
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
@@ -170,7 +168,7 @@ def index_block_store(
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, [[]], settings.corpus, is_job=False)) is not None:
+    if (finished := _finished(folder, made, [[]], is_job=False)) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
         return _Build(folder, settings, encoder, made, [[]], False, progress, print_nothing).run(None, WHOLE)
@@ -234,12 +232,8 @@ class _Build:
 
     def _unrotated(self) -> SegmentSettings:
         """How vectors are made before they are rotated."""
-        vectors, frequent = self.settings.vectors, None
-        if vectors.max_token_share is not None:
-            frequent = frequent_token_ids(self._all_blocks(), vectors.max_token_share).tolist()
-        return SegmentSettings(
-            self.encoder, vectors, self.settings.lexicon, vectors.block_pooler(self.encoder), frequent
-        )
+        vectors = self.settings.vectors
+        return SegmentSettings(self.encoder, vectors, self.settings.lexicon, vectors.block_pooler(self.encoder))
 
     def _all_blocks(self) -> BlockStore:
         return BlockStore.open(*(segment.corpus for segment in self.segments))
@@ -279,7 +273,7 @@ class _Build:
         store = BlockStore.open(segment.corpus)
         if share:  # without them the blocks were handed over ready
             recorded = store.settings["sources"]
-            refuse_other_files(self.settings.corpus, self._sources(number, recorded), recorded, where=self.folder)
+            refuse_other_files(self._sources(number, recorded), recorded, where=self.folder)
             refuse_changed(packing, {name: store.settings[name] for name in packing}, where=self.folder)
         return store
 
@@ -292,8 +286,8 @@ class _Build:
     def _encode(self, shard: Shard) -> None:
         search, stores = self.settings.search, self._stores(shard)
         if search.list_count is not None:
-            rule, none = self.settings.vectors.pruning, np.zeros(0, dtype=np.int64)
-            kept = sum(pruning_counts(store, rule, none)["kept"] for store in stores)
+            rule = self.settings.vectors.pruning
+            kept = sum(pruning_counts(store, rule)["kept"] for store in stores)
             check_search(search, row_count=kept)
         shard_count = sum(len(vector_shards(store, self.settings.vectors.tokens_per_shard)) for store in stores)
         if 0 in shard.of(range(shard_count)):  # one job, without which no build comes to its end
@@ -373,7 +367,7 @@ class _Build:
 
 
 def _finished(
-    folder: Path, made: Mapping[str, Any], shares: Sequence[Sequence[Source]], corpus: CorpusSettings, *, is_job: bool
+    folder: Path, made: Mapping[str, Any], shares: Sequence[Sequence[Source]], *, is_job: bool
 ) -> IndexManifest | None:
     """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
@@ -389,22 +383,25 @@ def _finished(
             f"{folder} was changed after it was built ({len(finished.segments)} segments, {finished.deleted_documents} "
             "documents deleted); change it with npmlm add and npmlm delete, or build into another folder"
         )
-    ours, theirs = _comparable(made, len(shares)), _comparable(finished.settings, len(finished.segments))
-    refuse_changed(ours, theirs, where=folder)
+    compared = []
+    for recorded_settings, count in ((made, len(shares)), (finished.settings, len(finished.segments))):
+        own = {item.name: recorded_settings.get(item.name) for item in fields(IndexBuildSettings)}
+        encoder = {name: value for name, value in recorded_settings["encoder"].items() if name != "name"}
+        compared.append({**own, "segments": count, "encoder": encoder})
+    refuse_changed(*compared, where=folder)
     recorded = [record for segment in finished.segments.values() for record in segment.sources]
     sources = input_record([source for share in shares for source in share], recorded if is_job else ())
-    refuse_other_files(corpus, sources, recorded, where=folder, is_finished=True)
+    refuse_other_files(sources, recorded, where=folder, is_finished=True)
     try:
         verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
     except (ArtifactError, FileNotFoundError):
         if Generation.read(folder).manifest.digest == finished.digest:  # else a change took parts away meanwhile
             raise
-        return _finished(folder, made, shares, corpus, is_job=is_job)
+        return _finished(folder, made, shares, is_job=is_job)
     return finished
 
 
 def refuse_other_files(
-    corpus: CorpusSettings,
     sources: Sequence[Mapping[str, Any]],
     recorded: Sequence[Mapping[str, Any]],
     *,
@@ -424,23 +421,6 @@ def refuse_other_files(
     ]
     fix = "give the files that it was built from, or build into another folder"
     if added and len(differences) == 1 and is_finished:
-        paths = {source.name: source.path for source in find_sources(corpus.files)}
-        usual = {**recorded_corpus(CorpusSettings()), "kept_fields": corpus.kept_fields}  # which add takes over
-        reading = [(name, value) for name, value in recorded_corpus(corpus).items() if value != usual.get(name)]
-        files = f"corpus.files=[{','.join(paths[name] for name in added[:MOST_SUGGESTED])}]"
-        command = [
-            "npmlm",
-            "add",
-            f"index={where}",
-            files,
-            *(f"corpus.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in reading),
-        ]
-        fix = "run " + shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
+        fix = f"run npmlm add {shlex.quote(f'index={where}')} with these files and the other corpus settings"
     found = "; ".join(differences) or "the same files in another order"
     raise ArtifactError(f"{where} was built from other files ({found}); {fix}")
-
-
-def _comparable(settings: Mapping[str, Any], segment_count: int) -> dict[str, Any]:
-    compared = {item.name: settings.get(item.name) for item in fields(IndexBuildSettings)}
-    compared["segments"] = segment_count
-    return {**compared, "encoder": {name: value for name, value in settings["encoder"].items() if name != "name"}}

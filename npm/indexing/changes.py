@@ -369,7 +369,6 @@ class _Addition:
             settings_from(VectorSettings, settings["vectors"]),
             settings_from(LexiconSettings, settings["lexicon"]),
             recorded_pooler(first),  # what the encoder says of its pooler is no part of its fingerprint
-            first.typed("frequent_token_ids", list[int]),
         )
         encode_segments([(self.segment, store)], made_with, progress=self.progress)
         counts = finish_segment(self.segment, store, made_with.recorded(store), made_with.lexicon)

@@ -47,7 +47,6 @@ from npm.indexing.embed import (
 from npm.indexing.generation import (
     INDEX_KIND,
     AtLeastOne,
-    Count,
     Generation,
     Searching,
     Segment,
@@ -62,8 +61,6 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 1 << 14
-VECTOR_SETTINGS = {"pruning": PruningRule, "frequent_token_ids": list[Count], "tokens_per_shard": AtLeastOne}
-"""What a rewritten segment takes over from the vectors of the first one."""
 
 
 def packed_documents(store: BlockStore, chosen: np.ndarray) -> Iterator[Packed]:
@@ -211,7 +208,7 @@ class _Compaction:
     def _recorded(self, store: BlockStore) -> dict[str, Any]:
         """What the vectors depend on: what those copied do, but for the corpus and the batches they were encoded in."""
         made = [read_manifest(segment.vectors, kind=VECTORS_KIND).settings for segment in self.generation.segments]
-        for name, hint in VECTOR_SETTINGS.items():
+        for name, hint in {"pruning": PruningRule, "tokens_per_shard": AtLeastOne}.items():
             made[0].typed(name, hint)
         recorded = {name: value for name, value in made[0].items() if name != "pruning_counts"}
         return {

@@ -12,8 +12,7 @@ Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensio
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,20 +25,17 @@ from npm.core.artifact import (
     check_files,
     check_folder,
     check_part,
-    finished_folder,
-    folder_lock,
     open_array,
     part_folder,
     read_manifest,
     refuse_changed,
-    write_folder,
     write_manifest,
+    written_once,
 )
 from npm.core.errors import ArtifactError, EncoderError, damaged
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.corpus.text import is_title
 from npm.indexing.block_vectors import (
     BLOCK_DTYPE,
     BLOCKS_FILE,
@@ -53,12 +49,11 @@ from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
 
 if TYPE_CHECKING:
-    from npm.core.artifact import Manifest
+    from npm.core.artifact import FolderWriter, Manifest
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
     from npm.models.stored import StoredModel
 
-TOKENS_AT_ONCE = 1 << 20
 _FLAG_VALUES = 256
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"
@@ -82,7 +77,6 @@ def recorded_vectors(
     encoder: Encoder,
     settings: VectorSettings,
     *,
-    frequent_token_ids: np.ndarray,
     block_pooler: PoolerKind | None = None,
 ) -> dict[str, Any]:
     """All that the bytes of the vectors depend on, as it stands in the manifest of each shard.
@@ -98,8 +92,6 @@ def recorded_vectors(
         "compute_dtype": encoder.dtype_name,
         "dimensions": encoder.dimensions,
         "pruning": settings.pruning.value,
-        "max_token_share": settings.max_token_share,
-        "frequent_token_ids": frequent_token_ids.tolist(),
         "dtype": settings.dtype.value,
         "tokens_per_batch": settings.tokens_per_batch,
         "tokens_per_shard": settings.tokens_per_shard,
@@ -137,18 +129,16 @@ def embed_shard(
     ranges = vector_shards(store, recorded["tokens_per_shard"])
     settings = shard_settings(store, ranges[number], recorded)
     place = shard_folder(folder, number)
-    with folder_lock(place):
-        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
-            progress("vectors", settings["token_count"], settings["token_count"])
-            return finished
+
+    def write(writer: FolderWriter) -> None:
         blocks = ShardBlocks(store, encoder, settings)
         vectors, of_blocks = blocks.all_vectors(progress)  # [n, d], f16 [blocks, d] or None
-        with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
-            writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
-            writer.write_array("vectors", vectors)
-            if of_blocks is not None:
-                writer.write_array("blocks", of_blocks)
-        return read_manifest(place, kind=VECTOR_SHARD_KIND)
+        writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
+        writer.write_array("vectors", vectors)
+        if of_blocks is not None:
+            writer.write_array("blocks", of_blocks)
+
+    return written_once(place, kind=VECTOR_SHARD_KIND, settings=settings, write=write)
 
 
 class ShardBlocks:
@@ -162,8 +152,7 @@ class ShardBlocks:
             first = settings["first_block"]
             blocks = np.arange(first, first + settings["block_count"])  # i64 [blocks]
         sequences = store.sequences(blocks)
-        rule, dropped = PruningRule(settings["pruning"]), np.array(settings["frequent_token_ids"], dtype=np.int64)
-        self.kept = kept_tokens(sequences.flags, rule, sequences.token_ids, dropped)  # bool [T]
+        self.kept = kept_tokens(sequences.flags, PruningRule(settings["pruning"]))  # bool [T]
         self._dtype = np.dtype(settings["dtype"])
         self._pooler = recorded_pooler(settings)
         self._encoder = encoder
@@ -226,8 +215,7 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     ranges = vector_shards(store, recorded["tokens_per_shard"])
     wanted = {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)}
     parts = finished_shards(folder, wanted, kind=VECTOR_SHARD_KIND, what="vector shards", stage="encode")
-    dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
-    counts = pruning_counts(store, PruningRule(recorded["pruning"]), dropped)
+    counts = pruning_counts(store, PruningRule(recorded["pruning"]))
     return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
 
 
@@ -280,115 +268,15 @@ def open_vectors(
     return OpenedVectors(vectors, rows, blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class VectorCheck:
-    """How far stored vectors are from what an encoder makes of the same batches now."""
-
-    row_count: int
-    worst_cosine: float  # of a stored and a new vector of one token or block, computed in float64; 1 without rows
-
-
-def reencode_sample(
-    store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
-) -> VectorCheck:
-    """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
-
-    A batch is drawn at random from a shard that is drawn at random, none of them twice: fewer where a shard that is
-    drawn several times has fewer. Raises ArtifactError if the vectors are unfinished, damaged, or were made with
-    another encoder or corpus.
-    """
-    manifest = check_folder(folder, kind=VECTORS_KIND)
-    ours = {
-        "corpus": store.digest,
-        "encoder_fingerprint": encoder.fingerprint,
-        "dimensions": encoder.dimensions,
-        AXES_KEY: encoder.axes_digest,
-    }
-    refuse_changed(ours, {name: manifest.settings.get(name) for name in ours}, where=folder)
-    row_count, worst_cosine = 0, 1.0
-    names = list(manifest.parts)
-    numbers, counts = np.unique(rng.integers(len(names), size=batch_count), return_counts=True)  # i64 [shards] each
-    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-        shard = folder / names[number]
-        blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
-        for drawn in rng.permutation(len(blocks.batches))[:count].tolist():
-            batch = blocks.batches[drawn]
-            encoded = blocks.encoded(batch)
-            row_count += len(encoded.vectors)
-            pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
-            if encoded.pooled is not None:
-                pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
-            worst_cosine = min(worst_cosine, *(_least_cosine(stored, new) for stored, new in pairs))
-    return VectorCheck(row_count, worst_cosine)
-
-
-def _least_cosine(stored: np.ndarray, new: np.ndarray) -> float:
-    """The least cosine of a row of `stored` [n, d] with that of `new` [n, d]; 1 without rows."""
-    ours, theirs = stored.astype(np.float64), new.astype(np.float64)  # f64 [n, d] each
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)  # f64 [n]
-    cosines = (ours * theirs).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
-    return float(cosines.min(initial=1.0))
-
-
-def kept_tokens(
-    flags: np.ndarray,
-    rule: PruningRule,
-    token_ids: np.ndarray | None = None,
-    dropped: np.ndarray | None = None,
-) -> np.ndarray:
-    """Whether each token has a vector, bool [T]: by `rule` from its flags u8 [T], and not if its id is a dropped one.
-
-    `token_ids` [T] are needed only with `dropped` ids [n].
+def kept_tokens(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
+    """Whether each token has a vector, bool [T]: by `rule` from its flags u8 [T].
 
     >>> import numpy as np
     >>> from npm.core.types import TokenFlag as F
     >>> flags = np.array([F.WORD_START | F.WORD_END, F.WORD_START | F.WORD_END | F.STOPWORD, F.SPECIAL, 0], np.uint8)
     >>> kept_tokens(flags, PruningRule.without_stopwords).tolist()
     [True, False, False, False]
-    >>> kept_tokens(flags, PruningRule.all, np.array([7, 7, 9, 8]), np.array([7])).tolist()
-    [False, False, False, True]
     """
-    kept = _kept_by_rule(flags, rule)  # bool [T]
-    if dropped is not None and len(dropped):
-        if token_ids is None:
-            raise ValueError("dropped token ids need the ids of the tokens")
-        kept &= ~np.isin(token_ids, dropped)
-    return kept
-
-
-def frequent_token_ids(store: BlockStore, max_token_share: float | None) -> np.ndarray:
-    """The token ids, ascending i64, that each make up more than `max_token_share` of the store's tokens; None: none.
-
-    Tokens of titles in front of blocks do not count: they are of no text, and come once a block.
-    """
-    if max_token_share is None:
-        return np.zeros(0, dtype=np.int64)
-    counts = np.zeros(0, dtype=np.int64)  # i64 [largest id so far + 1]
-    for token_ids, flags in _pieces(store):
-        of_text = token_ids[~is_title(flags)]  # i32 [tokens that are not of a title]
-        more = np.bincount(of_text, minlength=len(counts))  # i64 [largest id so far + 1]
-        more[: len(counts)] += counts
-        counts = more
-    return np.flatnonzero(counts > max_token_share * counts.sum())
-
-
-def pruning_counts(store: BlockStore, rule: PruningRule, dropped: np.ndarray) -> dict[str, Any]:
-    """The store's tokens, how many of them each rule alone would keep, and how many `rule` and `dropped` ids keep."""
-    with_flags = np.zeros(_FLAG_VALUES, dtype=np.int64)  # i64 [256], tokens with exactly these flags
-    left = np.zeros(_FLAG_VALUES, dtype=np.int64)  # i64 [256], of these not of a dropped id
-    for token_ids, flags in _pieces(store):
-        with_flags += np.bincount(flags, minlength=_FLAG_VALUES)
-        spared = flags[~np.isin(token_ids, dropped)] if len(dropped) else flags  # u8 [tokens left]
-        left += np.bincount(spared, minlength=_FLAG_VALUES)
-    every_flag = np.arange(_FLAG_VALUES, dtype=np.uint8)  # u8 [256]
-    return {
-        "tokens": store.token_count,
-        "kept_by_rule": {each.value: int(with_flags[_kept_by_rule(every_flag, each)].sum()) for each in PruningRule},
-        "kept": int(left[_kept_by_rule(every_flag, rule)].sum()),
-    }
-
-
-def _kept_by_rule(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
     kept = (flags & TokenFlag.SPECIAL.value) == 0  # bool [T]
     if rule is PruningRule.all:
         return kept
@@ -400,12 +288,14 @@ def _kept_by_rule(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
     return kept
 
 
-def _pieces(store: BlockStore) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Token ids and flags [≤ TOKENS_AT_ONCE] of the whole store, in order."""
-    for token_ids, flags in zip(store.token_ids.arrays, store.flags.arrays, strict=True):
-        for start in range(0, len(token_ids), TOKENS_AT_ONCE):
-            stop = start + TOKENS_AT_ONCE
-            yield token_ids[start:stop], flags[start:stop]
+def pruning_counts(store: BlockStore, rule: PruningRule) -> dict[str, Any]:
+    """The store's tokens, how many of them each rule alone would keep, and how many `rule` keeps."""
+    every_flag = np.arange(_FLAG_VALUES, dtype=np.uint8)  # u8 [256]
+    with_flags = np.zeros(_FLAG_VALUES, dtype=np.int64)  # i64 [256], tokens with exactly these flags
+    for flags in store.flags.arrays:
+        with_flags += np.bincount(flags, minlength=_FLAG_VALUES)
+    by_rule = {each.value: int(with_flags[kept_tokens(every_flag, each)].sum()) for each in PruningRule}
+    return {"tokens": store.token_count, "kept_by_rule": by_rule, "kept": by_rule[rule.value]}
 
 
 def check_blocks(store: BlockStore, encoder: Encoder) -> None:

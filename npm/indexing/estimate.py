@@ -29,12 +29,11 @@ from npm.corpus.readers import COMPRESSED, open_text, parquet_row_count
 from npm.corpus.shards import encoded_document
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
-from npm.corpus.text import is_title
 from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import kept_tokens
 from npm.indexing.lexicon import count_words
 from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
-from npm.indexing.settings import EstimateSettings, IndexBuildSettings, LexiconSettings, Rotation, VectorSettings
+from npm.indexing.settings import EstimateSettings, IndexBuildSettings, LexiconSettings, Rotation
 from npm.models.batches import encode_batch, length_sorted_batches
 
 if TYPE_CHECKING:
@@ -162,7 +161,8 @@ def estimated_sizes(
     token_weights = np.repeat(weights, token_counts)  # f64 [T]
     token_count, document_count = float(token_weights.sum()), sample.document_count * factor
     block_count = float(weights @ [len(of_document) for of_document in packed])
-    rows = _row_count(blocks, token_weights, vectors)
+    flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
+    rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
     tier, lists, code_bytes, quantizer = _search_shape(settings.search, round(rows), dimensions)
     vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
@@ -198,18 +198,6 @@ def estimated_sizes(
         unknown_sources=sample.unknown_sources,
     )
     return estimate, blocks
-
-
-def _row_count(blocks: Sequence[Block], token_weights: np.ndarray, vectors: VectorSettings) -> float:
-    """How many tokens have a vector, each of those in `blocks` weighted by `token_weights` f64 [T]."""
-    token_ids = np.concatenate([np.zeros(0, np.int32), *(block.token_ids for block in blocks)])  # i32 [T]
-    flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
-    dropped = np.zeros(0, dtype=np.int64)  # i64 [n]
-    if vectors.max_token_share is not None:
-        of_text = ~is_title(flags)  # bool [T]
-        counts = np.bincount(token_ids[of_text], weights=token_weights[of_text])  # f64 [largest id + 1]
-        dropped = np.flatnonzero(counts > vectors.max_token_share * counts.sum())
-    return float(token_weights @ kept_tokens(flags, vectors.pruning, token_ids, dropped))
 
 
 def _lexicon_bytes(

@@ -26,15 +26,18 @@ from pydantic import Field
 from index.ivf import QUANTISER_KIND
 from index.settings import SearchSettings
 from npm.core.artifact import (
+    FolderWriter,
     Manifest,
     check_folder,
     finished_folder,
+    folder_lock,
     open_array,
     part_folder,
     read_as,
     read_manifest,
     write_folder,
     write_manifest,
+    written_once,
 )
 from npm.core.errors import ArtifactError, SettingError, damaged, named
 from npm.core.files import sha256_of_file
@@ -391,6 +394,26 @@ def finished_shards(
     return {name: shard.digest for name, shard in found.items() if shard is not None}
 
 
+def finish_shards(
+    folder: Path,
+    wanted: Mapping[str, Mapping[str, Any]],
+    *,
+    kinds: tuple[str, str],
+    settings: Mapping[str, Any],
+    what: str,
+    stage: str,
+) -> Manifest:
+    """Write the manifest of `folder` over its shards `wanted`; one that is there is kept. Raises as `finished_shards`.
+
+    `kinds` are those of the folder and of a shard.
+    """
+    with folder_lock(folder, wait=True):
+        if (kept := finished_folder(folder, kind=kinds[0], settings=settings)) is not None:
+            return kept
+        parts = finished_shards(folder, wanted, kind=kinds[1], what=what, stage=stage)
+        return write_manifest(folder, kind=kinds[0], settings=settings, parts=parts)
+
+
 def search_settings_of(quantiser: Path) -> dict[str, Any]:
     """What the search folders of a quantiser record: how it was made, without what it was trained on."""
     made = read_manifest(quantiser, kind=QUANTISER_KIND).settings
@@ -403,17 +426,16 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
 
     from npm.models.encoder import Encoder
 
-    recorded = {"fingerprint": encoder.fingerprint}
-    if (kept := finished_folder(folder, kind=ENCODER_KIND, settings=recorded)) is not None:
-        return kept
-    whole = next(encoder.model.parameters()).dtype is torch.float32 and not encoder.for_reading
-    # What computes in bfloat16 has lost bits that the fingerprint counts, and what reads cannot be saved.
-    original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
-    if original.fingerprint != encoder.fingerprint:
-        raise SettingError(
-            f"copy_encoder=true: {name or original.name} has other weights than the encoder in use (fingerprint "
-            f"{original.fingerprint}, expected {encoder.fingerprint}); set precision=float32, or encoder to its folder"
-        )
-    with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
+    def write(writer: FolderWriter) -> None:
+        whole = next(encoder.model.parameters()).dtype is torch.float32 and not encoder.for_reading
+        # What computes in bfloat16 has lost bits that the fingerprint counts, and what reads cannot be saved.
+        original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
+        if original.fingerprint != encoder.fingerprint:
+            raise SettingError(
+                f"copy_encoder=true: {name or original.name} has other weights than the encoder in use (fingerprint "
+                f"{original.fingerprint}, expected {encoder.fingerprint}); set precision=float32, or encoder to its "
+                "folder"
+            )
         original.save(writer.folder)
-    return read_manifest(folder, kind=ENCODER_KIND)
+
+    return written_once(folder, kind=ENCODER_KIND, settings={"fingerprint": encoder.fingerprint}, write=write)

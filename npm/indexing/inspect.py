@@ -82,7 +82,7 @@ class Inspection:
     segments: dict[str, dict[str, Any]]  # counts and sources of each
     encoder: dict[str, Any]  # name, fingerprints, similarity scale, inside: whether it has a copy
     rotation: dict[str, Any] | None  # method, kept share of squared lengths, sample; None: not rotated
-    pruning: dict[str, Any]  # rule, max_token_share, and the sums of `PruningCounts`
+    pruning: dict[str, Any]  # rule, and the sums of `PruningCounts`
     settings: dict[str, Any]  # of corpus, blocks, vectors, lexicon, search
     versions: dict[str, str]
     footprint: Footprint
@@ -105,9 +105,6 @@ def inspect_index(folder: str | Path) -> Inspection:
         counts = read_manifest(segment.vectors, kind=VECTORS_KIND).settings.typed("pruning_counts", PruningCounts)
         kept.update(tokens=counts.tokens, kept=counts.kept)
         kept_by_rule.update(counts.kept_by_rule)
-    rule, share = (
-        settings["vectors"].typed(name, kind) for name, kind in (("pruning", str), ("max_token_share", float | None))
-    )
     pooler = _block_pooler(generation)
     return Inspection(
         generation=manifest.generation,
@@ -130,7 +127,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         },
         encoder={**settings["encoder"], "inside": ENCODER_FOLDER in manifest.parts},
         rotation=rotation_facts(generation.folder, manifest),
-        pruning={"rule": rule, "max_token_share": share, **kept, "kept_by_rule": dict(kept_by_rule)},
+        pruning={"rule": settings["vectors"].typed("pruning", str), **kept, "kept_by_rule": dict(kept_by_rule)},
         settings={name: settings[name] for name in BUILD_SETTINGS},
         versions=read_as(dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"),
         footprint=footprint(generation),

@@ -25,20 +25,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from npm.core.artifact import (
+    FolderWriter,
     Manifest,
     check_folder,
-    finished_folder,
-    folder_lock,
     open_array,
     refuse_changed,
-    write_folder,
-    write_manifest,
+    written_once,
 )
 from npm.core.errors import damaged
 from npm.core.settings import settings_from
 from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
-from npm.indexing.generation import finished_shards
+from npm.indexing.generation import finish_shards
 from npm.indexing.settings import LexiconSettings
 
 if TYPE_CHECKING:
@@ -73,35 +71,31 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
     assert store.start_chars is not None, "a lexicon needs a store with text"
     first, stop = store.shard_blocks[number : number + 2].tolist()
     recorded = _shard_settings(settings, store, number)
-    with folder_lock(folder):
-        if (kept := finished_folder(folder, kind=LEXICON_SHARD_KIND, settings=recorded)) is not None:
-            return kept
+
+    def write(writer: FolderWriter) -> None:
         counts = count_words(_block_texts(store, first, stop), settings)
         encoded = [word.encode() for word in counts.words]
-        word_offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)  # i64 [v + 1]
-        with write_folder(folder, kind=LEXICON_SHARD_KIND, settings=recorded) as writer:
-            writer.write_array("words", np.frombuffer(b"".join(encoded), dtype=np.uint8))  # u8 [bytes]
-            writer.write_array("word_offsets", word_offsets)
-            writer.write_array("posting_offsets", counts.posting_offsets)
-            writer.write_array("posting_blocks", counts.posting_blocks)
-            writer.write_array("posting_counts", counts.posting_counts)
-            writer.write_array("block_lengths", counts.block_lengths)
-    return check_folder(folder, kind=LEXICON_SHARD_KIND)
+        writer.write_array("words", np.frombuffer(b"".join(encoded), dtype=np.uint8))  # u8 [bytes]
+        writer.write_array("word_offsets", np.cumsum([0, *map(len, encoded)], dtype=np.int64))  # i64 [v + 1]
+        writer.write_array("posting_offsets", counts.posting_offsets)
+        writer.write_array("posting_blocks", counts.posting_blocks)
+        writer.write_array("posting_counts", counts.posting_counts)
+        writer.write_array("block_lengths", counts.block_lengths)
+
+    return written_once(folder, kind=LEXICON_SHARD_KIND, settings=recorded, write=write)
 
 
 def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -> Manifest:
-    """Write the manifest of a segment's lexicon, whose shards 00000 … lie in `folder`; one that is there is kept.
-
-    Raises ArtifactError if shards are missing, naming them, or if one is damaged or of other settings.
-    """
-    recorded = as_record(settings, store)
-    with folder_lock(folder, wait=True):
-        if (kept := finished_folder(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
-            return kept
-        numbers = range(len(store.shard_blocks) - 1)
-        wanted = {f"{number:05d}": _shard_settings(settings, store, number) for number in numbers}
-        parts = finished_shards(folder, wanted, kind=LEXICON_SHARD_KIND, what="shards of term counts", stage="encode")
-        return write_manifest(folder, kind=LEXICON_KIND, settings=recorded, parts=parts)
+    """Write the manifest of a segment's lexicon, whose shards 00000 … are in `folder`; raises as `finish_shards`."""
+    numbers = range(len(store.shard_blocks) - 1)
+    return finish_shards(
+        folder,
+        {f"{number:05d}": _shard_settings(settings, store, number) for number in numbers},
+        kinds=(LEXICON_KIND, LEXICON_SHARD_KIND),
+        settings=as_record(settings, store),
+        what="shards of term counts",
+        stage="encode",
+    )
 
 
 def count_words(block_texts: Iterable[tuple[str, str]], settings: LexiconSettings) -> TermCounts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 OpenSearcher = Callable[[Generation, "ShardedArray"], "Searcher"]
 OPENING_ATTEMPTS = 5
-BLOCKS_LOOKED_THROUGH = 32
-"""How many blocks are looked through for the document that somebody meant."""
 
 
 class NoDocumentError(QueryError):
@@ -283,21 +280,9 @@ def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number < 0]
     if unknown:
         names = named(list(map(repr, unknown)))
-        raise QueryError(f"no such document: {names}; {_document_advice(index, unknown[0])}")
+        raise QueryError(
+            f"no such document: {names}; answers show ids in brackets behind titles, and as `document` with output=json"
+        )
     mask = np.zeros(index.store.document_count, dtype=bool)  # [documents]
     mask[numbers] = True
     return mask
-
-
-def _document_advice(index: PhraseIndex, wrong: str) -> str:
-    """Where ids are shown, and the document that somebody who wrote `wrong`, perhaps its title, may have meant."""
-    advice = "answers show ids in brackets behind titles, and as `document` with output=json"
-    if index.lexicon is None:
-        return advice
-    # titles are counted among the words of a block
-    hits = index.lexicon.best_blocks([wrong], BLOCKS_LOOKED_THROUGH)
-    numbers = dict.fromkeys(index.store.block_documents[hits.blocks[0][hits.found[0]]].tolist())
-    documents = [index.store.document(number) for number in numbers]
-    names = {name.casefold(): each for each in documents for name in (each.id, each.title)}
-    meant = names.get((get_close_matches(wrong.casefold(), names, n=1) or [""])[0])
-    return f"did you mean {meant.id} ({meant.title})? {advice}" if meant else advice

@@ -49,8 +49,6 @@ class VectorSettings(Settings):
     pruning: PruningRule = PruningRule.without_stopwords
     """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
     (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
-    max_token_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
     dtype: VectorDtype = VectorDtype.float16
     """2 or 4 bytes a number."""
     tokens_per_batch: PositiveInt = 4096

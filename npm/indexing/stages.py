@@ -34,7 +34,6 @@ from npm.core.artifact import (
     MANIFEST_NAME,
     Manifest,
     check_folder,
-    finished_folder,
     folder_lock,
     open_array,
     read_manifest,
@@ -52,14 +51,13 @@ from npm.indexing.embed import (
     VECTORS_KIND,
     embed_shard,
     finish_vectors,
-    frequent_token_ids,
     kept_tokens,
     open_vectors,
     recorded_vectors,
     shard_folder,
     vector_shards,
 )
-from npm.indexing.generation import Counts, Segment, finished_shards, search_settings_of
+from npm.indexing.generation import Counts, Segment, finish_shards, search_settings_of
 from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
@@ -82,17 +80,10 @@ class SegmentSettings:
     vectors: VectorSettings
     lexicon: LexiconSettings
     block_pooler: PoolerKind | None  # None: no block vectors
-    frequent_token_ids: Sequence[int] | None = None  # those of the index's first segment; None: counted in this one
 
     def recorded(self, store: BlockStore) -> dict[str, Any]:
         """All that the vectors of `store` depend on."""
-        frequent = self.frequent_token_ids
-        if frequent is None:
-            frequent = frequent_token_ids(store, self.vectors.max_token_share).tolist()
-        ids = np.array(frequent, dtype=np.int64)  # i64 [n]
-        return recorded_vectors(
-            store, self.encoder, self.vectors, frequent_token_ids=ids, block_pooler=self.block_pooler
-        )
+        return recorded_vectors(store, self.encoder, self.vectors, block_pooler=self.block_pooler)
 
 
 def encode_segments(
@@ -239,16 +230,15 @@ def code_segments(
             for name in sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts)
         ]
     )
-    counts = [_row_count(vectors) for vectors, _ in shards]
+    counts = [len(open_array(vectors, "vectors")) for vectors, _ in shards]
     left = sum(count for (_, place), count in zip(shards, counts, strict=True) if not (place / MANIFEST_NAME).is_file())
     check_room(segments[0].codes, left * (quantiser.code_bytes + 4), what="codes")
     done = 0
     for (folder, place), count in zip(shards, counts, strict=True):
         digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
         recorded = code_shard_settings(quantiser, digest)
-        with folder_lock(place):
-            check_folder(folder, kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
-            write_code_shard(place, open_array(folder, "vectors"), quantiser, settings=recorded)
+        check_folder(folder, kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
+        write_code_shard(place, open_array(folder, "vectors"), quantiser, settings=recorded)
         return_freed_memory()
         done += count
         progress("codes", done, sum(counts))
@@ -257,12 +247,14 @@ def code_segments(
 def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
     """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing or of another quantiser."""
     vector_parts = sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts.items())
-    wanted = {name: code_shard_settings(quantiser, digest) for name, digest in vector_parts}
-    parts = finished_shards(segment.codes, wanted, kind=CODE_SHARD_KIND, what="code shards", stage="code")
-    recorded = {"quantiser": quantiser.digest}
-    with folder_lock(segment.codes, wait=True):
-        if finished_folder(segment.codes, kind=CODES_KIND, settings=recorded) is None:
-            write_manifest(segment.codes, kind=CODES_KIND, settings=recorded, parts=parts)
+    finish_shards(
+        segment.codes,
+        {name: code_shard_settings(quantiser, digest) for name, digest in vector_parts},
+        kinds=(CODES_KIND, CODE_SHARD_KIND),
+        settings={"quantiser": quantiser.digest},
+        what="code shards",
+        stage="code",
+    )
 
 
 def finish_search(
@@ -307,7 +299,3 @@ def finish_search(
     return write_manifest(
         folder, kind=SEARCH_KIND, settings=recorded, parts={name: part.digest for name, part in parts.items()}
     )
-
-
-def _row_count(vector_shard: Path) -> int:
-    return len(open_array(vector_shard, "vectors"))

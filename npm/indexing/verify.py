@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.artifact import verify_folder
+from npm.core.artifact import check_folder, open_array, refuse_changed, verify_folder
 from npm.core.errors import ArtifactError
 from npm.corpus.store import BlockStore
-from npm.indexing.embed import VectorCheck, reencode_sample
+from npm.indexing.embed import AXES_KEY, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks
 from npm.indexing.generation import INDEX_KIND, Generation
 from npm.indexing.partitions import check_partitions
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
@@ -22,6 +23,56 @@ if TYPE_CHECKING:
 
 LEAST_COSINE = 0.99
 """Between a stored vector and the same token encoded again: storing in float16 and computing in bfloat16 leave more."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCheck:
+    """How far stored vectors are from what an encoder makes of the same batches now."""
+
+    row_count: int
+    worst_cosine: float  # of a stored and a new vector of one token or block, computed in float64; 1 without rows
+
+
+def reencode_sample(
+    store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
+) -> VectorCheck:
+    """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
+
+    A batch is drawn at random from a shard that is drawn at random, none of them twice: fewer where a shard that is
+    drawn several times has fewer. Raises ArtifactError if the vectors are unfinished, damaged, or were made with
+    another encoder or corpus.
+    """
+    manifest = check_folder(folder, kind=VECTORS_KIND)
+    ours = {
+        "corpus": store.digest,
+        "encoder_fingerprint": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+        AXES_KEY: encoder.axes_digest,
+    }
+    refuse_changed(ours, {name: manifest.settings.get(name) for name in ours}, where=folder)
+    row_count, worst_cosine = 0, 1.0
+    names = list(manifest.parts)
+    numbers, counts = np.unique(rng.integers(len(names), size=batch_count), return_counts=True)  # i64 [shards] each
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        shard = folder / names[number]
+        blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
+        for drawn in rng.permutation(len(blocks.batches))[:count].tolist():
+            batch = blocks.batches[drawn]
+            encoded = blocks.encoded(batch)
+            row_count += len(encoded.vectors)
+            pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
+            if encoded.pooled is not None:
+                pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
+            worst_cosine = min(worst_cosine, *(_least_cosine(stored, new) for stored, new in pairs))
+    return VectorCheck(row_count, worst_cosine)
+
+
+def _least_cosine(stored: np.ndarray, new: np.ndarray) -> float:
+    """The least cosine of a row of `stored` [n, d] with that of `new` [n, d]; 1 without rows."""
+    ours, theirs = stored.astype(np.float64), new.astype(np.float64)  # f64 [n, d] each
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)  # f64 [n]
+    cosines = (ours * theirs).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
+    return float(cosines.min(initial=1.0))
 
 
 def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:

@@ -48,7 +48,7 @@ def built(folder: Path, records: Sequence[Record], encoder: Encoder, lists: str 
     settings = IndexBuildSettings(
         corpus=CorpusSettings(files=[file], kept_fields=["lang"]),
         blocks=BlockSettings(max_block_tokens=24),
-        vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32, max_token_share=0.05),
+        vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32),
         # All lists are looked into, and all rows reranked: then every tier answers as the exact one does.
         search=search_settings(lists, probed_lists=4, rerank_factor=100),
     )

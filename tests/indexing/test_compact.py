@@ -13,11 +13,11 @@ from npm.core.errors import ArtifactError, StorageError
 from npm.indexing import changes
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.embed import open_vectors, reencode_sample
+from npm.indexing.embed import open_vectors
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.verify import verify_index
+from npm.indexing.verify import reencode_sample, verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import partition_index
 from npm.indexing.estimate import CorpusSample, estimate_build, estimated_sizes, sample_corpus
 from npm.indexing.generation import Generation
-from npm.indexing.settings import EstimateSettings, PruningRule, VectorSettings
+from npm.indexing.settings import EstimateSettings, VectorSettings
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import zstd
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -231,19 +230,6 @@ def test_a_corpus_of_so_many_tokens_has_the_shares_of_the_sample(
         assert getattr(many, name) == pytest.approx(100 * getattr(once, name), rel=1e-6)
     assert many.disk["vectors"] == pytest.approx(100 * once.disk["vectors"], rel=1e-6)
     assert many.disk["lexicon"] < 100 * once.disk["lexicon"]  # words recur
-
-
-def test_pruning_by_frequency_leaves_out_the_same_tokens_as_in_a_build(
-    bert: Encoder, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    corpus = settings_for(write_documents(tmp_path / "corpus.jsonl", rng, 60))
-    vectors = VectorSettings(pruning=PruningRule.all, max_token_share=0.03)
-    settings = replace(estimate_settings(corpus), vectors=vectors)
-    estimate, _ = estimated_sizes(settings, bert, sample_documents=1000)
-    built = build_index(tmp_path / "index", settings, bert).manifest
-    assert built is not None
-    assert estimate.rows == built.settings["counts"]["rows"]
-    assert estimate.rows < estimate.tokens
 
 
 def test_a_corpus_without_a_kept_token_is_told(bert: Encoder, tmp_path: Path) -> None:

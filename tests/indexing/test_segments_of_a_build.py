@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from index.settings import SearchSettings, SearchTier
-from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
-from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings, Stage, VectorSettings
 from npm.models.encoder import Encoder
@@ -46,13 +44,11 @@ def write_files(folder: Path, count: int = 4) -> list[Path]:
     return files
 
 
-def settings_of(
-    files: list[Path], segments: int, search: SearchSettings = LISTS, max_token_share: float | None = None
-) -> IndexBuildSettings:
+def settings_of(files: list[Path], segments: int, search: SearchSettings = LISTS) -> IndexBuildSettings:
     return IndexBuildSettings(
         corpus=CorpusSettings(files=[str(file) for file in files]),
         blocks=BlockSettings(max_block_tokens=24),
-        vectors=VectorSettings(tokens_per_shard=200, tokens_per_batch=100, max_token_share=max_token_share),
+        vectors=VectorSettings(tokens_per_shard=200, tokens_per_batch=100),
         search=search,
         segments=segments,
     )
@@ -94,7 +90,7 @@ def test_a_job_packs_the_segments_of_its_share_alone(encoder: Encoder, tmp_path:
 def test_segments_hold_what_one_segment_does_by_the_same_rules(encoder: Encoder, tmp_path: Path) -> None:
     files = write_files(tmp_path / "corpus")
     for count in (1, 3):
-        settings = settings_of(files, count, TIERS["exact"], max_token_share=0.02)
+        settings = settings_of(files, count, TIERS["exact"])
         build_index(tmp_path / str(count), settings, encoder)
     one, three = (Generation.read(tmp_path / str(count)) for count in (1, 3))
     assert one.manifest.counts == three.manifest.counts
@@ -104,13 +100,6 @@ def test_segments_hold_what_one_segment_does_by_the_same_rules(encoder: Encoder,
     assert np.array_equal(
         stores[0].token_ids.slice(0, stores[0].token_count), stores[1].token_ids.slice(0, stores[0].token_count)
     )
-    dropped = [
-        read_manifest(segment.vectors, kind=VECTORS_KIND).settings["frequent_token_ids"]
-        for each in (one, three)
-        for segment in each.segments
-    ]
-    assert dropped[0]
-    assert dropped == dropped[:1] * 4  # counted over the whole corpus
     sources = [source for segment in three.manifest.segments.values() for source in segment.sources]
     assert sources == one.manifest.segments["00000"].sources
 

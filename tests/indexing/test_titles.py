@@ -17,12 +17,11 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.compact import compact_index
-from npm.indexing.embed import frequent_token_ids
 from npm.indexing.estimate import estimate_build
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings, VectorSettings
+from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
@@ -163,25 +162,10 @@ def test_what_is_added_gets_the_titles_of_the_index_whatever_the_encoder_was_tra
     assert verify_vectors(folder, encoder_of_titles(trained), batches=50, seed=0).row_count > 0
 
 
-def test_tokens_of_titles_make_no_token_of_the_text_frequent(tmp_path: Path) -> None:
-    encoder = encoder_of_titles(4)
-    folder, _ = built(tmp_path / "index", encoder)
-    store = BlockStore.open(folder / "segments" / "00000" / "corpus")
-    ids, flags = store.token_ids.slice(0, store.token_count), store.flags.slice(0, store.token_count)
-    of_text = ids[flags != TokenFlag.TITLE].tolist()
-    (wonder,) = encoder.tokenizer("Wonder", add_special_tokens=False).input_ids[:1]
-    assert np.count_nonzero(ids == wonder) > 0.03 * len(ids) > 0.03 * of_text.count(wonder) * 10
-    for share in (0.01, 0.03, 0.05):
-        expected = sorted({token for token in of_text if of_text.count(token) > share * len(of_text)})
-        assert frequent_token_ids(store, share).tolist() == expected
-        assert wonder not in expected
-
-
 def test_an_estimate_counts_the_tokens_and_rows_of_blocks_with_titles(tmp_path: Path) -> None:
     encoder = encoder_of_titles(4)
-    vectors = VectorSettings(max_token_share=0.009)  # at which tokens of titles would count
-    settings = replace(settings_of(tmp_path / "index"), vectors=vectors)
-    chosen = EstimateSettings(corpus=settings.corpus, blocks=settings.blocks, vectors=vectors)
+    settings = settings_of(tmp_path / "index")
+    chosen = EstimateSettings(corpus=settings.corpus, blocks=settings.blocks, vectors=settings.vectors)
     estimate = estimate_build(chosen, encoder)
     build_index(tmp_path / "index", settings, encoder)
     index = PhraseIndex.open(tmp_path / "index")
