@@ -21,11 +21,9 @@ from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_fai
 from index.settings import SearchTier, ThreadCount, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
-    FolderWriter,
     Manifest,
     check_folder,
     finished_folder,
-    folder_lock,
     open_array,
     read_manifest,
     remove,
@@ -34,7 +32,8 @@ from npm.core.artifact import (
     written_once,
 )
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.files import digest_of, sha256_of_bytes
+from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
+from npm.core.locks import folder_lock
 
 QUANTISER_KIND, ROUND_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "k-means", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"

@@ -23,9 +23,7 @@ import pytest
 from npm.core import artifact
 from npm.core.artifact import (
     check_folder,
-    clear_locks,
     finished_folder,
-    folder_lock,
     open_array,
     read_manifest,
     remove,
@@ -35,6 +33,7 @@ from npm.core.artifact import (
 )
 from npm.core.errors import ArtifactError
 from npm.core.files import NewFile, replace_file, sha256_of_bytes, sha256_of_file
+from npm.core.locks import clear_locks, folder_lock
 from tests.helpers.sample_folders import MATRIX, flip_byte, rewrite_manifest, write_sample
 
 FORK = multiprocessing.get_context("fork")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from npm.cli.commands import FillCommand
 from npm.cli.progress import StageProgress, say
-from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME, folder_lock
+from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME
 from npm.core.errors import ArtifactError, StorageError
 from npm.core.files import digest_of
+from npm.core.locks import folder_lock
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources

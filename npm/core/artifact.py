@@ -24,21 +24,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from npm.core.errors import ArtifactError, UserError, damaged, named
+from npm.core.errors import ArtifactError, damaged
 from npm.core.files import (
-    ArrayStream,
-    NewFile,
+    FolderWriter,
     digest_of,
     json_bytes,
     name_file,
     replace_file,
     sha256_of_file,
-    stored_dtype,
     sync,
 )
+from npm.core.locks import folder_lock
+from npm.core.records import Digest, FileRecord, RecordedSettings, read_as, refuse_changed
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
@@ -46,59 +45,10 @@ HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
 NUMBERED = re.compile(r"[0-9a-f]{1,16}")
 """Shards and parts: what a folder contains before it has a manifest."""
-OTHER_SETTINGS = "choose another folder, repeat the settings of before, or remove this folder"
 _HEADERS = threading.Lock()
 
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 PartName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*(/[^./\\\x00][^/\\\x00]*)*$")]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """Size and hash of a file."""
-
-    bytes: Annotated[int, Field(ge=0, lt=2**63)]
-    sha256: Digest
-
-
-class RecordedSettings(dict[str, Any]):
-    """Settings that made a folder. Reading one that its manifest does not record raises ArtifactError."""
-
-    def __init__(self, settings: Mapping[str, Any], *, file: Path, prefix: str = "") -> None:
-        inner = {
-            name: RecordedSettings(value, file=file, prefix=f"{prefix}{name}.") if isinstance(value, Mapping) else value
-            for name, value in settings.items()
-        }
-        super().__init__(inner)
-        self.file, self._prefix = file, prefix
-
-    def typed(self, name: str, hint: Any) -> Any:
-        """The setting `name`, which may be dotted, as the type `hint`. Raises ArtifactError for any other value."""
-        value: Any = self
-        for key in name.split("."):
-            value = value[key] if isinstance(value, dict) else None
-        return read_as(hint, value, file=self.file, key=self._prefix + name)
-
-    def __missing__(self, name: str) -> Any:
-        raise ArtifactError(
-            f"{self.file} was written by another version of this program, without {self._prefix}{name}; build it again"
-        )
-
-
-def read_as(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
-    """The JSON `value` of `key` in `file` as the type `hint`. Raises ArtifactError for any other value."""
-    try:
-        return _adapter(hint).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, (key, *first["loc"]))).strip(".")
-        raise damaged(file, f"{place}: {first['msg']}, got {first['input']!r:.80}") from None
-
-
-@cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,55 +139,6 @@ def part_folder(folder: Path, name: str) -> Path:
     for part in accumulate(name.split("/"), "{}/{}".format):
         refuse_link(folder / part)
     return folder / name
-
-
-class FolderWriter:
-    """Writes the files of one artifact; made by `write_folder`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: list[NewFile] = []
-        self._streams: list[ArrayStream] = []
-
-    def open_binary(self, name: str) -> NewFile:
-        """A new file of exactly this name, to `write` bytes to."""
-        file = NewFile(self.folder / name)
-        self._files.append(file)
-        return file
-
-    def stream_array(
-        self, name: str, dtype: np.dtype | type | str, trailing_shape: tuple[int, ...] = ()
-    ) -> ArrayStream:
-        """A stream of rows into `name`.npy."""
-        stream = ArrayStream(self.open_binary(f"{name}.npy"), stored_dtype(dtype), tuple(trailing_shape))
-        self._streams.append(stream)
-        return stream
-
-    def write_array(self, name: str, array: np.ndarray) -> None:
-        """Write `array` as `name`.npy."""
-        with NewFile(self.folder / f"{name}.npy") as file:
-            np.lib.format.write_array(file, array.astype(stored_dtype(array.dtype), order="C", copy=False), (1, 0))
-
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON value as `name`.json, keys sorted."""
-        self.open_binary(f"{name}.json").write(json_bytes(value))
-
-    def finish(self) -> dict[str, FileRecord]:
-        """Close every file; returns the records of all files in the folder."""
-        for stream in self._streams:
-            stream.close()
-        for file in self._files:
-            file.close()
-        paths = sorted(self.folder.iterdir())
-        for path in paths:
-            sync(path)
-        return {path.name: FileRecord(path.stat().st_size, sha256_of_file(path)) for path in paths}
-
-    def abandon(self) -> None:
-        """Close every file whatever its content."""
-        for file in self._files:
-            with suppress(OSError):
-                file.close()
 
 
 @contextmanager
@@ -384,76 +285,6 @@ def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> 
         return None
     refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder)
     return check_folder(folder, kind=kind)
-
-
-def refuse_changed(
-    expected: Mapping[str, Any],
-    got: Mapping[str, Any],
-    *,
-    where: Path,
-    problem: str | None = None,
-    fix: str = OTHER_SETTINGS,
-    error: type[UserError] = ArtifactError,
-) -> None:
-    """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
-    ours, theirs = _flat(expected), _flat(got)
-    if names := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
-        problem = problem or f"{where} was made from something else, or with other settings"
-        shown = []
-        for flat in (ours, theirs):
-            values = [flat.get(name, "not recorded").strip('"') for name in names]
-            shown.append(named([f"{name}={value:.120}" for name, value in zip(names, values, strict=True)], most=5))
-        raise error(f"{problem}: expected {shown[0]}, got {shown[1]}; {fix}")
-
-
-def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A record by dotted name, its values as JSON."""
-    flat: dict[str, str] = {}
-    for name, value in record.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = json.dumps(value, sort_keys=True)
-    return flat
-
-
-@contextmanager
-def folder_lock(folder: Path, *, wait: bool = False, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock file `.NAME.lock` beside `folder`; the thread that holds it may take it again.
-
-    With `wait` the call waits until the lock is free, and `on_wait()` is called once before; otherwise it raises
-    ArtifactError. The system drops the lock of a process that ends in whatever way.
-    """
-    path = _lock_path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, is_singleton=True)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        if not wait:
-            raise ArtifactError(f"another process is writing {folder}: wait until it ends, or stop it") from None
-        on_wait()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        if lock.lock_counter == 1:  # removed while it is held: who has opened it meanwhile sees that, and tries again
-            path.unlink(missing_ok=True)
-        lock.release()
-
-
-def _lock_path(folder: Path) -> Path:
-    folder = folder.resolve()
-    return folder.with_name(f".{folder.name}.lock")
-
-
-def clear_locks(folder: Path) -> None:
-    """Remove the lock files, which are empty, that killed processes left beside and in `folder`."""
-    for path in (_lock_path(folder), *folder.rglob(".*.lock")):
-        with suppress(OSError):  # a Timeout is one
-            if path.lstat().st_size == 0:
-                with FileLock(path, timeout=0):
-                    path.unlink()
 
 
 def remove(folder: Path, *, also: Collection[str] = ()) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any, Literal, Protocol
 import numpy as np
 
 from npm.core.errors import ArtifactError, StorageError
+from npm.core.records import FileRecord
 
 KEPT_FREE_BYTES = 64 << 20
 """Disk space that is left to everything else."""
@@ -154,6 +155,55 @@ def read_object(file: Path, *, fix: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ArtifactError(f"{file} cannot be read: {got}; {fix}")
     return content
+
+
+class FolderWriter:
+    """Writes the files of one artifact; made by `write_folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: list[NewFile] = []
+        self._streams: list[ArrayStream] = []
+
+    def open_binary(self, name: str) -> NewFile:
+        """A new file of exactly this name, to `write` bytes to."""
+        file = NewFile(self.folder / name)
+        self._files.append(file)
+        return file
+
+    def stream_array(
+        self, name: str, dtype: np.dtype | type | str, trailing_shape: tuple[int, ...] = ()
+    ) -> ArrayStream:
+        """A stream of rows into `name`.npy."""
+        stream = ArrayStream(self.open_binary(f"{name}.npy"), stored_dtype(dtype), tuple(trailing_shape))
+        self._streams.append(stream)
+        return stream
+
+    def write_array(self, name: str, array: np.ndarray) -> None:
+        """Write `array` as `name`.npy."""
+        with NewFile(self.folder / f"{name}.npy") as file:
+            np.lib.format.write_array(file, array.astype(stored_dtype(array.dtype), order="C", copy=False), (1, 0))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON value as `name`.json, keys sorted."""
+        self.open_binary(f"{name}.json").write(json_bytes(value))
+
+    def finish(self) -> dict[str, FileRecord]:
+        """Close every file; returns the records of all files in the folder."""
+        for stream in self._streams:
+            stream.close()
+        for file in self._files:
+            file.close()
+        paths = sorted(self.folder.iterdir())
+        for path in paths:
+            sync(path)
+        return {path.name: FileRecord(path.stat().st_size, sha256_of_file(path)) for path in paths}
+
+    def abandon(self) -> None:
+        """Close every file whatever its content."""
+        for file in self._files:
+            with suppress(OSError):
+                file.close()
 
 
 def check_writable(folder: Path) -> None:

@@ -21,9 +21,9 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from index.arrays import mixed_bits
-from npm.core.artifact import FolderWriter, check_folder, finished_folder, open_array, write_folder
+from npm.core.artifact import check_folder, finished_folder, open_array, write_folder
 from npm.core.errors import CorpusError, SettingError, exclusive, missing, named
-from npm.core.files import sha256_of_file
+from npm.core.files import FolderWriter, sha256_of_file
 from npm.core.settings import PathText, Settings
 from npm.core.types import Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint

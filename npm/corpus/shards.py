@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.artifact import FolderWriter, open_array
+from npm.core.artifact import open_array
 from npm.core.errors import damaged
+from npm.core.files import FolderWriter
 from npm.core.types import Block, Document
 from npm.corpus.documents import document_key
 

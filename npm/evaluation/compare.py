@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.artifact import read_manifest, refuse_changed
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
+from npm.core.records import refuse_changed
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent
 from npm.evaluation.results import EVALUATION_KIND, read_predictions

@@ -13,9 +13,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm.core.artifact import MANIFEST_NAME, check_folder, read_manifest, refuse_changed, remove, write_folder
+from npm.core.artifact import MANIFEST_NAME, check_folder, read_manifest, remove, write_folder
 from npm.core.errors import ArtifactError, named
 from npm.core.files import check_writable, digest_of, json_bytes, replace_file
+from npm.core.records import refuse_changed
 from npm.core.settings import as_json
 from npm.retrieval.settings import FillSettings
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from index.ivf import Quantiser
 from index.settings import check_search
-from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, refuse_changed, verify_folder
+from npm.core.artifact import MANIFEST_NAME, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive, named
+from npm.core.locks import clear_locks, folder_lock
+from npm.core.records import refuse_changed
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings

@@ -20,17 +20,11 @@ from pydantic import Field
 
 from index.ivf import SEARCH_KIND, Quantiser
 from index.settings import chosen_tier
-from npm.core.artifact import (
-    MANIFEST_NAME,
-    check_folder,
-    folder_lock,
-    read_as,
-    read_manifest,
-    verify_folder,
-    write_folder,
-)
+from npm.core.artifact import MANIFEST_NAME, check_folder, read_manifest, verify_folder, write_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.files import digest_of
+from npm.core.locks import folder_lock
+from npm.core.records import read_as
 from npm.core.settings import settings_from
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings

@@ -16,8 +16,9 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.ivf import SEARCH_KIND
 from index.settings import resolved_settings
-from npm.core.artifact import FolderWriter, finished_folder, folder_lock, read_manifest, verify_folder, write_folder
-from npm.core.files import check_room
+from npm.core.artifact import finished_folder, read_manifest, verify_folder, write_folder
+from npm.core.files import FolderWriter, check_room
+from npm.core.locks import folder_lock
 from npm.core.settings import settings_from
 from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges

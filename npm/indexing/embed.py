@@ -28,11 +28,11 @@ from npm.core.artifact import (
     open_array,
     part_folder,
     read_manifest,
-    refuse_changed,
     write_manifest,
     written_once,
 )
 from npm.core.errors import ArtifactError, EncoderError, damaged
+from npm.core.records import refuse_changed
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
@@ -49,7 +49,8 @@ from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
 
 if TYPE_CHECKING:
-    from npm.core.artifact import FolderWriter, Manifest
+    from npm.core.artifact import Manifest
+    from npm.core.files import FolderWriter
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
     from npm.models.stored import StoredModel

@@ -26,21 +26,20 @@ from pydantic import Field
 from index.ivf import QUANTISER_KIND
 from index.settings import SearchSettings
 from npm.core.artifact import (
-    FolderWriter,
     Manifest,
     check_folder,
     finished_folder,
-    folder_lock,
     open_array,
     part_folder,
-    read_as,
     read_manifest,
     write_folder,
     write_manifest,
     written_once,
 )
 from npm.core.errors import ArtifactError, SettingError, damaged, named
-from npm.core.files import sha256_of_file
+from npm.core.files import FolderWriter, sha256_of_file
+from npm.core.locks import folder_lock
+from npm.core.records import read_as
 from npm.core.settings import as_json, settings_from
 from npm.corpus.addresses import file_size
 from npm.corpus.sources import Source

@@ -10,8 +10,9 @@ from typing import Any
 from index.ivf import ID_BYTES, LISTS_FILE, QUANTISER_KIND, SEARCH_KIND, TRAINED_FILE
 from index.settings import SearchTier
 from index.sign_codes import EXACT_ROWS
-from npm.core.artifact import MANIFEST_NAME, read_as, read_manifest
+from npm.core.artifact import MANIFEST_NAME, read_manifest
 from npm.core.errors import damaged
+from npm.core.records import read_as
 from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import ENCODER_FOLDER, SEGMENTS_FOLDER, Count, Generation

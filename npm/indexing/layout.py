@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from npm.core.artifact import MANIFEST_NAME, clear_locks, refuse_link, remove
+from npm.core.artifact import MANIFEST_NAME, refuse_link, remove
 from npm.core.errors import ArtifactError, named
+from npm.core.locks import clear_locks
 from npm.indexing.generation import (
     CODES_FOLDER,
     CORPUS_FOLDER,

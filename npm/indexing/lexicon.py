@@ -24,15 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npm.core.artifact import (
-    FolderWriter,
-    Manifest,
-    check_folder,
-    open_array,
-    refuse_changed,
-    written_once,
-)
+from npm.core.artifact import Manifest, check_folder, open_array, written_once
 from npm.core.errors import damaged
+from npm.core.files import FolderWriter
+from npm.core.records import refuse_changed
 from npm.core.settings import settings_from
 from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of

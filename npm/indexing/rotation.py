@@ -22,14 +22,14 @@ from npm.core.artifact import (
     MANIFEST_NAME,
     check_folder,
     check_part,
-    folder_lock,
     open_array,
     part_folder,
     read_manifest,
-    refuse_changed,
     write_folder,
 )
 from npm.core.errors import ArtifactError, CorpusError, damaged
+from npm.core.locks import folder_lock
+from npm.core.records import refuse_changed
 from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
 from npm.indexing.generation import ROTATION_FOLDER, IndexManifest

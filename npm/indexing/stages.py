@@ -30,17 +30,10 @@ from index.ivf import (
     write_search_folder,
 )
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from npm.core.artifact import (
-    MANIFEST_NAME,
-    Manifest,
-    check_folder,
-    folder_lock,
-    open_array,
-    read_manifest,
-    write_manifest,
-)
+from npm.core.artifact import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_manifest
 from npm.core.errors import CorpusError
 from npm.core.files import check_room, stored_bytes
+from npm.core.locks import folder_lock
 from npm.core.memory import return_freed_memory
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent

@@ -10,18 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from npm.core.artifact import (
-    MANIFEST_NAME,
-    FileRecord,
-    Manifest,
-    check_file,
-    folder_lock,
-    manifest_bytes,
-    parsed_manifest,
-    part_folder,
-)
+from npm.core.artifact import MANIFEST_NAME, Manifest, check_file, manifest_bytes, parsed_manifest, part_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, named
 from npm.core.files import check_room, replace_file, sha256_of_bytes, sha256_of_file, stored_bytes, sync
+from npm.core.locks import folder_lock
+from npm.core.records import FileRecord
 from npm.core.types import Progress, silent
 from npm.corpus.addresses import Address, StoredFile
 from npm.corpus.sources import find_sources

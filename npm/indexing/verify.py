@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.artifact import check_folder, open_array, refuse_changed, verify_folder
+from npm.core.artifact import check_folder, open_array, verify_folder
 from npm.core.errors import ArtifactError
+from npm.core.records import refuse_changed
 from npm.corpus.store import BlockStore
 from npm.indexing.embed import AXES_KEY, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks
 from npm.indexing.generation import INDEX_KIND, Generation

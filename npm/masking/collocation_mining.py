@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from index.arrays import GOLDEN_GAMMA, mixed_bits
-from npm.core.artifact import MANIFEST_NAME, check_folder, refuse_changed
+from npm.core.artifact import MANIFEST_NAME, check_folder
 from npm.core.errors import CorpusError
+from npm.core.records import refuse_changed
 from npm.core.types import Sequences
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore

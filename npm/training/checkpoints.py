@@ -29,17 +29,10 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import nn
 
-from npm.core.artifact import (
-    MANIFEST_NAME,
-    read_manifest,
-    refuse_changed,
-    refuse_link,
-    remove,
-    verify_folder,
-    write_folder,
-)
+from npm.core.artifact import MANIFEST_NAME, read_manifest, refuse_link, remove, verify_folder, write_folder
 from npm.core.errors import ArtifactError, SettingError, named
 from npm.core.files import read_object, replace_file
+from npm.core.records import refuse_changed
 from npm.models.names import is_whole_encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor

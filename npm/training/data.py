@@ -19,8 +19,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from index.arrays import mixed_bits
-from npm.core.artifact import refuse_changed
 from npm.core.errors import CorpusError, SettingError
+from npm.core.records import refuse_changed
 from npm.core.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus

@@ -22,9 +22,11 @@ from index.ivf import SEARCH_KIND, Quantiser
 from index.partitioned import parts_of
 from index.search import FaissSearcher
 from index.types import Hits
-from npm.core.artifact import folder_lock, read_manifest, refuse_changed
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import check_writable, digest_of, json_bytes, read_object, replace_file
+from npm.core.locks import folder_lock
+from npm.core.records import refuse_changed
 from npm.core.types import Progress, silent
 from npm.corpus.text import normalised_text
 from npm.indexing.changes import commit

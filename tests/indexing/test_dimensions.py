@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.artifact import RecordedSettings, read_manifest
+from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
+from npm.core.records import RecordedSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.methods.nonparametric import NonparametricLabels

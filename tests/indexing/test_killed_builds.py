@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from npm.core.artifact import folder_lock
 from npm.core.errors import ArtifactError
+from npm.core.locks import folder_lock
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.embed import vector_shards

@@ -27,9 +27,11 @@ from typing import Any
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.core.artifact import MANIFEST_NAME, check_folder, folder_lock, manifest_bytes, read_manifest, refuse_changed
+from npm.core.artifact import MANIFEST_NAME, check_folder, manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, CorpusError, exclusive, missing, named
 from npm.core.files import json_bytes, read_object, replace_file, sha256_of_file
+from npm.core.locks import folder_lock
+from npm.core.records import refuse_changed
 from npm.core.settings import WHOLE, PathText, Settings, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
