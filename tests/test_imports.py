@@ -21,7 +21,9 @@ REPOSITORY = Path(__file__).parents[1]
 ORDER = (
     "npm.core.errors",
     "npm.core.types",
+    "npm.core.records",
     "npm.core.files",
+    "npm.core.locks",
     "npm.core.artifact",
     "npm.core.memory",
     "npm.core.display",
@@ -51,7 +53,7 @@ DOOR = "npm/__init__.py"
 """What users import from; it imports for types alone, and the rest when it is asked for."""
 
 ONLY_IN = {
-    "filelock": ("npm/core/artifact.py",),
+    "filelock": ("npm/core/locks.py",),
     "faiss": ("index/faiss_library.py",),
     "bm25s": (),
     "hydra": ("npm/cli/settings.py",),
