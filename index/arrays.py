@@ -108,9 +108,10 @@ class ShardedArray:
         """Rows [start, stop); a view where they lie in one shard, else a copy."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"rows [{start}, {stop}) of an array of {len(self)} rows")
+        shards = slice(max(0, int(self._starts.searchsorted(start, "right")) - 1), int(self._starts.searchsorted(stop)))
         pieces = [
             array[max(0, start - first) : max(0, stop - first)]
-            for array, first in zip(self.arrays, self._starts[:-1].tolist(), strict=True)
+            for array, first in zip(self.arrays[shards], self._starts[shards].tolist(), strict=True)
             if first < stop and start < first + len(array)
         ]
         if len(pieces) == 1:

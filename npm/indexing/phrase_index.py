@@ -138,10 +138,10 @@ class PhraseIndex:
         `for_reading` as in `Encoder.load`. Raises as `load_index_encoder` and `check_encoder` do.
         """
         if encoder is None or isinstance(encoder, str):
-            encoder = load_index_encoder(
+            return load_index_encoder(
                 self.folder, self.manifest, encoder, device=device, dtype=dtype, for_reading=for_reading
             )
-        return self.check_encoder(encoder)
+        return check_encoder(self.folder, self.manifest, encoder)
 
 
 def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> Encoder:
@@ -174,28 +174,29 @@ def load_index_encoder(
 ) -> Encoder:
     """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
 
-    `for_reading` as in `Encoder.load`. Raises ArtifactError if none of them made the index or the one inside is
-    damaged, EncoderError if one cannot be loaded or there is no such device.
+    It is left as by `check_encoder`; `for_reading` as in `Encoder.load`. Raises ArtifactError if none of them made the
+    index or the one inside is damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     from npm.models.encoder import Encoder
     from npm.models.names import shipped_encoder_folder
     from npm.models.stored import choose_device
 
     load = partial(Encoder.load, device=device, dtype=dtype, for_reading=for_reading)
-    if name:
-        return load(name)
     choose_device(device)  # a mistake in it is reported whether an encoder is found or not
-    inside = folder / ENCODER_FOLDER
-    made_by = manifest.encoder
-    if (shipped_encoder_folder() / "config.json").is_file() and (shipped := load()).fingerprint == made_by.fingerprint:
-        return shipped
-    if inside.is_dir():
+    inside, made_by = folder / ENCODER_FOLDER, manifest.encoder
+    if name:
+        encoder = load(name)
+    elif (shipped_encoder_folder() / "config.json").is_file() and (own := load()).fingerprint == made_by.fingerprint:
+        encoder = own
+    elif inside.is_dir():
         verify_folder(inside, ENCODER_KIND)
-        return load(str(inside))
-    raise ArtifactError(
-        f"{folder} was built with the encoder {made_by.name} (fingerprint {made_by.fingerprint}), which is not found; "
-        f"set encoder, such as encoder={made_by.name}, or build with copy_encoder=true"
-    )
+        encoder = load(str(inside))
+    else:
+        raise ArtifactError(
+            f"{folder} was built with the encoder {made_by.name} (fingerprint {made_by.fingerprint}), which is not "
+            f"found; set encoder, such as encoder={made_by.name}, or build with copy_encoder=true"
+        )
+    return check_encoder(folder, manifest, encoder)
 
 
 def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> np.ndarray:

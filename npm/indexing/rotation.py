@@ -24,12 +24,11 @@ from npm.core.artifact import (
     check_part,
     open_array,
     part_folder,
-    read_manifest,
-    write_folder,
+    written_once,
 )
 from npm.core.errors import ArtifactError, CorpusError, damaged
+from npm.core.files import FolderWriter, read_object
 from npm.core.locks import folder_lock
-from npm.core.records import refuse_changed
 from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
 from npm.indexing.generation import ROTATION_FOLDER, IndexManifest
@@ -45,8 +44,6 @@ SAMPLE_TOKENS = 131_072
 index's 21,822 vectors gave axes a tenth worse (docs/decisions.md)."""
 SAMPLE_SEED = 0
 ROWS_PER_CHUNK = 4096
-FOUND_KEYS = ("kept_share", "sample_rows")
-"""What is recorded of the axes besides what they depend on."""
 
 
 def train_rotation(
@@ -71,19 +68,17 @@ def train_rotation(
         "sample_tokens": SAMPLE_TOKENS,
         "seed": SAMPLE_SEED,
     }
-    with folder_lock(folder, wait=True, on_wait=on_wait):
-        if (folder / MANIFEST_NAME).is_file():
-            manifest = check_folder(folder, kind=ROTATION_KIND)
-            found = {name: value for name, value in manifest.settings.items() if name not in FOUND_KEYS}
-            refuse_changed(made_with, found, where=folder)
-            return
+
+    def write(writer: FolderWriter) -> None:
         sample = ShardBlocks(store, encoder.cut_to(None), made_with, blocks=blocks)
         vectors, _ = sample.all_vectors(lambda _, done, total: progress("rotation", done, total))  # [n, d]
         refuse_few_vectors(len(vectors), encoder.dimensions)
         axes, kept_share = principal_axes(vectors, encoder.dimensions)  # f32 [k, d]
-        outcome = {"kept_share": round(kept_share, 6), "sample_rows": len(vectors)}
-        with write_folder(folder, kind=ROTATION_KIND, settings={**made_with, **outcome}) as writer:
-            writer.write_array("axes", axes)
+        writer.write_array("axes", axes)
+        writer.write_json("facts", {"kept_share": round(kept_share, 6), "sample_rows": len(vectors)})
+
+    with folder_lock(folder, wait=True, on_wait=on_wait):
+        written_once(folder, kind=ROTATION_KIND, settings=made_with, write=write)
 
 
 def refuse_few_vectors(count: int, dimensions: int) -> None:
@@ -153,12 +148,9 @@ def rotation_facts(folder: Path, manifest: IndexManifest) -> dict[str, Any] | No
     """How the vectors of the index in `folder` are rotated, as JSON values; None: they are not."""
     if manifest.rotation is Rotation.none:
         return None
-    settings = read_manifest(folder / ROTATION_FOLDER, kind=ROTATION_KIND).settings
-    return {
-        "method": settings.typed("method", str),
-        "kept_share": settings.typed("kept_share", float),
-        "sample_rows": settings.typed("sample_rows", int),
-    }
+    check_folder(folder / ROTATION_FOLDER, kind=ROTATION_KIND).file("facts.json")
+    facts = read_object(folder / ROTATION_FOLDER / "facts.json", fix="build the index again")
+    return {"method": manifest.rotation.value, **facts}
 
 
 def _opened(place: Path, shape: tuple[int | None, int]) -> np.ndarray:

@@ -98,11 +98,7 @@ def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Preci
     Raises ArtifactError if it is another one.
     """
     manifest = Generation.read(folder).manifest
-    return check_encoder(
-        folder,
-        manifest,
-        load_index_encoder(folder, manifest, name or None, device=device, dtype=dtype, for_reading=True),
-    )
+    return load_index_encoder(folder, manifest, name or None, device=device, dtype=dtype, for_reading=True)
 
 
 def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
