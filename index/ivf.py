@@ -23,9 +23,7 @@ from index.types import Report, no_report
 from npm.core.artifact import (
     Manifest,
     check_folder,
-    finished_folder,
     open_array,
-    read_manifest,
     remove,
     write_folder,
     write_manifest,
@@ -33,7 +31,6 @@ from npm.core.artifact import (
 )
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
-from npm.core.locks import folder_lock
 
 QUANTISER_KIND, ROUND_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "k-means", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
@@ -64,28 +61,27 @@ def train_quantiser(
     `progress(rounds done, rounds)`. Raises SettingError for more lists than rows, ArtifactError if a vector is not
     finite, another process is training it, or `folder` was made with other settings.
     """
-    checkpoints, lock = folder.parent / f".{folder.name}.partial", f".{folder.name}.lock"
-    if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved)) is not None:
-        remove(checkpoints, also=[lock])
-        return kept
-    trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
-    # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
-    rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
-    rows = rows if trainable_rows is None else trainable_rows[rows]
-    if resolved["list_count"] > len(rows):
-        raise SettingError(
-            f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
-        )
-    sample = vectors.take(rows)  # [t, d]
-    check_finite(sample, rows)
-    sample = to_float32(sample)  # [t, d]
-    with folder_lock(checkpoints / folder.name):
+    checkpoints = folder.parent / f".{folder.name}.partial"
+
+    def write(writer: FolderWriter) -> None:
+        trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
+        # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
+        rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
+        rows = rows if trainable_rows is None else trainable_rows[rows]
+        if resolved["list_count"] > len(rows):
+            raise SettingError(
+                f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
+            )
+        sample = vectors.take(rows)  # [t, d]
+        check_finite(sample, rows)
+        sample = to_float32(sample)  # [t, d]
         with faiss_threads(resolved["thread_count"]):
             index = _trained(sample, resolved, checkpoints, progress)
-        with write_folder(folder, kind=QUANTISER_KIND, settings=resolved) as writer:
-            write_faiss(index, writer.open_binary(TRAINED_FILE))
-        remove(checkpoints, also=[lock])
-    return read_manifest(folder, kind=QUANTISER_KIND)
+        write_faiss(index, writer.open_binary(TRAINED_FILE))
+
+    trained = written_once(folder, kind=QUANTISER_KIND, settings=resolved, write=write)
+    remove(checkpoints)
+    return trained
 
 
 def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path, progress: Report) -> FaissIndex:
@@ -284,8 +280,6 @@ def write_search_folder(
         # More candidates are scored exactly where codes have a bit or two per dimension.
         "rerank_factor": 4 if resolved.get("tier") == SearchTier.ivf_rabitq.value else 2,
     }
-    if (kept := finished_folder(folder, kind=SEARCH_KIND, settings=settings)) is not None:
-        return kept
     rows = [open_array(place, "rows") for place in code_folders]  # u32 [rows of the shard] each
     codes = [open_array(place, "codes") for place in code_folders]  # u8 [rows of the shard, code_bytes] each
     first_rows = np.cumsum([0, *map(len, rows)]).tolist()
@@ -297,7 +291,8 @@ def write_search_folder(
     sizes = np.stack([open_array(place, "list_sizes") for place in code_folders])  # i64 [shards, K]
     stops = np.cumsum(sizes, axis=1)  # i64 [shards, K]
     starts = stops - sizes  # i64 [shards, K]
-    with write_folder(folder, kind=SEARCH_KIND, settings=settings) as writer:
+
+    def write(writer: FolderWriter) -> None:
         writer.write_array("list_sizes", sizes.sum(axis=0))  # i64 [K]
         file = writer.open_binary(LISTS_FILE)
         for number, total in enumerate(sizes.sum(axis=0).tolist()):
@@ -308,7 +303,8 @@ def write_search_folder(
                 ids = [each[piece].astype(np.int64) for each, piece in zip(rows, pieces, strict=True)]
                 file.write(np.concatenate(list(map(np.add, ids, first_rows))).tobytes())
             progress(number + 1, quantiser.list_count)
-    return read_manifest(folder, kind=SEARCH_KIND)
+
+    return written_once(folder, kind=SEARCH_KIND, settings=settings, write=write)
 
 
 def _capacity(size: Any) -> Any:
