@@ -43,6 +43,7 @@ from npm.indexing.generation import (
     as_record,
     copy_encoder,
     input_record,
+    on_present,
     write_generation,
 )
 from npm.indexing.layout import clear_folder, refuse_links, refuse_others
@@ -378,7 +379,13 @@ def _finished(
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
-    finished = Generation.read(folder).manifest
+    return on_present(folder, lambda generation: _checked(generation, made, shares, is_job=is_job))
+
+
+def _checked(
+    generation: Generation, made: Mapping[str, Any], shares: Sequence[Sequence[Source]], *, is_job: bool
+) -> IndexManifest:
+    folder, finished = generation.folder, generation.manifest
     was_added_to = any(segment.corpus for segment in finished.segments.values())
     if FIRST not in finished.segments or was_added_to or finished.deleted is not None:
         raise ArtifactError(
@@ -394,12 +401,7 @@ def _finished(
     recorded = [record for segment in finished.segments.values() for record in segment.sources]
     sources = input_record([source for share in shares for source in share], recorded if is_job else ())
     refuse_other_files(sources, recorded, where=folder, is_finished=True)
-    try:
-        verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
-    except (ArtifactError, FileNotFoundError):
-        if Generation.read(folder).manifest.digest == finished.digest:  # else a change took parts away meanwhile
-            raise
-        return _finished(folder, made, shares, is_job=is_job)
+    verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
     return finished
 
 

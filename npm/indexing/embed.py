@@ -21,14 +21,11 @@ import numpy as np
 from index.arrays import ShardedArray
 from npm.core.artifact import (
     HASHED_AT_OPENING_BYTES,
-    MANIFEST_NAME,
     check_files,
-    check_folder,
     check_part,
     open_array,
     part_folder,
     read_manifest,
-    write_manifest,
     written_once,
 )
 from npm.core.errors import ArtifactError, EncoderError, damaged
@@ -43,7 +40,7 @@ from npm.indexing.block_vectors import (
     BlockVectors,
     recorded_pooler,
 )
-from npm.indexing.generation import finished_shards
+from npm.indexing.generation import finish_shards
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
@@ -60,7 +57,6 @@ VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"
 _ALIKE = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
 """What the vectors of all segments of an index agree in."""
-_COUNTS_KEY = "pruning_counts"
 AXES_KEY = "axes"
 """Setting in the manifests of rotated vectors: the digest of the axes."""
 
@@ -204,20 +200,16 @@ class ShardBlocks:
 
 
 def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
-    """Write the manifest of all vector shards of `store`, with what pruning kept; a finished one is kept.
-
-    Raises ArtifactError if a shard is missing, damaged, or was made with other settings than `recorded`.
-    """
-    if (folder / MANIFEST_NAME).is_file():
-        made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
-        made_with.pop(_COUNTS_KEY)
-        refuse_changed(recorded, made_with, where=folder)
-        return check_folder(folder, kind=VECTORS_KIND)
+    """Write the manifest of all vector shards of `store`, with what pruning kept; raises as `finish_shards`."""
     ranges = vector_shards(store, recorded["tokens_per_shard"])
-    wanted = {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)}
-    parts = finished_shards(folder, wanted, kind=VECTOR_SHARD_KIND, what="vector shards", stage="encode")
-    counts = pruning_counts(store, PruningRule(recorded["pruning"]))
-    return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
+    return finish_shards(
+        folder,
+        {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)},
+        kinds=(VECTORS_KIND, VECTOR_SHARD_KIND),
+        settings={**recorded, "pruning_counts": pruning_counts(store, PruningRule(recorded["pruning"]))},
+        what="vector shards",
+        stage="encode",
+    )
 
 
 class OpenedVectors(NamedTuple):

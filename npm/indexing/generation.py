@@ -14,11 +14,11 @@ the generation that it opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -54,6 +54,7 @@ INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-doc
 SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
 SEARCH_FOLDER, DELETED_FOLDER, ROTATION_FOLDER = "search", "deleted", "rotation"
 CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER = "corpus", "vectors", "lexicon", "codes"
+Made = TypeVar("Made")
 EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 """Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
 
@@ -155,39 +156,33 @@ class IndexManifest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # all of it, or of a new index: how it is made
     digest: str = ""
     parts: Mapping[str, str] = field(default_factory=dict)  # digests of the folders, by name
-    generation: int = 0  # after the first build; every change adds one
-    segments: Mapping[str, SegmentRecord] = field(default_factory=dict)
+    generation: Count = 0  # after the first build; every change adds one
+    segments: Mapping[SegmentName, SegmentRecord] = field(default_factory=dict)
     counts: Counts = Counts(0, 0, 0, 0)  # with the documents that are deleted
-    quantiser: str | None = None  # names of folders, as those below; None in the exact tier
-    search_folder: str = ""
-    deleted: str | None = None  # None: no document is
+    quantiser: QuantiserName | None = None  # names of folders, as those below; None in the exact tier
+    search_folder: SearchName = ""
+    deleted: DeletedName | None = None  # None: no document is
     deleted_documents: int = 0
     deletion: str | None = None  # digest of the ids of the last delete, which may be repeated after a compact
     searching: Searching = Searching()
     encoder: EncoderRecord = EncoderRecord("", "", "")
-    dimensions: int | None = None  # to which vectors are cut; None: whole ones
+    dimensions: AtLeastOne | None = None  # to which vectors are cut; None: whole ones
     rotation: Rotation = Rotation.none  # before they are cut
 
     @classmethod
     def of(cls, manifest: Manifest) -> IndexManifest:
         """`manifest` read. Raises ArtifactError for one that is not what every index records."""
         settings = manifest.settings
-        read = cls(
-            settings,
-            manifest.digest,
-            manifest.parts,
-            generation=settings.typed("generation", Count),
-            segments=dict(sorted(settings.typed("segments", dict[SegmentName, SegmentRecord]).items())),
-            counts=settings.typed("counts", Counts),
-            quantiser=settings.typed("quantiser", QuantiserName | None),
-            search_folder=settings.typed("search_folder", SearchName),
-            deleted=settings.typed("deleted", DeletedName | None),
+        others = ("settings", "digest", "parts", "deleted_documents")
+        recorded = {item.name: settings[item.name] for item in fields(cls) if item.name not in others}
+        read: IndexManifest = read_as(cls, recorded, file=settings.file)
+        read = replace(
+            read,
+            settings=settings,
+            digest=manifest.digest,
+            parts=manifest.parts,
+            segments=dict(sorted(read.segments.items())),
             deleted_documents=settings.typed("counts.deleted_documents", Count),
-            deletion=settings.typed("deletion", str | None),
-            searching=settings.typed("searching", Searching),
-            encoder=settings.typed("encoder", EncoderRecord),
-            dimensions=read_as(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
-            rotation=read_as(Rotation, settings.get("rotation", "none"), file=settings.file, key="rotation"),
         )
         for group in SETTINGS_GROUPS:
             settings.typed(group, dict[str, Any])
@@ -273,6 +268,17 @@ class Generation:
         folder = self.folder / self.manifest.deleted
         check_folder(folder, kind=DELETED_KIND, hash_all=True)
         return np.asarray(open_array(folder, "deleted"), dtype=np.int64)  # i64 [deleted]
+
+
+def on_present(folder: Path, work: Callable[[Generation], Made]) -> Made:
+    """`work` on the present generation of the index in `folder`; again if a change takes its folders away meanwhile."""
+    while True:
+        generation = Generation.read(folder)
+        try:
+            return work(generation)
+        except (ArtifactError, FileNotFoundError):
+            if Generation.read(folder).manifest.digest == generation.manifest.digest:
+                raise
 
 
 def _total(segments: Sequence[SegmentRecord]) -> Counts:
@@ -377,22 +383,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def finished_shards(
-    folder: Path, wanted: Mapping[str, Mapping[str, Any]], *, kind: str, what: str, stage: str
-) -> dict[str, str]:
-    """The digests of the shards of `folder` by name, each finished with the settings `wanted` of it.
-
-    Raises ArtifactError, naming them, if some are missing, or if one is damaged or was made with other settings.
-    """
-    found = {name: finished_folder(folder / name, kind=kind, settings=settings) for name, settings in wanted.items()}
-    if missing := [name for name, shard in found.items() if shard is None]:
-        raise ArtifactError(
-            f"{folder}: {len(missing)} of {len(wanted)} {what} are missing ({named(missing, most=8)}); "
-            f"run `npmlm build … stage={stage}` with the same settings"
-        )
-    return {name: shard.digest for name, shard in found.items() if shard is not None}
-
-
 def finish_shards(
     folder: Path,
     wanted: Mapping[str, Mapping[str, Any]],
@@ -402,14 +392,21 @@ def finish_shards(
     what: str,
     stage: str,
 ) -> Manifest:
-    """Write the manifest of `folder` over its shards `wanted`; one that is there is kept. Raises as `finished_shards`.
+    """Write the manifest of `folder` over its shards, each finished with the settings `wanted` of it; or keep one.
 
-    `kinds` are those of the folder and of a shard.
+    `kinds` are those of the folder and of a shard. Raises ArtifactError, naming them, if shards are missing, or if one
+    is damaged or was made with other settings.
     """
     with folder_lock(folder, wait=True):
         if (kept := finished_folder(folder, kind=kinds[0], settings=settings)) is not None:
             return kept
-        parts = finished_shards(folder, wanted, kind=kinds[1], what=what, stage=stage)
+        found = {name: finished_folder(folder / name, kind=kinds[1], settings=each) for name, each in wanted.items()}
+        if missing := [name for name, shard in found.items() if shard is None]:
+            raise ArtifactError(
+                f"{folder}: {len(missing)} of {len(wanted)} {what} are missing ({named(missing, most=8)}); "
+                f"run `npmlm build … stage={stage}` with the same settings"
+            )
+        parts = {name: shard.digest for name, shard in found.items() if shard is not None}
         return write_manifest(folder, kind=kinds[0], settings=settings, parts=parts)
 
 

@@ -16,7 +16,15 @@ from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from npm.indexing.embed import open_vectors
-from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
+from npm.indexing.generation import (
+    ENCODER_FOLDER,
+    ENCODER_KIND,
+    INDEX_KIND,
+    Counts,
+    Generation,
+    IndexManifest,
+    on_present,
+)
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.partitions import open_parts
 from npm.indexing.rotation import stored_axes
@@ -33,7 +41,6 @@ if TYPE_CHECKING:
 
 
 OpenSearcher = Callable[[Generation, "ShardedArray"], "Searcher"]
-OPENING_ATTEMPTS = 5
 
 
 class NoDocumentError(QueryError):
@@ -71,14 +78,7 @@ class PhraseIndex:
         larger lists are checked by `verify_index` only. A change that replaces the generation while it is opened is no
         error: the new one is opened.
         """
-        for _ in range(OPENING_ATTEMPTS):
-            generation = Generation.read(folder)
-            try:
-                return cls._opened(generation, open_searcher)
-            except (ArtifactError, FileNotFoundError):
-                if Generation.read(folder).manifest.digest == generation.manifest.digest:
-                    raise
-        return cls._opened(Generation.read(folder), open_searcher)
+        return on_present(folder, lambda generation: cls._opened(generation, open_searcher))
 
     @classmethod
     def _opened(cls, generation: Generation, open_searcher: OpenSearcher | None) -> PhraseIndex:

@@ -143,8 +143,7 @@ def finish_segment(
     The vectors were made with the settings `recorded`. Raises ArtifactError, naming the missing shards, if there are
     any, CorpusError if no token has a vector.
     """
-    with folder_lock(segment.vectors, wait=True):
-        manifest = finish_vectors(segment.vectors, store, recorded=recorded)
+    manifest = finish_vectors(segment.vectors, store, recorded=recorded)
     if store.start_chars is not None:
         finish_lexicon(segment.lexicon, store, lexicon)
     kept: int = manifest.settings.typed("pruning_counts.kept", int)

@@ -14,7 +14,7 @@ from npm.core.errors import ArtifactError
 from npm.core.records import refuse_changed
 from npm.corpus.store import BlockStore
 from npm.indexing.embed import AXES_KEY, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks
-from npm.indexing.generation import INDEX_KIND, Generation
+from npm.indexing.generation import INDEX_KIND, Generation, on_present
 from npm.indexing.partitions import check_partitions
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.models.settings import Precision
@@ -81,15 +81,12 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
 
     Raises ArtifactError on the first fault. If a change replaces the generation meanwhile, the new one is checked.
     """
-    while True:
-        before = Generation.read(folder).manifest.digest
-        try:
-            verify_folder(folder, INDEX_KIND, progress)
-            check_partitions(Generation.read(folder))
-            return
-        except (ArtifactError, FileNotFoundError):
-            if Generation.read(folder).manifest.digest == before:
-                raise
+
+    def verify(generation: Generation) -> None:
+        verify_folder(folder, INDEX_KIND, progress)
+        check_partitions(generation)
+
+    on_present(folder, verify)
 
 
 def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Precision = Precision.auto) -> Encoder:
