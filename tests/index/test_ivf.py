@@ -181,7 +181,7 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
 def test_one_process_at_a_time_trains_a_quantiser(tmp_path: Path) -> None:
     resolved = resolved_settings(settings_for("ivf_sq8", 4), ROWS, DIMENSIONS)
 
-    with locked_elsewhere(tmp_path / ".q.partial" / "q"), pytest.raises(ArtifactError, match="another process"):
+    with locked_elsewhere(tmp_path / "q"), pytest.raises(ArtifactError, match="another process"):
         train_quantiser(tmp_path / "q", sample_vectors(), None, resolved)
 
 
