@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from npm.core.errors import ArtifactError, UserError
-from npm.core.files import NewFile
 
 FaissIndex = Any
 """A `faiss.Index`; FAISS has no types and is imported late."""
@@ -47,12 +46,6 @@ def new_faiss_index(factory: str, dimensions: int) -> FaissIndex:
     """An untrained inner product index."""
     faiss = import_faiss()
     return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
-
-
-def write_faiss(index: FaissIndex, file: NewFile) -> None:
-    """Stream `index` into `file`, without a second copy of it in memory."""
-    faiss = import_faiss()
-    faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
 def read_faiss(path: Path) -> FaissIndex:

@@ -17,7 +17,7 @@ import numpy as np
 
 from index.arrays import ShardedArray, to_float32
 from index.exact import check_finite, finite_chunks
-from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_faiss_index, read_faiss, write_faiss
+from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_faiss_index, read_faiss
 from index.settings import SearchTier, ThreadCount, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
@@ -77,7 +77,9 @@ def train_quantiser(
         sample = to_float32(sample)  # [t, d]
         with faiss_threads(resolved["thread_count"]):
             index = _trained(sample, resolved, checkpoints, progress)
-        write_faiss(index, writer.open_binary(TRAINED_FILE))
+        faiss = import_faiss()
+        # streamed, without a second copy of it in memory
+        faiss.write_index(index, faiss.PyCallbackIOWriter(writer.open_binary(TRAINED_FILE).write))
 
     trained = written_once(folder, kind=QUANTISER_KIND, settings=resolved, write=write)
     remove(checkpoints)

@@ -36,6 +36,7 @@ from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import (
     DELETED_FOLDER,
+    DELETED_KIND,
     INDEX_KIND,
     QUANTISER_FOLDER,
     SEARCH_FOLDER,
@@ -47,7 +48,6 @@ from npm.indexing.generation import (
     SegmentRecord,
     input_record,
     recorded_corpus,
-    write_deleted,
     write_generation,
 )
 from npm.indexing.layout import refuse_links, remove_place, remove_places
@@ -221,7 +221,8 @@ def commit(
     elif not np.array_equal(deleted, before.deleted_documents()):
         *_, place = new_folders(before)
         remove_place(place)  # a killed change's, which may have been about fewer documents
-        write_deleted(place, deleted)
+        with write_folder(place, kind=DELETED_KIND, settings={"documents": len(deleted)}) as writer:
+            writer.write_array("deleted", deleted.astype(np.int64))
         name = before.name_of(place)
     number = before.manifest.generation + 1
     wanted = replace(wanted, generation=number, deleted=name, deleted_documents=len(deleted))

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import numpy as np
 from pydantic import Field
 
-from index.ivf import QUANTISER_KIND
 from index.settings import SearchSettings
 from npm.core.artifact import (
     Manifest,
@@ -32,7 +31,6 @@ from npm.core.artifact import (
     open_array,
     part_folder,
     read_manifest,
-    write_folder,
     write_manifest,
     written_once,
 )
@@ -318,14 +316,6 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
     return IndexManifest.of(write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts))
 
 
-def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray) -> Manifest:
-    """Write the numbers of deleted documents [n], ascending without repeats, to `folder`."""
-    numbers = np.asarray(documents, dtype=np.int64)  # i64 [n]
-    with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers)}) as writer:
-        writer.write_array("deleted", numbers)
-    return read_manifest(folder, kind=DELETED_KIND)
-
-
 PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
 
 
@@ -408,12 +398,6 @@ def finish_shards(
             )
         parts = {name: shard.digest for name, shard in found.items() if shard is not None}
         return write_manifest(folder, kind=kinds[0], settings=settings, parts=parts)
-
-
-def search_settings_of(quantiser: Path) -> dict[str, Any]:
-    """What the search folders of a quantiser record: how it was made, without what it was trained on."""
-    made = read_manifest(quantiser, kind=QUANTISER_KIND).settings
-    return {name: value for name, value in made.items() if name not in ("vectors", "held_out_every")}
 
 
 def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:

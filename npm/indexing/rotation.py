@@ -61,7 +61,9 @@ def train_rotation(
     Whichever job comes first makes them, and the others wait. Raises CorpusError if the sample has fewer vectors than
     axes, ArtifactError if those that are there were made otherwise.
     """
-    blocks = sampled_blocks(store)  # i64 [blocks drawn]
+    mean_tokens = store.token_count / store.block_count
+    count = max(1, math.ceil(SAMPLE_TOKENS / mean_tokens))
+    blocks = drawn_rows(store.block_count, count, seed=SAMPLE_SEED)  # i64 [blocks drawn], all of a small corpus
     made_with = {
         "method": Rotation.pca.value,
         **{name: value for name, value in recorded.items() if name not in ("tokens_per_shard", "block_pooler")},
@@ -87,12 +89,6 @@ def refuse_few_vectors(count: int, dimensions: int) -> None:
         raise CorpusError(
             f"dimensions must be at most {count}, the number of vectors, with rotation=pca, got {dimensions}"
         )
-
-
-def sampled_blocks(store: BlockStore) -> np.ndarray:
-    """The blocks that the axes are computed from, ascending i64 [blocks drawn]: all of a small corpus."""
-    mean_tokens = store.token_count / store.block_count
-    return drawn_rows(store.block_count, max(1, math.ceil(SAMPLE_TOKENS / mean_tokens)), seed=SAMPLE_SEED)
 
 
 def rotation_tokens(rotation: Rotation, token_count: float) -> float:

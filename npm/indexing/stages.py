@@ -50,7 +50,7 @@ from npm.indexing.embed import (
     shard_folder,
     vector_shards,
 )
-from npm.indexing.generation import Counts, Segment, finish_shards, search_settings_of
+from npm.indexing.generation import Counts, Segment, finish_shards
 from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
@@ -265,7 +265,9 @@ def finish_search(
     code_folders: list[Path] = []
     resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"
     if quantiser is not None:
-        resolved, unit = search_settings_of(quantiser.file.parent), "lists"
+        made_with = read_manifest(quantiser.file.parent, kind=QUANTISER_KIND).settings
+        resolved = {name: each for name, each in made_with.items() if name not in ("vectors", "held_out_every")}
+        unit = "lists"
         for segment in segments:
             made = check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
             code_folders += [segment.codes / name for name in sorted(made.parts)]
