@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core import artifact
 from npm.core.artifact import manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, CorpusError, SettingError, UserError
 from npm.corpus.documents import CorpusSettings
@@ -20,6 +19,7 @@ from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings
 from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
+from tests.helpers.kills import Killed, kills_until_done
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -154,10 +154,6 @@ def test_the_same_add_again_has_nothing_to_do(live: Path, encoder: Encoder) -> N
         added(live, MORE, encoder)
 
 
-class Killed(BaseException):
-    """Stands for a signal in the middle of a change."""
-
-
 @pytest.mark.parametrize("stage", ["blocks", "vectors", "lists"])
 def test_an_add_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
     stage: str, live: Path, encoder: Encoder, tmp_path: Path
@@ -185,26 +181,11 @@ def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     added(whole, [FIRST[1], *MORE], encoder, replace=True)
-    written = artifact.replace_file
-    kills, writes = 0, 0
 
-    def killed(path: Path, data: bytes) -> None:
-        nonlocal writes
-        writes += 1
-        if writes > 3:
-            raise Killed
-        written(path, data)
+    def add() -> None:
+        added(live, [FIRST[1], *MORE], encoder, replace=True)
 
-    for _ in range(20):
-        writes = 0
-        with monkeypatch.context() as patched:
-            patched.setattr(artifact, "replace_file", killed)
-            try:
-                added(live, [FIRST[1], *MORE], encoder, replace=True)
-                break
-            except Killed:
-                kills += 1
-    assert kills >= 4
+    assert kills_until_done(add, lambda _: 3, monkeypatch) >= 4
     assert all_bytes(live) == all_bytes(whole)
 
 

@@ -20,6 +20,7 @@ from npm.indexing.settings import CompactSettings, DeleteSettings
 from npm.indexing.verify import reencode_sample, verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
+from tests.helpers.kills import Killed, kills_until_done
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -64,10 +65,6 @@ def changed(folder: Path, encoder: Encoder, lists: str | None) -> Path:
     added(folder, MORE, encoder)
     delete_documents(folder, DeleteSettings(ids=["d0", "d3", "d8"]))
     return folder
-
-
-class Killed(BaseException):
-    """Stands for a signal in the middle of a compact."""
 
 
 @pytest.mark.parametrize("settings", [KEEPS, RETRAINS], ids=["keeps", "retrains"])
@@ -211,26 +208,7 @@ def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     compact_index(whole, RETRAINS)
-    written = artifact.replace_file
-    kills, writes = 0, 0
-
-    def killed(path: Path, data: bytes) -> None:
-        nonlocal writes
-        writes += 1
-        if writes > 3:
-            raise Killed
-        written(path, data)
-
-    for _ in range(20):
-        writes = 0
-        with monkeypatch.context() as patched:
-            patched.setattr(artifact, "replace_file", killed)
-            try:
-                compact_index(live, RETRAINS)
-                break
-            except Killed:
-                kills += 1
-    assert kills >= 4
+    assert kills_until_done(lambda: compact_index(live, RETRAINS), lambda _: 3, monkeypatch) >= 4
     assert all_bytes(live) == all_bytes(whole)
 
 

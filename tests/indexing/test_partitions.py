@@ -15,7 +15,6 @@ import pytest
 from index.exact import ExactSearcher
 from index.partitioned import PartitionedSearcher
 from index.search import FaissSearcher
-from npm.core import artifact
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.types import JointAnswer, Phrase
@@ -34,6 +33,7 @@ from npm.retrieval.settings import Retrieval
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import tune_index
 from tests.helpers.forged_manifests import Forgery, Place
+from tests.helpers.kills import Killed, kills_until_done
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -81,10 +81,6 @@ def live(pristine: Path, tmp_path: Path) -> Path:
 
 def rows_of(folder: Path) -> list[tuple[int, int]]:
     return [each.rows for each in partitions_of(Generation.read(folder))]
-
-
-class Killed(BaseException):
-    """Stands for a signal in the middle of a change."""
 
 
 @pytest.mark.parametrize("partitions", [2, 3, 7])
@@ -232,26 +228,13 @@ def test_a_partition_killed_again_and_again_ends_in_the_same_bytes(
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     partition_index(whole, 3)
     expected = answers(PhraseFiller.open(whole, encoder))
-    written = artifact.replace_file
-    kills, writes = 0, 0
 
-    def killed(path: Path, data: bytes) -> None:
-        nonlocal writes
-        writes += 1
-        if writes > 1 + kills:  # each time one further
-            raise Killed
-        written(path, data)
-
-    while True:
-        writes = 0
-        with monkeypatch.context() as patched:
-            patched.setattr(artifact, "replace_file", killed)
-            try:
-                partition_index(live, 3)
-                break
-            except Killed:
-                kills += 1
+    def readers_answer() -> None:
         assert answers(PhraseFiller.open(live, encoder)).keys() == expected.keys()
+
+    kills = kills_until_done(
+        lambda: partition_index(live, 3), lambda kills: 1 + kills, monkeypatch, after=readers_answer
+    )
     assert kills >= 2
     assert all_bytes(live) == all_bytes(whole)
 
