@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from npm.cli.help import declared_settings
+from npm.cli.declared import declared_settings
 from npm.cli.main import main
+from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
-from npm.cli.verbs import VERBS, config_folder
+from npm.core.configs import config_folder
 from npm.core.errors import UserError
-from npm.core.settings import limits
 from npm.evaluation.tasks import ClosedScoring
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
-ROOTS = {name: verb.root for name, verb in VERBS.items()}
-REQUIRED = {verb: "index=i" for verb in VERBS if verb not in ("estimate", "compare")} | {
+ROOTS = {name: find_verb(name).root for name in MODULES}
+REQUIRED = {verb: "index=i" for verb in MODULES if verb not in ("estimate", "compare")} | {
     "train": "run=r",
     "evaluate": "out=o",
     "finetune": "out=o",
@@ -59,11 +59,11 @@ def test_config_files_on_disk_are_those_of_groups() -> None:
     assert EXPERIMENTS
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MODULES)
 def test_config_of_every_verb_composes_to_its_own_defaults(verb: str) -> None:
     composed = settings_of(verb)
     given = dict(setting.split("=") for setting in needed_by(verb))
-    assert composed == VERBS[verb].root(**given)
+    assert composed == find_verb(verb).root(**given)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -113,7 +113,7 @@ def test_config_takes_a_text_as_it_is_written(text: str) -> None:
     assert settings_of("build", f"corpus.text_field={text}").corpus.text_field == text
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MODULES)
 @pytest.mark.parametrize("key", ["bogus", "+debug", "debug.bogus", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
 def test_config_refuses_an_unknown_setting(verb: str, key: str) -> None:
     with pytest.raises(UserError) as caught:
@@ -258,7 +258,7 @@ def test_config_fields_are_all_read_somewhere() -> None:
     assert not unread
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MODULES)
 def test_config_help_all_lists_every_setting_with_its_sentences_and_default(verb: str, npmlm: CommandLine) -> None:
     for arguments in ([verb, "--help", "all"], [verb, "k=1", "-h", "all"]):
         outcome = npmlm(*arguments)
@@ -266,27 +266,30 @@ def test_config_help_all_lists_every_setting_with_its_sentences_and_default(verb
     shown = " ".join(outcome.out.split())
     for name, setting in declared_settings(ROOTS[verb]).items():
         assert len(setting.text) > 10, f"{name} has no docstring"
-        assert f"\n  {name} = " in outcome.out
+        assert f"\n  {name} =" in outcome.out
         assert setting.text in shown
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_config_help_shows_what_people_change_in_two_short_lines_each(verb: str, npmlm: CommandLine) -> None:
-    declared, first = declared_settings(ROOTS[verb]), VERBS[verb].first.split()
+@pytest.mark.parametrize("verb", MODULES)
+@pytest.mark.parametrize("columns", [40, 80])
+def test_config_help_shows_what_people_change_with_a_sentence_each_as_wide_as_the_terminal(
+    verb: str, columns: int, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    declared, first = declared_settings(ROOTS[verb]), find_verb(verb).first
     assert len(first) == len(set(first)) <= 13
     assert set(first) <= set(declared)
-    assert VERBS[verb].required in (None, *first)
-    for arguments in ([verb, "--help"], [verb, "k=1", "-h"]):
-        outcome = npmlm(*arguments)
-        assert (outcome.status, outcome.err) == (0, "")
+    assert find_verb(verb).required in (None, *first)
+    outcome = npmlm(verb, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
+    assert all(len(line) <= columns or " " not in line.strip() for line in lines)  # a word is not broken
+    shown = " ".join(outcome.out.split())
     for name in first:
-        place = next(number for number, line in enumerate(lines) if line.startswith(f"  {name} = "))
-        assert f"({limits(declared[name].hint)})" in lines[place] or not limits(declared[name].hint)
-        assert declared[name].text.startswith(lines[place + 1].strip().removesuffix(" …"))
-        assert lines[place + 2] == ""
-    assert lines[-1] == f"npmlm {verb} --help all shows all {len(declared)} settings."
-    assert sum(line.startswith("  ") and " = " in line for line in lines) == len(first)
+        sentence = declared[name].text.partition(". ")[0].removesuffix(".")
+        assert " ".join(f"{name} = {declared[name].shown} {sentence}".split()) in shown
+    assert shown.endswith(f"npmlm {verb} --help all shows all {len(declared)} settings.")
+    assert sum(re.match(r"  [\w.]+ =", line) is not None for line in lines) == len(first)
 
 
 def test_config_of_several_ranks_all_but_the_first_give_their_number(
@@ -303,19 +306,18 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     for arguments in ([], ["--help"], ["-h"], ["help"]):
         outcome = npmlm(*arguments)
         assert outcome.status == 0
-        assert all(verb in outcome.out for verb in VERBS)
+        assert all(verb in outcome.out for verb in MODULES)
     version = npmlm("--version")
     assert version.status == 0
     assert version.out.startswith("npmlm ")
     npmlm("conquer").refused("unknown verb 'conquer'")
-    for verb in set(VERBS) - {"fill", "compare", "plot"}:  # texts, and folders
-        npmlm(verb, *needed_by(verb), "text").refused("settings only")
+    for verb in set(MODULES) - {"fill", "compare", "plot"}:  # texts, and folders
+        npmlm(verb, *needed_by(verb), "text").refused("key=value")
     for verb, needed in REQUIRED.items():
-        npmlm(verb).refused(f"{needed.partition('=')[0]} is required")
-    npmlm("plot").refused("out=FILE.png")
+        npmlm(verb, stdin=b"").refused(f"{needed.partition('=')[0]} is required, such as ")
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MODULES)
 def test_config_mistakes_end_with_status_2_and_make_nothing(
     verb: str, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

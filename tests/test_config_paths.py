@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.help import declared_settings
+from npm.cli.declared import declared_settings
+from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
-from npm.cli.verbs import VERBS
 from npm.core.errors import SettingError
 
 ODD_PATHS = [
@@ -37,7 +37,7 @@ ODD_PATHS = [
 @pytest.mark.parametrize("path", ODD_PATHS)
 def test_config_takes_a_path_as_it_is_written(path: str) -> None:
     filled = compose_settings("fill", [f"index={path}", f"encoder={path}", f"texts={path}"])
-    assert filled == VERBS["fill"].root(index=path, encoder=path, texts=path)
+    assert filled == find_verb("fill").root(index=path, encoder=path, texts=path)
     assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder == path
     assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
     assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
@@ -59,7 +59,7 @@ def test_config_takes_lists_of_paths_that_hold_anything(first: str, second: str)
 
 
 def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its_type() -> None:
-    declared = {name: item for verb in VERBS.values() for name, item in declared_settings(verb.root).items()}
+    declared = {name: item for verb in map(find_verb, MODULES) for name, item in declared_settings(verb.root).items()}
     paths = {name for name, item in declared.items() if item.is_path}
     assert paths == {
         *("corpus.files", "sentences.files", "evaluation.files", "texts", "demo.questions", "ids_file"),
@@ -76,7 +76,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
         *("treebank", "target", "grammar.file", "labelled.files", "questions"),
         *("donor", "tokenizer"),
     }
-    texts = {name for name, item in declared.items() if item.is_text and "." not in name}
+    texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}
     assert texts == {"device", "shard", "host"}
     lists = {name for name, item in declared.items() if item.kind == list[str]}
     assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists

@@ -24,9 +24,9 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from npm import PhraseFiller
-from npm.cli.help import Setting, declared_settings
+from npm.cli.declared import Setting, declared_settings
 from npm.cli.main import main
-from npm.cli.verbs import VERBS
+from npm.cli.registry import MODULES, find_verb
 from npm.core.display import answer_json
 from npm.core.errors import UserError
 from npm.core.files import digest_of
@@ -159,8 +159,8 @@ ODD_VALUES = [*ODD_VALUES.split(), "", " 1 ", "\udcff", "\0", "ö" * 300, "!!int
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
     """A verb with settings of its own; where it would work, what it works on is not there."""
-    verb = draw(st.sampled_from(sorted(VERBS)))
-    declared = declared_settings(VERBS[verb].root)
+    verb = draw(st.sampled_from(sorted(MODULES)))
+    declared = declared_settings(find_verb(verb).root)
     missing = {"index": "missing", "run": "missing", "encoder": "empty", "corpus.files": "missing.jsonl", "out": "made"}
     overrides = [f"{key}={value}" for key, value in missing.items() if key in declared and draw(st.integers(0, 9))]
     known = st.sampled_from(sorted(declared))

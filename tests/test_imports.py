@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.verbs import VERBS
+from npm.cli.registry import MODULES, find_verb
 from tests.helpers.command_line import QUESTION, run_subprocess, write_corpus
 
 REPOSITORY = Path(__file__).parents[1]
@@ -28,6 +28,7 @@ ORDER = (
     "npm.core.memory",
     "npm.core.display",
     "npm.core.settings",
+    "npm.core.configs",
     "index",
     "npm.core.figures",
     "npm.corpus",
@@ -76,10 +77,11 @@ ONLY_IN = {
     ),
     "jinja2": ("npm/evaluation/data.py", "npm/evaluation/prompts.py"),
     "matplotlib": ("npm/core/figures.py",),
+    "prompt_toolkit": ("npm/cli/prompt.py",),
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (
-        "npm/cli/settings.py",
+        "npm/core/configs.py",
         "npm/corpus/text_files.py",
         "npm/evaluation/tasks.py",
         "scripts/study.py",
@@ -246,8 +248,8 @@ HEAVY = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "faiss
 
 
 def test_help_and_refused_settings_load_nothing_heavy(built_index: Path) -> None:
-    commands = [[verb, "--help"] for verb in VERBS] + [[verb, "bogus=1"] for verb in VERBS]
-    commands += [[verb] for verb, declared in VERBS.items() if declared.required]
+    commands = [[verb, "--help"] for verb in MODULES] + [[verb, "bogus=1"] for verb in MODULES]
+    commands += [[verb] for verb in MODULES if find_verb(verb).required]
     refused = ["k=many", "k=0", "retrieval=DENSE", "encoder=", "debug=2", "-k", "scoring=magic"]
     commands += [["fill", f"index={built_index}", setting] for setting in refused]
     commands += [["train", "run=r", "experiment=absent.yaml"], ["inspect", "index=absent"], ["delete", "index=absent"]]
@@ -348,7 +350,7 @@ def test_only_an_objective_of_the_user_is_imported_by_a_name_that_is_data() -> N
                 is_module_evaluation = ast.unparse(node.func).endswith(".eval")  # model.eval()
                 if is_data and not is_module_evaluation:
                     places.append(path.relative_to(REPOSITORY).as_posix())
-    assert places == [DOOR, "npm/training/model.py"]  # the door knows all its names
+    assert places == [DOOR, "npm/cli/registry.py", "npm/training/model.py"]  # the first two know all their names
 
 
 def test_no_message_advises_to_install_npmlm_from_a_package_index() -> None:

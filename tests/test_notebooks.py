@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.reference import CELL_MARK
+from scripts.docs_pages import CELL_MARK
 from tests.helpers.command_line import REPOSITORY, run_subprocess
 from tests.helpers.shell_blocks import make_workplace
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from npm.cli.main import split_arguments
+from npm.cli.registry import find_verb
 from npm.cli.settings import compose_settings
-from npm.cli.verbs import VERBS
 from npm.core.artifact import read_manifest
 from tests.test_imports import ORDER
 
@@ -53,9 +53,9 @@ def test_it_is_under_150_lines_and_opens_with_an_answer_then_the_two_commands() 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 def test_every_command_has_settings_that_compose(words: list[str]) -> None:
     verb, rest = words[1], words[2:]
-    found = split_arguments([word for word in rest if not word.endswith("answers.jsonl")])
+    settings, _ = split_arguments([word for word in rest if not word.endswith("answers.jsonl")])
     if "--help" not in rest and verb.islower():
-        compose_settings(verb, found.settings)
+        compose_settings(verb, settings)
 
 
 def inline_commands() -> Iterator[str]:
@@ -69,8 +69,8 @@ def inline_commands() -> Iterator[str]:
 @pytest.mark.parametrize("command", sorted(set(inline_commands())))
 def test_every_command_within_a_line_has_settings_that_compose(command: str) -> None:
     _, verb, *rest = shlex.split(command)
-    settings = split_arguments(rest).settings
-    needed = VERBS[verb].required  # what text leaves out, as in `npmlm add replace=true`
+    settings, _ = split_arguments(rest)
+    needed = find_verb(verb).required  # what text leaves out, as in `npmlm add replace=true`
     if needed and not any(setting.startswith(f"{needed}=") for setting in settings):
         settings.append(f"{needed}=x")
     compose_settings(verb, settings)
@@ -126,11 +126,11 @@ def test_the_first_example_gives_the_answer_that_is_shown(
     monkeypatch.chdir(demo)
     block = blocks("text")[0]
     assert main(shlex.split(block.splitlines()[0])[2:]) == 0
-    shown = re.findall(r"^ (\S.*?) +0\.\d{3} ", block, flags=re.MULTILINE)
+    shown = re.findall(r"^ *\d+  0\.\d{3}  (.*)$", block, flags=re.MULTILINE)
     printed = capsys.readouterr().out
     # scores differ in the last digits between processors; the phrases and their order do not
     assert shown, "the README shows no answer"
-    places = [printed.index(f"\n {phrase} ") for phrase in shown]
+    places = [printed.index(f"  {phrase}\n") for phrase in shown]
     assert places == sorted(places)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import npm
 from index.settings import SearchSettings, SearchTier
-from npm.cli.verbs import VERBS
+from npm.cli.registry import MODULES, find_verb
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.settings import Settings, ShellText, read_settings, settings_from
 from npm.corpus.documents import CorpusSettings, DocumentSplit
@@ -53,7 +53,7 @@ def nested(kind: type) -> Iterator[type]:
 
 def settings_classes() -> list[type]:
     """All that can be reached from the verbs, and all that are called so."""
-    found = {kind for verb in VERBS.values() for kind in nested(verb.root)}
+    found = {kind for verb in map(find_verb, MODULES) for kind in nested(verb.root)}
     for package in (npm, importlib.import_module("index")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name.endswith("__main__"):

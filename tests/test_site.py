@@ -21,9 +21,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import npm
-from npm.cli.help import declared_settings
-from npm.cli.reference import command_pages, http_page, notebook_page, plain_markdown
-from npm.cli.verbs import VERBS
+from npm.cli.declared import declared_settings
+from npm.cli.registry import MODULES, find_verb
+from scripts.docs_pages import command_pages, http_page, notebook_page, plain_markdown
 from tests.helpers.browsers import WatchedPages, running_browser
 from tests.helpers.command_line import REPOSITORY, run_subprocess
 
@@ -56,23 +56,22 @@ def test_the_members_that_it_chooses_are_there() -> None:
             assert hasattr(getattr(npm, name), member), f"{name}.{member}"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MODULES)
 def test_the_page_of_a_verb_has_each_of_its_settings_once_with_its_words(verb: str) -> None:
     page = command_pages()[f"commands/{verb}.md"]
-    settings = declared_settings(VERBS[verb].root)
+    settings = declared_settings(find_verb(verb).root)
     rows = re.findall(r"^\| `([\w.]+)` \| (.*) \| (.*) \|$", page, flags=re.MULTILINE)
     assert sorted(name for name, _, _ in rows) == sorted(settings)
     for name, default, said in rows:
         assert said == plain_markdown(settings[name].text) and default
-    assert VERBS[verb].example in page
-    for choices in VERBS[verb].choices.values():
-        assert all(f"`{choice}`" in page for choice in choices)
+    assert find_verb(verb).example in page
+    assert all(f"`{choice}`" in page for choice in find_verb(verb).choices)
 
 
 def test_the_list_of_commands_has_every_verb_and_a_page_for_it() -> None:
     pages = command_pages()
     listed = re.findall(r"^\| \[`npmlm (\w+)`\]\((commands/\w+\.md)\) \|", pages["commands.md"], flags=re.MULTILINE)
-    assert listed == [(verb, f"commands/{verb}.md") for verb in VERBS]
+    assert listed == [(verb, f"commands/{verb}.md") for verb in MODULES]
     assert set(pages) == {"commands.md", *(page for _, page in listed)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -128,11 +127,6 @@ def estimate_text(estimate: Estimate) -> str:
         lines.append(f"only the sample of {names} counts, since their size is unknown; set corpus.max_documents")
     table = terminal_table(("part", "size", "bytes a token"), rows, title="what a build needs on disk")
     return _printed([table]) + "\n".join(["", *lines, ""])
-
-
-def inspection_json(inspection: Inspection) -> str:
-    """The inspection as one line of JSON."""
-    return json.dumps(inspection.record(), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

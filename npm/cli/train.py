@@ -1,4 +1,4 @@
-"""`npmlm train`: the progress of a run, what is measured during it, and what to do with what came of it."""
+"""The verbs that make and change encoders, tokenizers and artificial text, with their settings."""
 
 from __future__ import annotations
 
@@ -7,107 +7,236 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from npm.cli.progress import StageProgress, say
-from npm.cli.training_commands import FinetuneCommand, TrainCommand
+from npm.cli.base import Command, Output, say, write_json
+from npm.cli.progress import StageProgress
+from npm.cli.registry import verb
 from npm.core.errors import SettingError
-from npm.evaluation.sts import read_set, sts_spearman
-from npm.finetuning.run import finetune
-from npm.finetuning.run import report as report_of
-from npm.models.encoder import Encoder
-from npm.models.sentences import SentenceEncoder
-from npm.objectives.combine import WeightedSum
-from npm.objectives.ranks import leave_ranks, rank
-from npm.objectives.sentence import SentenceContrast
-from npm.training.model import TrainableModel
-from npm.training.run import run_training
-from npm.training.trainer import StepReport
-from npm.training.validation import Evaluator
+from npm.core.settings import PathText, Shard
+from npm.corpus.artificial.generate import GenerateSettings
+from npm.corpus.tokenizers import TokenizerSettings
+from npm.finetuning.settings import FinetuneSettings
+from npm.models.edits.settings import EditSettings
+from npm.training.plotting import CurveSettings
+from npm.training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from npm.objectives.combine import WeightedSum
+    from npm.training.model import TrainableModel
+    from npm.training.trainer import StepReport
+    from npm.training.validation import Evaluator
 
 STSB_DEV = "stsb_dev_spearman"
-"""What the correlation with the development half of STS-B is called in metrics.jsonl."""
+"""Name in metrics.jsonl of the correlation with the development half of STS-B."""
 
 
-def train(settings: TrainCommand) -> int:
-    """Train as the settings say, with progress on stderr; returns the exit status."""
-    settings = let_sts_decide(settings)
+class TrainCommand(TrainingSettings, Command):
+    """Train an encoder; a run that was stopped resumes with the same command."""
+
+    run: PathText = ""
+    """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
+    sts_dir: PathText = ""
+    """Folder with stsb-dev.jsonl: its Spearman correlation is measured too at every evaluation during training, as
+    stsb_dev_spearman; for objectives over sentences."""
+
+    def sts_decides(self) -> TrainCommand:
+        """The same, with STS-B choosing the best encoder where it is all that is measured."""
+        chosen = self.evaluation
+        if self.sts_dir and not chosen.files and chosen.best == type(chosen)().best:
+            return replace(self, evaluation=replace(chosen, best=STSB_DEV, higher_is_better=True))
+        return self
+
+
+@verb(
+    TrainCommand,
+    'npmlm train experiment=encoder_mini encoder=encoder-mini run=runs/mine "corpus.files=[docs/*.jsonl]"',
+    "run encoder corpus.files sentences.files schedule.max_steps schedule.max_minutes schedule.learning_rate "
+    "groups.sequences_per_group evaluation.files device precision trainer.seed",
+    required="run",
+    group="experiment",
+    resumes=True,
+)
+def run_train(settings: TrainCommand) -> int:
+    """Train, with progress on stderr."""
+    from npm.objectives.ranks import leave_ranks, rank
+    from npm.training.run import run_training
 
     with StageProgress() as progress:
-
-        def report_step(report: StepReport) -> None:
-            show_step(progress, "training", report)
-
-        def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
-            return sts_evaluators(settings, trained, objective)
-
         encoder = run_training(
             Path(settings.run),
-            settings,
-            announce=say,
+            settings.sts_decides(),
+            announce=progress.say,
             progress=progress,
-            report_step=report_step,
-            make_evaluators=make_evaluators,
+            report_step=lambda report: _show_step(progress, "training", report),
+            make_evaluators=lambda trained, objective: _sts_evaluators(settings.sts_dir, trained, objective),
         )
     if rank() == 0:
-        say(f"the encoder is in {encoder}: {next_command(settings, encoder)}")
+        say(f"the encoder is in {encoder}")
     leave_ranks()
     return 0
 
 
-def show_step(progress: StageProgress, stage: str, report: StepReport) -> None:
-    """How far a run has come, and the terms of its loss."""
-    terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
-    expected_tokens = report.tokens / max(report.progress, 1e-9)
-    progress(stage, report.tokens, expected_tokens, note=f"step {report.step} {terms}")
+class FinetuneCommand(FinetuneSettings, Command):
+    """Fine-tune an encoder on labelled tasks at several rates and seeds; the same command resumes."""
 
 
-def finetune_tasks(settings: FinetuneCommand) -> int:
-    """`npmlm finetune`: runs with their progress on stderr, then the table of all tasks on stdout."""
+@verb(
+    FinetuneCommand,
+    'npmlm finetune encoder=DIR "task=[cola,stsb]" data_dir=DIR out=runs/glue',
+    "encoder task data_dir out seeds learning_rates epochs examples_per_device_batch layer limit keep_encoders device "
+    "precision",
+    required="out",
+    resumes=True,
+)
+def run_finetune(settings: FinetuneCommand) -> int:
+    """Fine-tune, and print the table of all tasks."""
+    from npm.finetuning.run import finetune, report
+    from npm.objectives.ranks import leave_ranks, rank
+
     with StageProgress() as progress:
         found = finetune(
-            settings, announce=progress.say, report_step=lambda name, report: show_step(progress, name, report)
+            settings, announce=progress.say, report_step=lambda name, step: _show_step(progress, name, step)
         )
     if rank() == 0:
-        sys.stdout.write(report_of(found) + "\n")
+        sys.stdout.write(report(found) + "\n")
     leave_ranks()
     return 0
 
 
-def let_sts_decide(settings: TrainCommand) -> TrainCommand:
-    """Where the correlation with STS-B is all that is measured, it decides which encoder is the best."""
-    chosen = settings.evaluation
-    if settings.sts_dir and not chosen.files and chosen.best == type(chosen)().best:
-        return replace(settings, evaluation=replace(chosen, best=STSB_DEV, higher_is_better=True))
-    return settings
+class TokenizerCommand(TokenizerSettings, Command):
+    """Learn a tokenizer from a corpus: the same text and settings give the same bytes."""
+
+    out: PathText = ""
+    """Folder of the tokenizer, as transformers loads it. Required."""
 
 
-def next_command(settings: TrainCommand, encoder: Path) -> str:
-    """What a user may want to do with what was trained."""
-    weights, trained = settings.objective, shlex.quote(f"encoder={encoder}")
-    if weights.denoising_weight:
-        return f"npmlm evaluate task=denoising {trained} …"
-    if weights.sentence_weight and not weights.nonparametric_weight:
-        return f"npmlm evaluate task=sts {trained} …"
-    if weights.labelled_weight and not weights.nonparametric_weight:
-        return f"npmlm plot {shlex.quote(settings.run)} out=curves.png"
-    if weights.masked_weight and not weights.nonparametric_weight and not weights.masked.visible_only:
-        return f"npmlm evaluate task=masked_tokens {trained} …"
-    return f"npmlm build {trained} …"
+@verb(
+    TokenizerCommand,
+    'npmlm tokenizer "corpus.files=[docs/*.jsonl]" out=DIR size=4096',
+    "corpus.files out kind size lowercase",
+    required="out",
+)
+def run_tokenizer(settings: TokenizerCommand) -> int:
+    """Learn pieces."""
+    from npm.corpus.tokenizers import learn_tokenizer
+
+    with StageProgress() as progress:
+        learned = learn_tokenizer(settings.out, settings, progress=progress)
+    if learned.was_finished:
+        say(f"{settings.out} is finished already, with the same text and settings: nothing to do")
+    encoder = shlex.quote(f"encoder={settings.out}")
+    say(f"{learned.pieces:,} pieces are in {settings.out}: npmlm train {encoder} start.fresh.layers=4 …")
+    return 0
 
 
-def sts_evaluators(settings: TrainCommand, trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
+class GenerateCommand(GenerateSettings, Command):
+    """Generate artificial text from the grammar of a treebank; the same command resumes."""
+
+    out: PathText = ""
+    """Folder of the texts, their tokenizer, grammar, lexicon and report. Required."""
+    shard: str = "1/1"
+    """Which of the files, as i/n: this job's number, from 1, and the number of jobs; the last one to end reports."""
+
+
+@verb(
+    GenerateCommand,
+    "npmlm generate treebank=[fr_gsd-train.conllu] out=DIR lexicon.kind=zipf",
+    "treebank out sentences sentences_per_document seed shard lexicon.kind lexicon.types lexicon.temperature "
+    "grammar.form grammar.relations target",
+    required="out",
+    resumes=True,
+)
+def run_generate(settings: GenerateCommand) -> int:
+    """Generate, and report statistics."""
+    from npm.cli.tables import generated_text
+    from npm.corpus.artificial.generate import generate
+
+    with StageProgress() as progress:
+        made = generate(settings.out, settings, shard=Shard.parse(settings.shard), progress=progress)
+    if made.was_finished:
+        say(f"{settings.out} is finished already, with the same settings: nothing to do")
+    if made.report is None:
+        say(f"the files of shard {settings.shard} are in {settings.out}: the other jobs are not finished")
+    else:
+        sys.stdout.write(generated_text(made.report))
+    return 0
+
+
+class EditCommand(EditSettings, Command):
+    """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
+
+
+@verb(
+    EditCommand,
+    "npmlm edit encoder=runs/mlm/encoder edit=reversed out=runs/reversed",
+    "out encoder edits donor tokenizer seed",
+    required="out",
+    group="edit",
+)
+def run_edit(settings: EditCommand) -> int:
+    """Edit, and count the tensors that differ."""
+    steps = settings.steps()
+    from npm.models.edits.edits import write_edited
+
+    edited = write_edited(settings.encoder, Path(settings.out), steps, seed=settings.seed)
+    tensors = len(edited.record["tensors"])
+    say(f"{edited.changed_count} of {tensors} tensors changed; the encoder is in {settings.out}")
+    return 0
+
+
+class PlotCommand(CurveSettings, Command):
+    """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
+
+    out: PathText = ""
+    """The figure, FILE.svg or FILE.png; one that npmlm plot drew is replaced. Required."""
+    output: Output = Output.table
+    """Form of the numbers on stdout: `table` for people, `json` for programs."""
+
+
+@verb(
+    PlotCommand,
+    "npmlm plot runs/mine runs/other out=curves.svg",
+    "out terms x smoothed_points output",
+    required="out",
+    takes_texts=True,
+)
+def run_plot(settings: PlotCommand, folders: list[str]) -> int:
+    """Draw, and print the numbers."""
+    from npm.cli.tables import number_tables
+    from npm.core.figures import check_figure, save_figure
+    from npm.training.plotting import draw_runs
+
+    out = Path(settings.out)
+    check_figure(out)
+    drawn = draw_runs([Path(folder) for folder in folders], settings)
+    save_figure(drawn.figure, out)
+    if settings.output is Output.json:
+        write_json(drawn.record)
+    else:
+        sys.stdout.write(number_tables(drawn.tables))
+    say(f"the figure is in {out}")
+    return 0
+
+
+def _show_step(progress: StageProgress, stage: str, report: StepReport) -> None:
+    """Show the progress of a run, and below it the terms of its loss."""
+    terms = "  ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
+    progress(stage, report.tokens, report.tokens / max(report.progress, 1e-9), note=f"step {report.step}  {terms}")
+
+
+def _sts_evaluators(folder: str, trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
     """The correlation with the development half of STS-B, where `sts_dir` names its folder. Raises SettingError."""
-    if not settings.sts_dir:
+    if not folder:
         return ()
+    from npm.evaluation.sts import read_set, sts_spearman
+    from npm.models.encoder import Encoder
+    from npm.models.sentences import SentenceEncoder
+    from npm.objectives.sentence import SentenceContrast
+
     losses = [part for part in objective.objectives.values() if isinstance(part, SentenceContrast)]
-    pairs = read_set("STS-B", Path(settings.sts_dir), split="dev")
+    pairs = read_set("STS-B", Path(folder), split="dev")
     if pairs is None or not losses or not isinstance(trained, Encoder):
-        raise SettingError(
-            f"sts_dir requires stsb-dev.jsonl in {settings.sts_dir} and an encoder with an objective over sentences"
-        )
+        raise SettingError(f"sts_dir requires stsb-dev.jsonl in {folder} and an objective over sentences")
     encoder = SentenceEncoder(trained, losses[0].pooler)
-
-    def measure() -> dict[str, float]:
-        return {STSB_DEV: sts_spearman(encoder.encode, pairs)}
-
-    return (measure,)
+    return (lambda: {STSB_DEV: sts_spearman(encoder.encode, pairs)},)

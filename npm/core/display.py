@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import zip_longest
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -27,8 +26,6 @@ SENTENCE_CHARS = 400
 """Characters of a sentence shown by itself."""
 PASSAGE_CHARS = 1500
 """Characters of a document shown around a phrase."""
-LEAST_TABLE_COLUMNS = 60
-"""A terminal that is narrower gets lines in place of a table."""
 
 
 def answer_json(answer: Answer, *, line: int | None = None) -> str:
@@ -81,33 +78,41 @@ def printable(text: str) -> str:
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
-    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id.
+    """A card per phrase on stdout: number, score, phrase, the sentence of its best occurrence, and its document.
 
-    Of a text with several masks a table of the fillings, and below it a table like that for each mask.
+    Of a text with several masks the fillings, and below them the cards of each mask, counted through.
     """
-    narrow = _console().width < LEAST_TABLE_COLUMNS
-    title = Text(shown_text(answer.text)) if with_text else None
-    parts = [(title, answer.phrases)]
-    shown: list[RenderableType] = []
+    lines: list[RenderableType] = [Text(shown_text(answer.text)), ""] if with_text else []
     if isinstance(answer, JointAnswer):
-        shown.append(_filling_lines(title, answer) if narrow else _filling_table(title, answer))
-        above = "\n" if narrow else ""
-        numbered = enumerate(answer.masks, start=1)
-        parts = [(Text(f"{above}mask {number}"), mask.phrases) for number, mask in numbered]
-    for heading, phrases in parts:
-        rows = _phrase_rows(phrases)
-        shown.append(_lines(heading, rows) if narrow else _table(heading, rows))
-    _write(Group(*shown))
+        for filling in answer.fillings:
+            lines.append(Text.assemble(f"{filling.score:.3f}  ", (one_line(" / ".join(filling.phrases)), "bold")))
+        count = 1
+        for number, mask in enumerate(answer.masks, start=1):
+            lines += ["", f"mask {number}", *_cards(mask.phrases, count)]
+            count += len(mask.phrases)
+    else:
+        lines += _cards(answer.phrases, 1)
+    lines += [""] if with_text else []
+    _write(Group(*lines))
 
 
-def _phrase_rows(phrases: Sequence[Phrase]) -> list[tuple[Text, str, Text, Text]]:
-    rows: list[tuple[Text, str, Text, Text]] = []
-    for phrase in phrases:
-        best = phrase.occurrences[0] if phrase.occurrences else None
-        context = marked_context(best) if best else Text("")
-        document = Text(document_name(best) if best else "")
-        rows.append((Text(one_line(phrase.phrase), style="bold"), f"{phrase.score:.3f}", context, document))
-    return rows or [(Text("no phrase found"), "", Text(""), Text(""))]
+def _cards(phrases: Sequence[Phrase], first: int) -> list[RenderableType]:
+    """The lines of phrases numbered from `first`; a sentence that is above already is not repeated."""
+    shown: dict[tuple[str, int], tuple[int, str]] = {}
+    lines: list[RenderableType] = []
+    for number, phrase in enumerate(phrases, start=first):
+        lines.append(Text.assemble(f"{number:>2}  {phrase.score:.3f}  ", (one_line(phrase.phrase), "bold")))
+        for best in phrase.occurrences[:1]:
+            above, sentence = shown.get((best.document, best.context_start_char), (0, ""))
+            if above and one_line(best.parts[1]) in sentence:
+                lines.append(f"    in the sentence of {above}")
+                continue
+            context = marked_context(best)
+            shown[best.document, best.context_start_char] = number, context.plain
+            lines += [
+                Padding(each, (0, 0, 0, 4), expand=False) for each in (context, Text(document_name(best), style="dim"))
+            ]
+    return lines or ["no phrase found"]
 
 
 def _console() -> Console:
@@ -126,43 +131,6 @@ def _write(shown: RenderableType) -> None:
 def document_name(occurrence: Occurrence) -> str:
     """Its title and id, in a line."""
     return one_line(occurrence.document_name)
-
-
-def _filling_lines(title: Text | None, answer: JointAnswer) -> Group:
-    rows = [(Text(one_line(" / ".join(each.phrases)), style="bold"), f"{each.score:.3f}") for each in answer.fillings]
-    return _lines(title, rows or [(Text("no filling found"), "")])
-
-
-def _filling_table(title: Text | None, answer: JointAnswer) -> Group:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number in range(1, len(answer.masks) + 1):
-        table.add_column(f"mask {number}", overflow="fold")
-    table.add_column("score", justify="right")
-    for filling in answer.fillings:
-        table.add_row(*(Text(one_line(phrase), style="bold") for phrase in filling.phrases), f"{filling.score:.3f}")
-    if not answer.fillings:
-        table.add_row("no filling found")
-    # above, not as the table's title: that would be folded to the width of a few short phrases
-    return Group(*([title] if title else []), table)
-
-
-def _lines(title: Text | None, rows: Sequence[tuple[Text, str, *tuple[Text, ...]]]) -> Group:
-    """What the columns of a table hold, one below the other."""
-    lines: list[Text | Padding | str] = [title, ""] if title else []
-    for phrase, score, *below in rows:
-        lines += [Text.assemble(phrase, "  ", score), *(Padding(cell, (0, 0, 0, 2)) for cell in below if cell)]
-    return Group(*lines)
-
-
-def _table(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phrase", overflow="fold", max_width=28)
-    table.add_column("score", justify="right")
-    table.add_column("where it stands", overflow="fold", ratio=1)
-    table.add_column("document", overflow="fold", max_width=22)
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _end_of(text: str, most_chars: int) -> str:
@@ -191,7 +159,11 @@ def _beginning_of(text: str, most_chars: int) -> str:
 
 def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
     """A table on stdout: phrases of the answer, bold in their sentence, score, sentence and document."""
-    rows: list[tuple[Text, str, Text, Text]] = []
+    table = Table(title=Text(shown_text(text)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phrase", overflow="fold", max_width=28)
+    table.add_column("score", justify="right")
+    table.add_column("sentence", overflow="fold", ratio=1)
+    table.add_column("document", overflow="fold", max_width=22)
     for found in sentences:
         sentence = Text(_beginning_of(one_line(found.context.replace(INVISIBLE, "")), SENTENCE_CHARS))
         for phrase in found.phrases:
@@ -199,9 +171,9 @@ def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
                 sentence.stylize("bold", *place.span())
         document = found.title if found.title == found.document else f"{found.title} ({found.document})".lstrip()
         names = Text(one_line(", ".join(found.phrases)), style="bold")
-        rows.append((names, f"{found.score:.3f}", sentence, Text(one_line(document))))
-    table = _table(Text(shown_text(text)), rows or [(Text("no sentence found"), "", Text(""), Text(""))])
-    table.columns[2].header = "sentence"
+        table.add_row(names, f"{found.score:.3f}", sentence, Text(one_line(document)))
+    if not sentences:
+        table.add_row("no sentence found")
     _write(table)
 
 
@@ -223,27 +195,3 @@ def print_passage(occurrence: Occurrence, text: str) -> None:
     around = replace(occurrence, context=text, context_start_char=0)
     heading = Text(f"{document_name(occurrence)}, characters {occurrence.start_char} to {occurrence.end_char}")
     _write(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))
-
-
-def print_comparison(answers: Mapping[str, Answer]) -> None:
-    """The phrases of several answers to one text side by side, under their names, on stdout."""
-    ranked = {name: ranked_phrases(answer) for name, answer in answers.items()}
-    if _console().width < LEAST_TABLE_COLUMNS:
-        blocks = [Text.assemble((name, "bold"), *(f"\n  {each}" for each in best)) for name, best in ranked.items()]
-        _write(Group(*blocks))
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True)
-    for name in ranked:
-        table.add_column(name, overflow="fold", ratio=1)
-    for row in zip_longest(*ranked.values(), fillvalue=""):
-        table.add_row(*map(Text, row))
-    _write(table)
-
-
-def ranked_phrases(answer: Answer) -> list[str]:
-    """The phrases of an answer, best first, each with its score; of several masks those that fill them together."""
-    if isinstance(answer, JointAnswer):
-        best = [(" / ".join(filling.phrases), filling.score) for filling in answer.fillings]
-    else:
-        best = [(phrase.phrase, phrase.score) for phrase in answer.phrases]
-    return [f"{score:.3f}  {one_line(phrase)}" for phrase, score in best] or ["no phrase found"]

@@ -16,4 +16,4 @@ def test_each_stage_is_said_once_when_it_is_done(capsys: pytest.CaptureFixture[s
         progress("verify", 7, None)
         progress("lexicon", 3, 3)
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "vectors: 1,000 tokens\nlexicon: 3 shards\n")
+    assert (captured.out, captured.err) == ("", "vectors: 1,000\nlexicon: 3\n")

@@ -16,20 +16,25 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
 
 from npm import PhraseFiller
-from npm.cli.commands import FillCommand, Output
-from npm.cli.main import main
-from npm.cli.prompt import COMMANDS, Prompt, all_phrases, completions
-from npm.cli.user_files import MOST_HISTORY_BYTES, MOST_HISTORY_LINES, History
-from npm.core.display import ranked_phrases
+from npm.cli.answer import FillCommand
+from npm.cli.base import Output
+from npm.cli.prompt import COMMANDS, Prompt, Words, all_phrases
+from npm.cli.settings import compose_settings
 from npm.core.errors import QueryError, SettingError, UserError
-from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
-from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, CommandLine, Outcome, write_corpus
+from npm.core.types import Filling, JointAnswer, MaskPhrases, Phrase
+from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, CommandLine, Outcome
 
+COMPOSE = partial(compose_settings, "fill")
 PARIS = "<mask> is the capital of France."
 
 
@@ -40,10 +45,9 @@ def filler(built_index: Path) -> Iterator[PhraseFiller]:
 
 
 @pytest.fixture
-def prompt(filler: PhraseFiller, built_index: Path) -> Prompt:
-    settings = FillCommand(index=str(built_index), output=Output.json)
+def prompt(filler: PhraseFiller) -> Prompt:
     filler.settings = FillCommand()
-    return Prompt(filler, settings)
+    return Prompt(filler, Output.json, COMPOSE)
 
 
 def taken(prompt: Prompt, capsys: pytest.CaptureFixture[str], *lines: str) -> tuple[str, str]:
@@ -56,31 +60,29 @@ def taken(prompt: Prompt, capsys: pytest.CaptureFixture[str], *lines: str) -> tu
 
 
 def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = taken(prompt, capsys, ":k 2", ":mode dense", ":documents norway", QUESTION)
+    out, _ = taken(prompt, capsys, "k = 2", "retrieval=dense", "documents=norway", QUESTION)
     phrases = json.loads(out)["phrases"]
     assert len(phrases) == 2
     assert {place["document"] for phrase in phrases for place in phrase["occurrences"]} == {"norway"}
-    out, err = taken(prompt, capsys, ":documents", ":settings")
+    out, err = taken(prompt, capsys, "documents=null", ":settings")
     assert out == "" and "documents=null\n" in err and "retrieval=dense\n" in err and "k=2\n" in err
     assert "generation 0" in err
     assert "bm25_blocks" not in err  # as by default
     out, err = taken(prompt, capsys, "documents=[norway,'iceland']", "bm25_blocks=7", "scoring=reference", ":settings")
-    assert "documents=[norway,iceland]\n" in err and "bm25_blocks=7\n" in err and "scoring" not in err
+    assert 'documents=["norway", "iceland"]\n' in err and "bm25_blocks=7\n" in err and "scoring" not in err
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "parts"),
     [
-        (":k", SettingError, ["k must be"]),
-        (":k many", SettingError, ["k must be", "many"]),
-        (":k 0", SettingError, ["k must be", "at least 1"]),
-        (":mode DENSE", SettingError, ["did you mean dense?"]),
-        (":where lang=en", SettingError, ["kept field"]),
-        (":where nonsense", SettingError, ["nonsense"]),
-        (":documents nowhere", QueryError, ["nowhere"]),
+        ("k=", SettingError, ["k must be"]),
+        ("k=many", SettingError, ["k must be", "many"]),
+        ("k=0", SettingError, ["k must be", "at least 1"]),
+        ("retrieval=DENSE", SettingError, ["did you mean dense?"]),
+        ("where=lang=en", SettingError, ["kept field"]),
+        ("documents=nowhere", QueryError, ["nowhere"]),
         (":more", QueryError, ["requires an answer"]),
         (":open", QueryError, ["requires an answer"]),
-        (":compare", QueryError, ["requires an answer"]),
         (":json", QueryError, ["requires an answer"]),
         (":jsn", SettingError, ["did you mean ':json'?"]),
         (":", SettingError, ["unknown command"]),
@@ -98,24 +100,6 @@ def test_a_mistake_is_one_message_and_changes_nothing(
         assert part in str(caught.value)
     assert prompt.is_open
     assert taken(prompt, capsys, ":settings") == before
-
-
-def test_where_answers_from_documents_with_a_kept_field_until_it_is_typed_alone(
-    tiny_encoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = write_corpus(tmp_path / "c.jsonl", [{**item, "lang": item["id"][:1]} for item in DOCUMENTS])
-    build = [f"corpus.files={corpus}", f"index={tmp_path / 'index'}", f"encoder={tiny_encoder_folder}"]
-    assert main(["build", *build, "copy_encoder=true", "corpus.kept_fields=[lang]", "blocks.max_block_tokens=64"]) == 0
-    with PhraseFiller.open(tmp_path / "index") as opened:
-        prompt = Prompt(opened, FillCommand(output=Output.json))
-        out, _ = taken(prompt, capsys, ":mode dense", ":k 50", ":where lang=n", QUESTION)
-        assert {place["document"] for phrase in json.loads(out)["phrases"] for place in phrase["occurrences"]} == {
-            "norway"
-        }
-        out, _ = taken(prompt, capsys, ":where", QUESTION)
-        assert len({place["document"] for each in json.loads(out)["phrases"] for place in each["occurrences"]}) > 2
-        with pytest.raises(QueryError, match="no document is left"):
-            prompt.take(":where [lang=n,lang=i]")
 
 
 @pytest.mark.parametrize("line", [":more x", ":more 1 2", ":more -1", ":open 0", ":open 99", ":open 1 99", ":json 3"])
@@ -149,110 +133,39 @@ def test_open_shows_the_document_around_the_phrase(prompt: Prompt, capsys: pytes
     assert " ".join(out.split("\n\n")[1].split()) == text.replace("Faxaflói", "«Faxaflói»")
 
 
-@pytest.mark.parametrize("columns", ["100", "30"])
-def test_compare_answers_the_last_text_by_three_kinds_of_retrieval_and_fits_the_terminal(
-    columns: str, prompt: Prompt, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    out, _ = taken(prompt, capsys, "k=3", QUESTION, ":compare")
-    assert max(map(len, out.splitlines())) <= int(columns)
-    assert out.split()[0] == "hybrid" and "bm25" in out and "dense" in out
-    for retrieval in ("hybrid", "bm25", "dense"):
-        best = prompt.filler.fill(QUESTION, k=3, retrieval=retrieval).phrases[0]
-        assert f"{best.score:.3f}  {best.phrase.split()[0]}" in out
-
-
-def test_json_is_the_last_answer_whatever_the_output(
-    filler: PhraseFiller, capsys: pytest.CaptureFixture[str], built_index: Path
-) -> None:
-    prompt = Prompt(filler, FillCommand(index=str(built_index)))
-    out, _ = taken(prompt, capsys, QUESTION, ":json")
-    assert json.loads(out)["text"] == QUESTION
-
-
-def test_a_line_with_a_mask_is_a_text_and_words_without_a_colon_work_as_before(
+def test_a_line_with_a_mask_is_a_text_and_some_words_are_commands(
     prompt: Prompt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for text in (":k <mask>", "k=3 <mask>", f"  {QUESTION}"):
         assert json.loads(taken(prompt, capsys, text)[0])["text"] == text
-    assert all(command.usage in taken(prompt, capsys, "help")[1] for command in COMMANDS.values())
+    assert json.loads(taken(prompt, capsys, ":json")[0])["text"] == f"  {QUESTION}"
+    assert all(usage in taken(prompt, capsys, "help")[1] for usage in COMMANDS)
     assert taken(prompt, capsys, "   ") == ("", "")
-    prompt.take(" EXIT ")
+    prompt.take(" quit ")
     assert not prompt.is_open
 
 
-def test_phrases_of_several_masks_are_counted_through_and_compared_by_filling() -> None:
+def test_phrases_of_several_masks_are_counted_through() -> None:
     masks = (MaskPhrases((Phrase("a", 0.5, 1, ()),)), MaskPhrases((Phrase("b", 0.25, 1, ()),)))
     joint = JointAnswer("<mask> <mask>", (), masks=masks, fillings=(Filling(("a", "b"), 0.125),))
     assert [phrase.phrase for phrase in all_phrases(joint)] == ["a", "b"]
-    assert ranked_phrases(joint) == ["0.125  a / b"]
-    assert ranked_phrases(Answer("<mask>", ())) == ["no phrase found"]
 
 
-def test_completion_knows_commands_what_follows_them_and_the_mask() -> None:
-    assert completions(":", ":", []) == sorted(f":{name} " for name in COMMANDS)
-    assert completions(":mode ", "", []) == ["blocks", "bm25", "dense", "hybrid"]
-    assert completions(":where l", "l", ["lang", "year"]) == ["lang="]
-    assert completions("The <", "<", []) == ["<mask>"]
-    assert completions("The capital", "capital", ["capital"]) == []
-
-
-def test_history_is_the_users_alone_and_goes_on_with_the_next_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    file = tmp_path / "state" / "npmlm" / "history"
-    first, other = History(), History()
-    assert first.lines() == [] and other.lines() == []
-    for line in (QUESTION, QUESTION, "  ", "x" * 5000, "Łódź 😀"):
-        first.add(line)
-    other.add("of another prompt")
-    assert file.read_text(encoding="utf-8") == f"{QUESTION}\nŁódź 😀\nof another prompt\n"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    file.chmod(0o644)
-    file.write_bytes(file.read_bytes() + b"\x1b[31m\nnot \xff whole\ncut off")
-    assert History().lines() == [QUESTION, "Łódź 😀", "of another prompt", "not \ufffd whole"]
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_history_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    file = tmp_path / "npmlm" / "history"
-    file.parent.mkdir()
-    file.write_text("".join(f"line {number}\n" for number in range(2 * MOST_HISTORY_LINES)))
-    expected = [f"line {number}" for number in range(MOST_HISTORY_LINES, 2 * MOST_HISTORY_LINES)]
-    assert History().lines() == expected
-    assert file.read_text().count("\n") == 2 * MOST_HISTORY_LINES  # cut once it is twice as long
-    History().add("one more")
-    assert History().lines() == [*expected[1:], "one more"]
-    assert file.read_text().splitlines() == [*expected[1:], "one more"]
-    file.write_text("x" * MOST_HISTORY_BYTES + "\nlast\n")
-    assert History().lines() == ["last"]
-    assert file.read_text() == "last\n"
-
-
-@pytest.mark.parametrize("kind", ["folder", "pipe", "file in the way", "no home"])
-def test_history_that_cannot_be_kept_is_noted_once(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    (tmp_path / "npmlm").mkdir()
-    if kind == "folder":
-        (tmp_path / "npmlm" / "history").mkdir()
-    elif kind == "pipe":
-        os.mkfifo(tmp_path / "npmlm" / "history")
-    elif kind == "file in the way":
-        (tmp_path / "npmlm").rmdir()
-        (tmp_path / "npmlm").write_text("")
-    else:
-        monkeypatch.setenv("XDG_STATE_HOME", "relative/does-not-count")
-        monkeypatch.setenv("HOME", "")
-    history = History()
-    assert history.lines() == []
-    history.add("a")
-    history.add("b")
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "what is typed is not kept" in err and "history=false" in err
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (":", [usage.split()[0] for usage in COMMANDS]),
+        ("retrieval=d", ["retrieval=dense"]),
+        ("where=l", ["where=lang"]),
+        ("bm25_", ["bm25_blocks="]),
+        ("The <", ["<mask>"]),
+        ("The k", []),
+        ("", []),
+    ],
+)
+def test_tab_completes_commands_settings_fields_and_the_mask(line: str, words: list[str]) -> None:
+    found = Words(["lang", "year"]).get_completions(Document(line), CompleteEvent())
+    assert [each.text for each in found] == words
 
 
 def _take_terminal() -> None:
@@ -267,7 +180,8 @@ class Terminal:
     def __init__(self, *arguments: str, **variables: str) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-        quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TERM": "dumb"}
+        quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        quiet |= {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "npm", "fill", *arguments],
             stdin=theirs,
@@ -290,65 +204,45 @@ class Terminal:
         self.process.wait(30)
         os.close(self._ours)
 
-    def type(self, keys: str, until: str | None = "\n> ", *, most_seconds: float = 240) -> str:
-        """Press keys; what is shown from then on, until `until` ends it, or the process ends."""
+    def type(self, keys: str, until: str) -> str:
+        """Press keys; what is shown from then on, until `until` is, or the process ends."""
         os.write(self._ours, keys.encode())
-        return self.read(until, most_seconds=most_seconds)
+        return self.read(until)
 
-    def interrupt(self) -> str:
-        """Press Ctrl-C until a new line is asked for: readline does not see one that comes between two letters."""
-        shown = ""
-        for _ in range(16):
-            shown += self.type("\x03", most_seconds=15)
-            if shown.endswith("\n> "):
-                break
-        return shown
-
-    def read(self, until: str | None = "\n> ", *, most_seconds: float = 240) -> str:
+    def read(self, until: str, *, most_seconds: float = 240) -> str:
         shown, end = b"", time.monotonic() + most_seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end and until not in shown.decode(errors="replace"):
             if not select.select([self._ours], [], [], 1)[0]:
                 continue
             try:
                 shown += os.read(self._ours, 1 << 16)
             except OSError:  # the process is gone
                 break
-            if until is not None and _lines(shown).endswith(until):
-                break
-        self.shown += _lines(shown)
-        return _lines(shown)
-
-
-def _lines(shown: bytes) -> str:
-    return shown.decode(errors="replace").replace("\r\n", "\n")
+        return shown.decode(errors="replace")
 
 
 def test_a_real_process_on_a_terminal_has_history_completion_and_commands(built_index: Path, tmp_path: Path) -> None:
     history = tmp_path / "npmlm" / "history"
     with Terminal(f"index={built_index}", "k=2", XDG_STATE_HOME=str(tmp_path)) as terminal:
-        assert terminal.read().startswith("loading…\nWrite a text with <mask>; :help")
-        shown = terminal.type("The capital of Iceland is <m\t.\n")
-        assert QUESTION in shown and "where it stands" in shown
-        assert "did you mean ':more'?" in terminal.type(":moer\n")
-        assert "characters " in terminal.type(":op\t 1\n")
-        assert "hybrid" in terminal.type(":compare\n")
-        terminal.type("half a li", until="half a li")
-        assert "where it stands" not in terminal.interrupt()
-        assert "where it stands" in terminal.type("\x10\x10\x10\x10\n")  # Ctrl-P: four lines ago
-        terminal.type(":quit\n", until=None)
-        assert terminal.process.wait(30) == 0, terminal.shown
-    lines = history.read_text(encoding="utf-8").splitlines()
-    assert lines[:4] == [QUESTION, ":moer", ":open  1", ":compare"] and lines[-1] == ":quit"
-    with Terminal(f"index={built_index}", "k=2", "history=false", XDG_STATE_HOME=str(tmp_path)) as terminal:
-        terminal.read()
-        terminal.type("quit\n", until=None)
-        assert terminal.process.wait(30) == 0, terminal.shown
-    assert history.read_text(encoding="utf-8").splitlines() == lines
+        assert "loading encoder-mini…" in terminal.read("Ctrl-D ends.")
+        assert "ask>" in terminal.type("The capital of Iceland is <m\t", "ask>")
+        assert "(iceland)" in terminal.type(".\r", "(iceland)")
+        assert "did you mean ':more'?" in terminal.type(":moer\r", "':more'?")
+        assert "en" in terminal.type(":op\t", "en")
+        assert "characters " in terminal.type(" 1\r", "characters ")
+        terminal.type("half a li", "half a li")
+        terminal.type("\x03", "> ")
+        assert "(iceland)" in terminal.type("\x10\x10\x10\r", "(iceland)")  # Ctrl-P: three lines ago
+        os.write(terminal._ours, b":quit\r")
+        assert terminal.process.wait(30) == 0
+    lines = [line[1:] for line in history.read_text(encoding="utf-8").splitlines() if line.startswith("+")]
+    assert lines == [QUESTION, ":moer", ":open 1", QUESTION, ":quit"]
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600 and stat.S_IMODE(history.parent.stat().st_mode) == 0o700
 
 
 @pytest.fixture
 def typed(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Runs the prompt with lines, or exceptions, from the keyboard, and then the end of input."""
+    """Runs the prompt with lines from the keyboard, and then the end of input."""
 
     class Terminal:
         """Standard input that says it is one."""
@@ -356,47 +250,41 @@ def typed(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
         def isatty(self) -> bool:
             return True
 
-    def run(*lines: str | BaseException, output: str = "json") -> Outcome:
-        left = iter([*lines, EOFError()])
-
-        def next_line(_: str) -> str:
-            line = next(left)
-            if isinstance(line, BaseException):
-                raise line
-            return line
-
+    def run(*lines: str, settings: tuple[str, ...] = ()) -> Outcome:
         monkeypatch.setattr(sys, "stdin", Terminal())
-        monkeypatch.setattr("builtins.input", next_line)
-        return npmlm("fill", f"index={built_index}", f"output={output}")
+        with create_pipe_input() as keyboard, create_app_session(input=keyboard):
+            keyboard.send_text("".join(line if line.startswith("\x03") else f"{line}\r" for line in lines) + "\x04")
+            return npmlm("fill", f"index={built_index}", "output=json", *settings)
 
     return run
 
 
-def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(typed: Callable[..., Outcome]) -> None:
-    outcome = typed("no gap", "", QUESTION)
+def test_a_prompt_stays_open_after_a_mistake_keeps_answers_alone_on_stdout_and_ends_with_the_input(
+    typed: Callable[..., Outcome],
+) -> None:
+    outcome = typed("no gap", "", QUESTION, "\x03", QUESTION)
     assert outcome.status == 0
-    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]
+    assert [answer["text"] for answer in outcome.answers()] == [QUESTION, QUESTION]
     assert "got 0" in outcome.err
-    assert "Ctrl-D" in outcome.err
 
 
-def test_a_prompt_says_at_once_that_it_loads_and_does_not_repeat_the_question(typed: Callable[..., Outcome]) -> None:
-    outcome = typed(QUESTION, output="table")
-    assert outcome.err.startswith("loading…\nWrite a text")
-    assert "phrase" in outcome.out and QUESTION not in outcome.out
-
-
-@pytest.mark.parametrize("word", ["quit", " EXIT "])
-def test_a_word_ends_the_prompt(word: str, typed: Callable[..., Outcome]) -> None:
-    outcome = typed(word, QUESTION)
-    assert (outcome.status, outcome.out) == (0, "")
-    assert "got 0" not in outcome.err
-
-
-def test_help_at_the_prompt_says_what_can_be_typed(typed: Callable[..., Outcome]) -> None:
-    err = typed("help").err
-    assert "got 0" not in err
-    assert all(part in err for part in ("k=3", "documents=null", "quit", "Ctrl-C drops"))
+@pytest.mark.parametrize("kind", ["folder", "pipe", "file in the way"])
+def test_history_that_cannot_be_kept_is_noted_once_and_none_is_kept_where_none_is_wanted(
+    kind: str, typed: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert "not kept" not in typed("quit", settings=("history=false",)).err
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "npmlm").mkdir()
+    if kind == "folder":
+        (tmp_path / "npmlm" / "history").mkdir()
+    elif kind == "pipe":
+        os.mkfifo(tmp_path / "npmlm" / "history")
+    else:
+        (tmp_path / "npmlm").rmdir()
+        (tmp_path / "npmlm").write_text("")
+    err = typed("k=3", "k=4").err
+    assert err.count("what is typed is not kept") == err.count("history=false") == 1
 
 
 def test_settings_are_changed_at_the_prompt(typed: Callable[..., Outcome]) -> None:
@@ -414,54 +302,11 @@ def test_settings_are_changed_at_the_prompt(typed: Callable[..., Outcome]) -> No
         assert part in outcome.err
 
 
-def test_an_interruption_drops_the_line_and_a_second_one_ends(typed: Callable[..., Outcome]) -> None:
-    outcome = typed(KeyboardInterrupt(), QUESTION, KeyboardInterrupt(), "", KeyboardInterrupt(), QUESTION)
-    assert (outcome.status, len(outcome.answers())) == (0, 2)
-    outcome = typed(QUESTION, KeyboardInterrupt(), KeyboardInterrupt(), QUESTION)
-    assert (outcome.status, len(outcome.answers())) == (130, 1)
-
-
-@pytest.fixture
-def terminal() -> Iterator[tuple[int, int]]:
-    """The two ends of a pseudo terminal."""
-    ours, theirs = pty.openpty()
-    yield ours, theirs
-    for end in (ours, theirs):
-        os.close(end)
-
-
-def test_a_real_terminal_gets_a_prompt(
-    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = terminal
-    os.write(ours, f"{QUESTION}\n\x04".encode())
-    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
-        monkeypatch.setattr(sys, "stdin", keyboard)
-        outcome = npmlm("fill", f"index={built_index}")
-    assert outcome.status == 0
-    assert "where it stands" in outcome.out
-    assert "Ctrl-D" in outcome.err
-
-
-def test_the_prompt_stays_out_of_redirected_answers_and_a_broken_line_does_not_close_it(
-    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = terminal
-    os.write(ours, b"<mask> \xff\n" + f"{QUESTION}\n\x04".encode())
-    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
-        monkeypatch.setattr(sys, "stdin", keyboard)
-        outcome = npmlm("fill", f"index={built_index}", "output=json")
-    assert outcome.status == 0, outcome.err
-    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]  # every line of stdout is an answer
-    assert outcome.err.count("> ") == 3
-    assert "byte 0xff at place 7" in outcome.err
-
-
 def test_sentences_are_shown_at_the_prompt_as_by_the_command(
     filler: PhraseFiller, built_index: Path, npmlm: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filler.settings = FillCommand()
-    prompt = Prompt(filler, FillCommand(index=str(built_index), output=Output.sentences))
+    prompt = Prompt(filler, Output.sentences, COMPOSE)
     out, _ = taken(prompt, capsys, QUESTION)
     assert "Reykjavík" in out
     assert out == npmlm("fill", f"index={built_index}", "output=sentences", QUESTION).out

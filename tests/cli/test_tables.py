@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune_text
+from npm.cli.tables import estimate_text, inspection_text, tune_text
 from npm.indexing.estimate import Estimate
 from npm.indexing.inspect import Inspection, inspect_index
 from npm.models.encoder import Encoder
@@ -89,12 +89,6 @@ def test_an_inspection_is_shown_whole(inspection: Inspection) -> None:
     assert f"{inspection.pruning['kept']:,}" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.endswith("\n")
-
-
-def test_an_inspection_as_json_is_one_line(inspection: Inspection) -> None:
-    text = inspection_json(inspection)
-    assert text.count("\n") == 1 and text.endswith("\n")
-    assert json.loads(text) == inspection.record()
 
 
 def test_an_estimate_is_a_table_with_sentences_below_it() -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.main import main
-from npm.cli.train import let_sts_decide
-from npm.cli.training_commands import TrainCommand
+from npm.cli.train import TrainCommand
 from npm.core.files import NewFile
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
@@ -62,7 +61,7 @@ def test_a_run_leaves_settings_metrics_and_an_encoder_and_its_end_is_kept(
 ) -> None:
     outcome = npmlm(*train)
     assert (outcome.status, outcome.out) == (0, ""), outcome.err
-    assert f"npmlm build encoder={tmp_path / 'run' / 'encoder'}" in outcome.err
+    assert f"the encoder is in {tmp_path / 'run' / 'encoder'}" in outcome.err
     lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
     assert weights_of(tmp_path / "run") != (tiny_encoder_folder / "model.safetensors").read_bytes()
@@ -400,7 +399,7 @@ def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_
     kept = [part for part in train if not part.startswith(NO_PHRASES)]
     outcome = npmlm(*kept, *settings)
     encoder = tmp_path / "run" / "encoder"
-    assert (outcome.status, f"npmlm build encoder={encoder}" in outcome.err) == (0, True), outcome.err
+    assert (outcome.status, f"the encoder is in {encoder}" in outcome.err) == (0, True), outcome.err
     command = (
         "evaluate",
         "task=masked_tokens",
@@ -412,11 +411,9 @@ def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_
 
 
 def test_the_correlation_with_sts_decides_about_the_best_encoder_where_nothing_else_is_measured() -> None:
-    alone = let_sts_decide(TrainCommand(sts_dir="sts"))
+    alone = TrainCommand(sts_dir="sts").sts_decides()
     assert (alone.evaluation.best, alone.evaluation.higher_is_better) == ("stsb_dev_spearman", True)
-    beside = let_sts_decide(
-        TrainCommand(sts_dir="sts", evaluation=TrainingEvaluationSettings(files=["held-out.jsonl"]))
-    )
+    beside = TrainCommand(sts_dir="sts", evaluation=TrainingEvaluationSettings(files=["held-out.jsonl"])).sts_decides()
     assert (beside.evaluation.best, beside.evaluation.higher_is_better) == ("held_out_loss", False)
 
 

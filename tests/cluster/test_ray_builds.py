@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from npm.cli.verbs import compose
+from npm.cli.settings import compose_settings
 from npm.cluster.ray_builds import Job, build_by_jobs, build_on_ray, connect, run_on_ray
 from npm.cluster.settings import BuildCluster, ClusterSettings
 from npm.core.errors import CorpusError
@@ -33,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_settings(command: list[str]) -> Any:
-    return compose("build", command[1:])
+    return compose_settings("build", command[1:])
 
 
 @pytest.fixture(scope="module")

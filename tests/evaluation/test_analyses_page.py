@@ -24,9 +24,9 @@ def commands(program: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands("npmlm"), ids=" ".join)
 def test_every_command_of_the_page_composes(words: list[str]) -> None:
-    found = split_arguments(words[2:])
-    assert compose_settings(words[1], found.settings)
-    assert found.texts == {"compare": ["runs/oracle"]}.get(words[1], [])
+    settings, texts = split_arguments(words[2:])
+    assert compose_settings(words[1], settings)
+    assert texts == {"compare": ["runs/oracle"]}.get(words[1], [])
 
 
 def test_programs_that_the_page_starts_are_there_and_its_studies_compose() -> None:

@@ -25,7 +25,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_of_the_page_names_a_task_and_settings_that_exist(words: list[str], tmp_path: Path) -> None:
-    settings = compose_settings(words[1], split_arguments(words[2:]).settings)
+    settings = compose_settings(words[1], split_arguments(words[2:])[0])
     assert settings.task[0] in BUILT_IN_TASKS or settings.task[0].endswith(".yaml")
     with pytest.raises(UserError):  # for want of the files
         run_evaluation(settings, task_folder=tmp_path, progress=silent, notice=print)

@@ -77,7 +77,7 @@ def test_the_reference_corpus_holds_none_of_the_messages() -> None:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_of_the_page_has_settings_that_compose(words: list[str]) -> None:
     assert words[0] == "npmlm"
-    compose_settings(words[1], split_arguments(words[2:]).settings)
+    compose_settings(words[1], split_arguments(words[2:])[0])
 
 
 @pytest.fixture(scope="module")

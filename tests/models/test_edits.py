@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from npm.cli.verbs import config_folder
+from npm.core.configs import config_folder
 from npm.core.errors import EncoderError, SettingError
 from npm.models.edits.checkpoint import RECORD, Checkpoint, write_checkpoint
 from npm.models.edits.edits import edit_checkpoint

@@ -1,0 +1,74 @@
+"""`npmlm fill`: its settings, and where its texts come from."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from npm.cli.base import EncoderCommand, Output, say
+from npm.cli.registry import verb
+from npm.cli.settings import compose_settings
+from npm.core.errors import missing
+from npm.core.settings import PathText
+from npm.retrieval.settings import FillSettings
+
+NO_BLOCK_VECTORS = (
+    "note: the encoder makes block vectors, and this index was built without: blocks are ranked by shared words alone. "
+    "Build it into another folder to rank by both; vector_share=0 leaves this note out."
+)
+
+
+class FillCommand(FillSettings, EncoderCommand):
+    """Answer texts that contain <mask>, once or several times, with phrases of the corpus."""
+
+    index: PathText = ""
+    """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
+    index is built once into the user's cache (XDG_CACHE_HOME)."""
+    texts: PathText = ""
+    """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
+    scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
+    output: Output = Output.table
+    """`table` for people, `json` for programs: one object per line; `sentences`: the k best sentences for a text with
+    one mask, with the phrases in them."""
+    history: bool = True
+    """Keep what is typed at the prompt for the next time, in npmlm/history under XDG_STATE_HOME."""
+
+
+@verb(
+    FillCommand,
+    'npmlm fill index=DIR "The capital of Iceland is <mask>."',
+    "index encoder k occurrences retrieval documents where texts output device precision",
+    required=None,
+    takes_texts=True,
+    group="scoring",
+)
+def run_fill(settings: FillCommand, texts: list[str]) -> int:
+    """Answer texts of the command line, of a file, of a pipe, or typed at the prompt."""
+    is_prompt = not texts and not settings.texts and sys.stdin is not None and sys.stdin.isatty()
+    if not (settings.index or texts or is_prompt):
+        raise missing("index", "index=DIR; only texts on the command line and at the prompt are answered without it")
+    from npm.cli.texts import fill_piped, fill_texts, given_texts
+
+    asked = given_texts(texts, settings.texts, settings.output)
+    if settings.index:
+        from npm.retrieval.fill import PhraseFiller
+
+        made_by, device = settings.encoder or None, settings.device
+        filler = PhraseFiller.open(settings.index, made_by, settings=settings, device=device, dtype=settings.precision)
+    else:
+        from npm.cli.demo import demo_filler
+
+        filler = demo_filler(settings, settings.encoder, settings.device, settings.precision)
+    from npm.retrieval.blocks import lacks_block_vectors
+
+    if lacks_block_vectors(filler.index, filler.encoder, settings):
+        say(NO_BLOCK_VECTORS)
+    if is_prompt:
+        from npm.cli.prompt import run_prompt
+
+        return run_prompt(filler, settings.output, partial(compose_settings, "fill"), keeps_history=settings.history)
+    if asked:
+        fill_texts(filler, settings.output, asked)
+    else:
+        fill_piped(filler, settings.output)
+    return 0

@@ -1,0 +1,69 @@
+"""Settings and messages that several verbs share."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from npm.core.settings import PathText, Settings
+from npm.models.settings import Precision
+
+
+class Output(Enum):
+    """Form of the answers on stdout."""
+
+    table = "table"
+    json = "json"
+    sentences = "sentences"
+
+
+class Command(Settings):
+    """Settings of every verb."""
+
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+class IndexCommand(Command):
+    """Settings of a verb about one index."""
+
+    index: PathText = ""
+    """Folder of the index. Required."""
+
+
+class EncoderCommand(IndexCommand):
+    """Settings of a verb about one index that encodes texts."""
+
+    encoder: PathText = ""
+    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the encoder's forward pass."""
+
+
+def say(message: str) -> None:
+    """Write a line to stderr, where everything but answers goes; one that cannot be written changes nothing else."""
+    with suppress(OSError):
+        sys.stderr.write(message + "\n")
+        sys.stderr.flush()
+
+
+def write_json(record: Any) -> None:
+    """Write a line of JSON to stdout."""
+    sys.stdout.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def user_folder(variable: str, usual: str) -> Path:
+    """The folder `npmlm` in the one that the environment's `variable` names, else in `usual` of the home folder.
+
+    Relative paths do not count, as in the XDG Base Directory Specification.
+    """
+    named = Path(os.environ.get(variable, ""))
+    return (named if named.is_absolute() else Path.home() / usual) / "npmlm"

@@ -1,0 +1,116 @@
+"""The settings that a class declares, by dotted name, with their types and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache
+from typing import Any, cast, get_origin, get_type_hints
+
+from npm.core.settings import PATH, choices, limits, marks
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a verb: the class that declares it, its field there, and the field's type with its bounds."""
+
+    owner: type
+    field: dataclasses.Field[Any]
+    hint: Any
+
+    @property
+    def kind(self) -> Any:
+        """Type without bounds."""
+        return get_type_hints(self.owner)[self.field.name]
+
+    @property
+    def is_path(self) -> bool:
+        """Return True if it names files, folders or encoders."""
+        return PATH in marks(self.hint)
+
+    @property
+    def is_list(self) -> bool:
+        """Return True if it is a list of texts."""
+        return self.kind in (list[str], list[str] | None)
+
+    @property
+    def is_text(self) -> bool:
+        """Return True if it is taken as it is written."""
+        return self.is_path or self.kind in (str, str | None)
+
+    @property
+    def is_free_group(self) -> bool:
+        """Return True if its user chooses the keys in it, as in objective.others."""
+        return get_origin(self.kind) is dict
+
+    @property
+    def text(self) -> str:
+        """Docstring, in one line."""
+        return " ".join(_field_docstrings(self.owner).get(self.field.name, "").split())
+
+    @property
+    def is_required(self) -> bool:
+        """Return True if its verb cannot begin without it."""
+        return self.text.endswith("Required.")
+
+    @property
+    def shown(self) -> str:
+        """Default and possible values."""
+        if self.is_required:
+            return "(required)"
+        item = self.field
+        value = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+        if isinstance(value, Enum):
+            return f"{value.name}  ({' | '.join(member.name for member in type(value))})"
+        if isinstance(value, list) and value and all(isinstance(each, Enum) for each in value):
+            return f"[{','.join(each.name for each in value)}]  ({' | '.join(choices(self.hint))})"
+        if value is None or isinstance(value, bool):
+            shown = {None: "null", True: "true", False: "false"}[value]
+        else:
+            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        return f"{shown}  ({limits(self.hint)})" if limits(self.hint) else shown
+
+
+@cache
+def declared_settings(root: type, prefix: str = "") -> dict[str, Setting]:
+    """Every leaf of a settings class and of the classes in it, by dotted name; plain ones before groups."""
+    hints = get_type_hints(root, include_extras=True)
+    plain = {item.name: item for item in dataclasses.fields(root) if not dataclasses.is_dataclass(hints[item.name])}
+    found = {f"{prefix}{name}": Setting(root, item, hints[name]) for name, item in plain.items()}
+    for item in dataclasses.fields(root):
+        if item.name not in plain:
+            found |= declared_settings(cast(type, hints[item.name]), f"{prefix}{item.name}.")
+    return found
+
+
+def similar_settings(name: str, declared: Collection[str]) -> list[str]:
+    """Declared names close to one that is not: those with the same last part, then those spelt alike.
+
+    >>> similar_settings("files", ["index", "corpus.files", "k"]), similar_settings("kk", ["index", "k"])
+    (['corpus.files'], ['k'])
+    """
+    last = name.rsplit(".", 1)[-1]
+    same = [known for known in declared if known.rsplit(".", 1)[-1] == last]
+    return list(dict.fromkeys([*same, *get_close_matches(name, declared, n=3, cutoff=0.5)]))
+
+
+@cache
+def _field_docstrings(settings: type) -> dict[str, str]:
+    """The string under each field of a dataclass and of the dataclasses it extends."""
+    found: dict[str, str] = {}
+    for owner in reversed(settings.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(tree, ast.ClassDef), f"{owner} is not a class in its own source"
+        for before, after in zip(tree.body, tree.body[1:], strict=False):
+            match before, after:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
+                    found[name] = text
+    return found

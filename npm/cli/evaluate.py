@@ -1,0 +1,105 @@
+"""The verbs that measure, with their settings."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import field
+from pathlib import Path
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from npm.cli.base import Command, Output, say, write_json
+from npm.cli.progress import StageProgress
+from npm.cli.registry import verb
+from npm.core.configs import config_folder
+from npm.core.errors import SettingError
+from npm.evaluation.settings import EvaluationSettings
+from npm.tuning.settings import TuneSettings
+
+
+class EvaluateCommand(EvaluationSettings, Command):
+    """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
+
+
+@verb(
+    EvaluateCommand,
+    "npmlm evaluate task=demo index=DIR out=runs/evaluation",
+    "out task suite method index encoder data_dir corpus.files split limit seed device precision",
+    required="out",
+    group="scoring",
+)
+def run_evaluate(settings: EvaluateCommand) -> int:
+    """Evaluate, and print the tables."""
+    from npm.evaluation.run import run_evaluation
+
+    with StageProgress() as progress:
+        report = run_evaluation(settings, task_folder=config_folder() / "task", progress=progress, notice=progress.say)
+        sys.stdout.write(report + "\n")
+    return 0
+
+
+class CompareCommand(Command):
+    """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
+
+    methods: list[str] = field(default_factory=list)
+    """Two methods, of the first and of the second folder; empty: those of equal names."""
+    seed: NonNegativeInt = 0
+    """Seed of the bootstrap."""
+    resamples: PositiveInt = 10_000
+    """Of the paired bootstrap, for 95 % confidence intervals."""
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+
+
+@verb(
+    CompareCommand,
+    "npmlm compare runs/first runs/second",
+    "methods seed resamples output",
+    required=None,
+    takes_texts=True,
+)
+def run_compare(settings: CompareCommand, folders: list[str]) -> int:
+    """Compare two folders of results, or two methods in one."""
+    from npm.cli.tables import plain_table
+    from npm.evaluation.compare import compare_results, comparison_rows
+
+    methods = tuple(settings.methods)
+    if len(folders) not in (1, 2) or len(methods) not in (0, 2) or (len(folders) == 1 and not methods):
+        raise SettingError(
+            "npmlm compare takes two folders of results, or one and methods=[A,B], "
+            f"got {len(folders)} folders and {len(methods)} methods"
+        )
+    comparison = compare_results(
+        Path(folders[0]),
+        Path(folders[-1]),
+        methods=(methods[0], methods[1]) if methods else None,
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    for note in comparison.notes:
+        say(f"note: {note}")
+    if settings.output is Output.json:
+        write_json(comparison.record())
+    else:
+        sys.stdout.write(plain_table(*comparison_rows(comparison)))
+    return 0
+
+
+class TuneCommand(TuneSettings, Command):
+    """Measure search settings of an index against exact search, with questions made from its own documents."""
+
+
+@verb(
+    TuneCommand,
+    "npmlm tune index=DIR out=runs/tune write=true",
+    "index encoder device precision queries seed recall_goal agreement_goal write out",
+)
+def run_tune(settings: TuneCommand) -> int:
+    """Tune, and print the front."""
+    from npm.cli.tables import tune_text
+    from npm.tuning.tune import tune_index
+
+    with StageProgress() as progress:
+        result = tune_index(settings, progress=progress)
+    sys.stdout.write(tune_text(result))
+    return 0

@@ -1,0 +1,322 @@
+"""The verbs that build, change, check and copy an index, with their settings.
+
+What a verb needs is imported when it runs, so that its help is there at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from npm.cli.base import Command, EncoderCommand, IndexCommand, Output, say, write_json
+from npm.cli.progress import StageProgress
+from npm.cli.registry import verb
+from npm.cluster.settings import BuildCluster, Engine
+from npm.core.errors import SettingError, exclusive
+from npm.core.settings import PathText, Shard
+from npm.core.types import MASK_TEXT
+from npm.indexing.settings import (
+    AddSettings,
+    CompactSettings,
+    DeleteSettings,
+    EstimateSettings,
+    IndexBuildSettings,
+    PublishedFiles,
+    Stage,
+    TransferSettings,
+)
+
+if TYPE_CHECKING:
+    from npm.indexing.changes import ChangeResult
+
+
+class BuildCommand(IndexBuildSettings, IndexCommand):
+    """Build a phrase index over a corpus; a build that was stopped resumes with the same command."""
+
+    stage: Stage | None = None
+    """Only this stage, as one of several jobs; unset: all of them, one after the other."""
+    shard: str = "1/1"
+    """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
+    partitions: PositiveInt = 1
+    """Cut the finished index into as many parts, as npmlm partition does; not with stage."""
+    cluster: BuildCluster = field(default_factory=BuildCluster)
+    """What runs the jobs of a build that is divided by this command."""
+    jobs: PositiveInt | None = None
+    """With cluster=ray, the jobs that each stage is divided among; unset: four for each that runs at once."""
+
+    def check(self) -> None:
+        """Raise SettingError for jobs without a cluster, and for a single stage with one."""
+        super().check()
+        is_divided = self.cluster.engine is not Engine.none
+        if self.jobs is not None and not is_divided:
+            raise SettingError("jobs requires cluster=ray")
+        if is_divided and self.stage is not None:
+            raise exclusive("cluster", "stage")
+        if self.stage is not None and self.partitions > 1:
+            raise SettingError("partitions requires a build of all stages: run npmlm partition after the last one")
+        if self.stage is None and Shard.parse(self.shard).count > 1:
+            raise SettingError(f"shard={self.shard} requires stage=pack, encode, quantise, code or merge")
+
+
+@verb(
+    BuildCommand,
+    'npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
+    "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier dimensions "
+    "rotation copy_encoder segments jobs",
+    group="cluster",
+    resumes=True,
+)
+def run_build(settings: BuildCommand) -> int:
+    """Build, in this process or by jobs."""
+    shard = Shard.parse(settings.shard)
+    with StageProgress() as progress:
+        reports: dict[str, Any] = {"progress": progress, "notice": progress.say}
+        if settings.cluster.engine is Engine.ray:
+            from npm.cluster.ray_builds import build_on_ray
+
+            built = build_on_ray(settings.index, settings, settings.cluster, settings.jobs, **reports)
+        else:
+            from npm.indexing.build import build_index
+
+            built = build_index(settings.index, settings, stage=settings.stage, shard=shard, **reports)
+    if built.was_finished:
+        say(f"{settings.index} is finished already, with the same settings: nothing to do")
+    elif built.manifest is None:
+        say(f"stage {settings.stage.value if settings.stage else ''}, shard {shard.number} of {shard.count}: done")
+    else:
+        say(f'the index is in {settings.index}: npmlm fill {shlex.quote(f"index={settings.index}")} "… {MASK_TEXT} …"')
+    return run_partition(settings) if settings.partitions > 1 else 0
+
+
+class VerifyCommand(EncoderCommand):
+    """Read and check every byte of an index, and encode a sample of it again."""
+
+    reencoded_batches: NonNegativeInt = 2
+    """Random batches of each segment, at most, that are encoded again and compared with the stored vectors; 0: none."""
+    seed: NonNegativeInt = 0
+    """Seed of the sample."""
+
+
+@verb(VerifyCommand, "npmlm verify index=DIR", "index encoder device precision reencoded_batches seed")
+def run_verify(settings: VerifyCommand) -> int:
+    """Verify, and report on stdout."""
+    from npm.api import verify
+
+    with StageProgress() as progress:
+        found = verify(
+            settings.index,
+            settings.encoder or None,
+            reencoded_batches=settings.reencoded_batches,
+            seed=settings.seed,
+            device=settings.device,
+            precision=settings.precision,
+            progress=progress,
+        )
+    sys.stdout.write(f"{settings.index} is whole: {found.bytes:,} bytes checked\n")
+    for note in found.notes:
+        say(f"note: {note}")
+    if found.vectors:
+        sys.stdout.write(f"{found.vectors:,} vectors encoded again, the least cosine {found.least_cosine:.5f}\n")
+    return 0
+
+
+class AddCommand(AddSettings, EncoderCommand):
+    """Add documents to an index; an addition that was stopped resumes with the same command."""
+
+
+@verb(
+    AddCommand,
+    'npmlm add index=DIR "corpus.files=[new.jsonl]"',
+    "index corpus.files corpus.id_field corpus.text_field replace encoder device precision",
+    resumes=True,
+)
+def run_add(settings: AddCommand) -> int:
+    """Add as a new segment."""
+    from npm.indexing.changes import add_documents
+    from npm.indexing.verify import index_encoder
+
+    encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
+    with StageProgress() as progress:
+        changed = add_documents(settings.index, settings, encoder, progress=progress)
+    return _report_change(settings.index, changed)
+
+
+class DeleteCommand(DeleteSettings, IndexCommand):
+    """Delete documents of an index; they no longer answer, and compact takes their space back."""
+
+
+@verb(DeleteCommand, 'npmlm delete index=DIR "ids=[17,some page]"', "index ids ids_file")
+def run_delete(settings: DeleteCommand) -> int:
+    """Delete by id."""
+    from npm.indexing.changes import delete_documents
+
+    return _report_change(settings.index, delete_documents(settings.index, settings))
+
+
+class CompactCommand(CompactSettings, IndexCommand):
+    """Rewrite an index without its deleted documents, as one segment, in the tier that suits its size now."""
+
+
+@verb(CompactCommand, "npmlm compact index=DIR", "index retrain", resumes=True)
+def run_compact(settings: CompactCommand) -> int:
+    """Merge all segments."""
+    from npm.indexing.compact import compact_index
+    from npm.indexing.generation import Generation
+    from npm.indexing.partitions import partitions_of
+
+    before = len(partitions_of(Generation.read(Path(settings.index))))
+    with StageProgress() as progress:
+        changed = compact_index(settings.index, settings, progress=progress)
+    _report_change(settings.index, changed)
+    if (after := len(partitions_of(Generation.read(Path(settings.index))))) < before:
+        say(f"note: it has {after} partitions, not {before}: each holds a vector shard at least, and there are fewer")
+    return 0
+
+
+class PartitionCommand(IndexCommand):
+    """Cut the vectors of an index into partitions, for machines that share a search, or merge them again."""
+
+    partitions: PositiveInt = 1
+    """Parts of consecutive vector shards, each searched by itself, such as on a machine of its own; 1: one search over
+    all vectors, as a build leaves it."""
+
+
+@verb(PartitionCommand, "npmlm partition index=DIR partitions=4", "index partitions", resumes=True)
+def run_partition(settings: PartitionCommand | BuildCommand) -> int:
+    """Partition, after a build too."""
+    from npm.indexing.changes import partition_index
+
+    with StageProgress() as progress:
+        changed = partition_index(settings.index, settings.partitions, progress=progress)
+    parts = f"{settings.partitions} partition{'s' if settings.partitions > 1 else ''}"
+    if changed.was_finished:
+        say(f"{settings.index} has {parts} already: nothing to do")
+    else:
+        say(f"{settings.index} is generation {changed.manifest.generation} now, in {parts}")
+    return 0
+
+
+class InspectCommand(IndexCommand):
+    """Show the contents of an index, how it was built, and the size of each part."""
+
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+
+
+@verb(InspectCommand, "npmlm inspect index=DIR", "index output")
+def run_inspect(settings: InspectCommand) -> int:
+    """Read the manifests."""
+    from npm.cli.tables import inspection_text
+    from npm.indexing.inspect import inspect_index
+
+    inspection = inspect_index(Path(settings.index))
+    if settings.output is Output.json:
+        write_json(inspection.record())
+    else:
+        sys.stdout.write(inspection_text(inspection))
+    return 0
+
+
+class EstimateCommand(EstimateSettings, Command):
+    """Estimate disk, memory and encoding time of a build from a sample of the corpus."""
+
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+
+
+@verb(
+    EstimateCommand,
+    'npmlm estimate "corpus.files=[docs/*.jsonl]"',
+    "corpus.files encoder device precision vectors.pruning search.tier dimensions rotation sample_documents output "
+    "tokens",
+    required=None,
+)
+def run_estimate(settings: EstimateCommand) -> int:
+    """Encode a sample."""
+    from npm.cli.tables import estimate_text
+    from npm.indexing.estimate import estimate_build
+    from npm.models.encoder import Encoder
+
+    with StageProgress() as progress:
+        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
+        estimate = estimate_build(settings, encoder, progress=progress)
+    if settings.output is Output.json:
+        write_json(estimate.record())
+    else:
+        sys.stdout.write(estimate_text(estimate))
+    return 0
+
+
+class PublishCommand(TransferSettings, Command):
+    """Copy an index, or corpus files, to an address; one that was stopped resumes with the same command."""
+
+    index: PathText = ""
+    """Folder of the index; its present generation is copied."""
+    corpus: PublishedFiles = field(default_factory=PublishedFiles)
+    """A corpus in its place."""
+
+
+@verb(
+    PublishCommand,
+    "npmlm publish index=DIR address=s3://bucket/name",
+    "index corpus.files address parallel",
+    required="address",
+    resumes=True,
+)
+def run_publish(settings: PublishCommand) -> int:
+    """Copy what the address lacks."""
+    from npm.indexing.transfer import publish
+
+    with StageProgress() as progress:
+        copied, total_bytes = publish(settings.index, settings.corpus.files, settings, progress)
+    say(f"{settings.address} is whole: {copied:,} files copied, {total_bytes:,} bytes; all others were there")
+    return 0
+
+
+class FetchCommand(TransferSettings, Command):
+    """Copy what was published, checked on arrival; one that was stopped resumes with the same command."""
+
+    index: PathText = ""
+    """Folder for the index that is at the address."""
+    corpus: PathText = ""
+    """Folder for the corpus files that are at the address, in place of an index."""
+
+
+@verb(
+    FetchCommand,
+    "npmlm fetch index=DIR address=s3://bucket/name",
+    "index corpus address parallel",
+    required="address",
+    resumes=True,
+)
+def run_fetch(settings: FetchCommand) -> int:
+    """Copy what the folder lacks."""
+    from npm.indexing.transfer import fetch
+
+    with StageProgress() as progress:
+        count, total_bytes = fetch(settings.index, settings.corpus, settings, progress)
+    say(f"{settings.index or settings.corpus} is whole: {count:,} files, {total_bytes:,} bytes")
+    return 0
+
+
+def _report_change(index: str, changed: ChangeResult) -> int:
+    """Report what a change did, and what may be worth doing next."""
+    if changed.was_finished:
+        say(f"{index} is so already: nothing to do")
+        return 0
+    manifest = changed.manifest
+    live = manifest.counts.documents - manifest.deleted_documents
+    say(
+        f"{index} is generation {manifest.generation} now: {changed.added_documents:,} documents added, "
+        f"{changed.deleted_documents:,} deleted, {live:,} answer"
+    )
+    if changed.skipped:
+        say(changed.skipped)
+    if changed.advice:
+        say(f"note: {changed.advice}")
+    return 0

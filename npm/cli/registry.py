@@ -1,0 +1,112 @@
+"""The verbs of `npmlm`: their names and summaries; the rest is declared in modules imported when a verb is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TypeVar
+
+from npm.core.configs import config_folder
+
+OVERVIEW = {
+    "Ask": {
+        "npm.cli.answer": {"fill": "answer texts with <mask>"},
+        "npm.cli.serve": {"serve": "answer over HTTP and on a web page"},
+    },
+    "Index": {
+        "npm.cli.index": {
+            "build": "build a phrase index over a corpus",
+            "add": "add documents to an index",
+            "delete": "delete documents of an index",
+            "compact": "rewrite an index without deleted documents",
+            "partition": "cut an index into parts that are searched separately",
+            "inspect": "show the contents of an index and the size of each part",
+            "verify": "check every byte of an index and re-encode a sample",
+            "estimate": "estimate disk, memory and encoding time of a build",
+            "publish": "copy an index or a corpus to an object store",
+            "fetch": "copy what was published back to a disk, and check it",
+        }
+    },
+    "Train": {
+        "npm.cli.train": {
+            "train": "train an encoder",
+            "finetune": "fine-tune an encoder on labelled tasks",
+            "tokenizer": "learn a tokenizer from a corpus",
+            "generate": "generate artificial text from the grammar of a treebank",
+            "edit": "change a checkpoint without training it",
+            "plot": "draw the curves of training runs",
+        }
+    },
+    "Measure": {
+        "npm.cli.evaluate": {
+            "evaluate": "measure an encoder or an index on tasks",
+            "compare": "compare two evaluations example by example",
+            "tune": "measure search settings of an index and choose some",
+        }
+    },
+}
+"""Groups of verbs; in each the modules that declare them, with a summary per verb."""
+MODULES = {name: module for group in OVERVIEW.values() for module, verbs in group.items() for name in verbs}
+"""The module of each verb."""
+
+Run = TypeVar("Run", bound=Callable[..., int])
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line."""
+
+    name: str
+    root: type
+    """Class of its settings."""
+    run: Callable[..., int]
+    """Called with the settings, and the texts where it takes some; returns the exit status."""
+    example: str
+    """A complete command."""
+    first: tuple[str, ...]
+    """Settings that `--help` shows; `--help all` shows the others too."""
+    required: str | None
+    """The setting without which it cannot begin."""
+    takes_texts: bool
+    """Return True if its command line may have texts or folders next to settings."""
+    group: str | None
+    """Folder of YAML files, each of which sets several of its settings at once."""
+    resumes: bool
+    """Return True if the same command resumes what was interrupted."""
+
+    @property
+    def choices(self) -> list[str]:
+        """Names of the files of its group."""
+        return sorted(file.stem for file in (config_folder() / self.group).glob("*.yaml")) if self.group else []
+
+
+DECLARED: dict[str, Verb] = {}
+"""The verbs whose modules have been imported."""
+
+
+def verb(
+    root: type,
+    example: str,
+    first: str,
+    *,
+    required: str | None = "index",
+    takes_texts: bool = False,
+    group: str | None = None,
+    resumes: bool = False,
+) -> Callable[[Run], Run]:
+    """Declare `run_NAME` as the verb NAME."""
+
+    def declare(run: Run) -> Run:
+        name = run.__name__.removeprefix("run_")
+        shown = tuple(first.split())
+        DECLARED[name] = Verb(name, root, run, example, shown, required, takes_texts, group, resumes)
+        return run
+
+    return declare
+
+
+def find_verb(name: str) -> Verb:
+    """The verb `name`, which is one of MODULES."""
+    import_module(MODULES[name])
+    return DECLARED[name]

@@ -1,0 +1,37 @@
+"""The YAML files of settings in configs/, and those of users."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe loader that reads 1e-4 as a number, as YAML 1.2 does."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def config_folder() -> Path:
+    """The folder configs: in the package when installed, next to it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def read_yaml(text: str) -> Any:
+    """The value that a YAML text holds. Raises ValueError.
+
+    >>> read_yaml("{a: 1e-4, b: [yes, null]}")
+    {'a': 0.0001, 'b': [True, None]}
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
