@@ -49,7 +49,7 @@ def verb_help(verb: Verb, *, is_full: bool) -> str:
         lines.append("\n" + _wrapped(f"{key} = {settings[key].shown}", "  ", "    "))
         lines.append(_wrapped(text if is_full else re.split(r"(?<=\.)\s", text)[0], "      ", "      "))
     if not is_full:
-        lines.append(f"\nnpmlm {verb.name} --help all shows all {len(settings)} settings.")
+        lines.append("\n" + _wrapped(f"npmlm {verb.name} --help all shows all {len(settings)} settings."))
     return "\n".join(lines)
 
 
