@@ -64,7 +64,7 @@ def measure(filler: PhraseFiller, queries: list[dict[str, Any]], repeats: int) -
     """Seconds of every job for one query after the other, the jobs interleaved."""
     stored = open_vectors([Segment(filler.index.folder, "00000").vectors]).tokens
     matrix = np.concatenate([np.asarray(array, dtype=np.float32) for array in stored.arrays])  # f32 [n, d]
-    scorings = {"default": ScoringSettings(), "reference": ScoringSettings.reference()}
+    scorings = {"default": ScoringSettings(), "reference": FillSettings.reference().scoring}
     times: dict[str, list[float]] = {}
     for turn in range(repeats):
         query = queries[turn % len(queries)]

@@ -20,7 +20,6 @@ from npm.cli.settings import compose_settings
 from npm.core.configs import config_folder
 from npm.core.errors import UserError
 from npm.evaluation.tasks import ClosedScoring
-from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine, run_subprocess
 
@@ -87,13 +86,11 @@ def flat(tree: dict[str, typing.Any], prefix: str = "") -> dict[str, typing.Any]
 
 def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
     reference = FillSettings.reference()
-    filled, default = settings_of("fill", "scoring=reference"), settings_of("fill", "scoring=default")
-    for item in dataclasses.fields(FillSettings):
-        assert getattr(filled, item.name) == getattr(reference, item.name)
-        assert getattr(default, item.name) == getattr(FillSettings(), item.name)
+    for verb, name, expected in (("fill", "reference", reference), ("fill", "default", FillSettings())):
+        for item in dataclasses.fields(FillSettings):
+            assert getattr(settings_of(verb, f"scoring={name}"), item.name) == getattr(expected, item.name)
     assert (reference.retrieval, reference.bm25_blocks) == (Retrieval.bm25, 3)
     assert (reference.lexical_weight, reference.reading_share) == (0, 0)
-    assert reference.scoring == ScoringSettings.reference()
     assert settings_of("evaluate", "scoring=reference").fill == reference
     assert settings_of("evaluate", "scoring=default").fill == settings_of("evaluate").fill
     closed = settings_of("evaluate", "scoring=reference").zero_shot.closed
@@ -102,7 +99,7 @@ def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
     changed = settings_of("evaluate", "scoring=reference", "zero_shot.closed.k=7").zero_shot.closed
     assert changed == dataclasses.replace(closed, k=7)
     changed = settings_of("fill", "scoring=reference", "scoring.temperature=2", "retrieval=dense")
-    assert changed.scoring == dataclasses.replace(ScoringSettings.reference(), temperature=2.0)
+    assert changed.scoring == dataclasses.replace(reference.scoring, temperature=2.0)
     assert changed.retrieval is Retrieval.dense
     changed = settings_of("evaluate", "scoring=reference", "fill.bm25_blocks=5").fill
     assert changed == dataclasses.replace(reference, bm25_blocks=5)

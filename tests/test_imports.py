@@ -179,6 +179,17 @@ def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None
                 assert theirs <= ours, f"{found.file} imports {found.module} for its types"
 
 
+def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
+    paths = {module_of(path.relative_to(REPOSITORY).as_posix()): path for path in source_files("npm", "index")}
+    left = {
+        name: {each.module for each in imports_of(path) if name != "npm"} & paths.keys() - {name}
+        for name, path in paths.items()
+    }
+    while leaves := {name for name, imported in left.items() if not imported & left.keys()}:
+        left = {name: imported for name, imported in left.items() if name not in leaves}
+    assert not left, "one or several circles are among these"
+
+
 def test_index_is_a_leaf_and_nothing_but_scripts_imports_scripts() -> None:
     for path in source_files("npm", "index", "scripts"):
         for found in imports_of(path):

@@ -14,18 +14,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.torch
 import torch
+from torch import nn
 
 from npm.models.library_errors import safetensors_errors
 from npm.models.names import CONFIG, read_json_object
 from npm.models.settings import PoolerKind
-
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-    from npm.models.sentences import Pooler
 
 MODULES = "modules.json"
 KINDS = {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}
@@ -54,20 +51,24 @@ def pooler_of_modules(folder: Path) -> PoolerKind | None:
     return KINDS.get(mode) if isinstance(mode, str) else None
 
 
-def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None:
-    """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training."""
-    kind, d = pooler.kind_after_training, encoder.dimensions
+def write_sentence_files(
+    folder: Path, kind: PoolerKind, mlp: nn.Module | None, *, d: int, max_input_tokens: int
+) -> None:
+    """Write the files of `sentence-transformers` into the folder of an encoder of d dimensions.
+
+    `mlp` is that of the pooler `cls`.
+    """
     mode = "mean" if kind is PoolerKind.avg else "cls"
-    transformer: dict[str, Any] = {"max_seq_length": encoder.max_input_tokens, "do_lower_case": False}
+    transformer: dict[str, Any] = {"max_seq_length": max_input_tokens, "do_lower_case": False}
     config: dict[str, Any] = {}
     modules: list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]] = [("Transformer", config, {})]
     pooling = {"word_embedding_dimension": d, **{name: mode == own for name, own in MODES.items()}}
     modules.append(("Pooling", pooling, {}))
     if kind is PoolerKind.cls:
-        assert pooler.mlp is not None
+        assert mlp is not None
         activation = "torch.nn.modules.activation.Tanh"
         config = {"in_features": d, "out_features": d, "bias": True, "activation_function": activation}
-        tensors = {f"linear.{name}": tensor.detach().float().cpu() for name, tensor in pooler.mlp.state_dict().items()}
+        tensors = {f"linear.{name}": tensor.detach().float().cpu() for name, tensor in mlp.state_dict().items()}
         modules.append(("Dense", config, tensors))
     listed = []
     for number, (name, config, tensors) in enumerate(modules):

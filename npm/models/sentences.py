@@ -88,7 +88,13 @@ class SavedSentenceEncoder:
         """Write the encoder as `Encoder.save` does, and beside it what gives a sentence its vector."""
         self.encoder.sentence_pooler = self.pooler.kind_after_training
         self.encoder.save(folder, dtype=dtype)
-        write_sentence_files(folder, self.encoder, self.pooler)
+        write_sentence_files(
+            folder,
+            self.pooler.kind_after_training,
+            self.pooler.mlp,
+            d=self.encoder.dimensions,
+            max_input_tokens=self.encoder.max_input_tokens,
+        )
 
 
 def read_pooler(folder: Path, *, kind: PoolerKind, dimensions: int) -> Pooler:

@@ -6,14 +6,14 @@ Shapes: q texts, n candidate blocks of one text, k blocks a text, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npm.core.errors import SettingError
 from npm.indexing.lexicon import BlockHits, BlockLexicon, best_scoring
-from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
+from npm.retrieval.literal import LITERAL_BLOCKS, literal_gaps
+from npm.retrieval.restriction import Gap, Restriction
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
@@ -27,17 +27,6 @@ DEFAULT_VECTOR_SHARE = 0.5
 CANDIDATES_OF_A_KIND = 100
 """Best blocks by BM25, and as many by vectors, that are ranked by both."""
 TINY = np.finfo(np.float64).tiny
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
-
-    blocks: np.ndarray  # i64 [blocks], ascending
-    bonuses: np.ndarray  # f64 [blocks]
-    queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
-    joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the joint pass; None: it does not count
-    gaps: tuple[Gap, ...] = ()  # places in the blocks where the words around the mask occur
 
 
 def block_restrictions(

@@ -13,10 +13,11 @@ from npm.core.types import Document
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.retrieval.blocks import Restriction, block_restrictions
+from npm.retrieval.blocks import block_restrictions
 from npm.retrieval.filler import Filler
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.reading import joint_share, with_reading
+from npm.retrieval.restriction import Restriction
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:

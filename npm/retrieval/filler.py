@@ -20,7 +20,7 @@ from npm.core.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
-from npm.retrieval.blocks import Restriction, rank_blocks, ranking_notes, reason_for_few, sentence_pooler, vector_share
+from npm.retrieval.blocks import rank_blocks, ranking_notes, reason_for_few, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
 from npm.retrieval.literal import with_literal_evidence
 from npm.retrieval.queries import (
@@ -35,6 +35,7 @@ from npm.retrieval.queries import (
 )
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
+from npm.retrieval.restriction import Restriction
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, check_sentences, ranked_sentences
 from npm.retrieval.settings import (

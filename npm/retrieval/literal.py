@@ -24,6 +24,7 @@ from npm.core.types import MASK_TEXT, TokenFlag
 from npm.corpus.expressions import joined_characters
 from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import code_points, folded_words, is_title, sentence_around, sentence_bounds
+from npm.retrieval.restriction import Gap
 from npm.retrieval.spans import CandidateSpans, span_hash
 
 if TYPE_CHECKING:
@@ -44,16 +45,6 @@ OPEN_SHARE = 0.4
 SENTENCE_MARKS = frozenset(".!?…")
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _PIECE = re.compile(r"\w+|[^\w\s]")
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Tokens of the corpus in the place of the mask; one side is open where the question has no words."""
-
-    block: int
-    start: int | None  # position of the first token
-    stop: int | None  # position after the last token
-    share: float
 
 
 @dataclass(frozen=True, slots=True)

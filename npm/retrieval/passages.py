@@ -24,10 +24,10 @@ from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
-from npm.retrieval.blocks import Restriction
 from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
 from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries, place_of
+from npm.retrieval.restriction import Restriction
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans, candidate_weights
 

@@ -31,7 +31,7 @@ from npm.retrieval.settings import FillSettings, Retrieval
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.blocks import Restriction
+    from npm.retrieval.restriction import Restriction
 
 TRAINED_JOINT_SHARE = 0.75
 """How much the keys of the joint pass count for an encoder that was trained for them."""

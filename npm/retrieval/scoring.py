@@ -48,7 +48,7 @@ class StopwordsInside(Enum):
 
 
 class ScoringSettings(Settings):
-    """How candidate spans are allowed, weighed and put together; the defaults are ours, `reference()` the paper's."""
+    """How candidate spans are allowed, weighed and put together; the defaults are ours."""
 
     combination: Combination = Combination.product
     """`sum`: an occurrence weighs e^s + e^t; `product`: e^(s + t), where both ends must fit."""
@@ -72,22 +72,6 @@ class ScoringSettings(Settings):
     """Whether phrases whose words, function words aside, all stand in the question are left out of the answer."""
     equal_walks: bool = True
     """Whether a hit of the end query is grown left as far as one of the start query is grown right, not one less."""
-
-    @classmethod
-    def reference(cls) -> ScoringSettings:
-        """The scoring of the reference implementation: its open-set `predict` with α = 0 and T = 1."""
-        return cls(
-            combination=Combination.sum,
-            normalisation=Normalisation.start_end,
-            aggregation=Aggregation.token_ids,
-            length_exponent=0.0,
-            temperature=1.0,
-            stopwords_inside=StopwordsInside.none,
-            allow_clauses_inside=True,
-            cut_expressions=True,
-            exclude_query_phrases=False,
-            equal_walks=False,
-        )
 
 
 def occurrence_shares(

@@ -9,8 +9,9 @@ from typing import Annotated, Any, TypedDict
 
 from pydantic import Field
 
+from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError
-from npm.core.settings import Fraction, Settings
+from npm.core.settings import Fraction, Settings, read_settings
 from npm.retrieval.scoring import ScoringSettings
 
 
@@ -114,19 +115,8 @@ class FillSettings(Settings):
     @classmethod
     def reference(cls) -> FillSettings:
         """As the reference implementation fills: its scoring, within the 3 best blocks by BM25, without reading."""
-        return cls(
-            overlaps=Overlaps.keep,
-            retrieval=Retrieval.bm25,
-            bm25_blocks=3,
-            lexical_weight=0.0,
-            reading_share=0.0,
-            joint_share=0.0,
-            literal_weight=0.0,
-            rerank_weight=0.0,
-            name_weight=0.0,
-            candidates_per_side=4096,
-            scoring=ScoringSettings.reference(),
-        )
+        text = (config_folder() / "scoring" / "reference.yaml").read_text(encoding="utf-8")
+        return read_settings(cls, read_yaml(text))
 
 
 class FillOptions(TypedDict, total=False):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from index.types import Scan
     from npm.corpus.store import BlockStore
     from npm.indexing.phrase_index import PhraseIndex
-    from npm.retrieval.blocks import Restriction
+    from npm.retrieval.restriction import Restriction
 
 
 NO_NEIGHBORS = MaskNeighbors()

@@ -17,7 +17,6 @@ from npm.indexing.generation import Segment
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.parity.corpus import write_parity_store
 
@@ -62,7 +61,7 @@ def filler_of(
             index = folder / rule.value
             write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
             index_block_store(index, IndexBuildSettings(vectors=VectorSettings(pruning=rule)), encoder)
-            settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=ScoringSettings.reference())
+            settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=FillSettings.reference().scoring)
             opened[rule] = PhraseFiller.open(index, encoder, settings=settings)
         return opened[rule]
 

@@ -10,7 +10,7 @@ from index import exact
 from npm.core.types import Answer
 from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
-from npm.retrieval.blocks import Restriction
+from npm.retrieval.restriction import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.random_indexes import SCALE, random_index, random_queries
@@ -24,9 +24,9 @@ SCORINGS = {
     "clauses inside": replace(OURS, allow_clauses_inside=True),
     "all stop-words inside": replace(OURS, stopwords_inside=StopwordsInside.all),
     "no stop-words inside, longer is better": replace(OURS, stopwords_inside=StopwordsInside.none, length_exponent=1.5),
-    "reference": ScoringSettings.reference(),
-    "reference with product": replace(ScoringSettings.reference(), combination=Combination.product),
-    "reference with stop-words inside": replace(ScoringSettings.reference(), stopwords_inside=StopwordsInside.all),
+    "reference": FillSettings.reference().scoring,
+    "reference with product": replace(FillSettings.reference().scoring, combination=Combination.product),
+    "reference with stop-words inside": replace(FillSettings.reference().scoring, stopwords_inside=StopwordsInside.all),
 }
 EVERYTHING = FillSettings(
     k=10_000, merged_groups=10_000, occurrences=10_000, retrieval=Retrieval.dense, candidates_per_side=10_000
@@ -215,5 +215,5 @@ def test_a_left_walk_is_one_token_shorter_only_in_the_reference(rng: np.random.G
 
 
 def test_normalisations_agree_on_what_they_name() -> None:
-    assert ScoringSettings.reference().normalisation is Normalisation.start_end
+    assert FillSettings.reference().scoring.normalisation is Normalisation.start_end
     assert ScoringSettings().normalisation is Normalisation.candidates

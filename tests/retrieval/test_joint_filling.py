@@ -207,7 +207,7 @@ def test_each_mask_is_answered_as_if_its_vectors_were_those_of_a_text_with_one_m
         }
 
 
-@pytest.mark.parametrize("scoring", [ScoringSettings(exclude_query_phrases=False), ScoringSettings.reference()])
+@pytest.mark.parametrize("scoring", [ScoringSettings(exclude_query_phrases=False), FillSettings.reference().scoring])
 @pytest.mark.parametrize("retrieval", ["bm25", "hybrid"])
 def test_fillings_of_an_index_equal_plain_loops_over_its_blocks(
     retrieval: str, scoring: ScoringSettings, filler: PhraseFiller

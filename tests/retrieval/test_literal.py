@@ -22,8 +22,9 @@ from npm.models.encoder import Encoder
 from npm.retrieval import blocks as blocks_module
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, Gap, MaskContext, literal_gaps, with_literal_evidence
+from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, MaskContext, literal_gaps, with_literal_evidence
 from npm.retrieval.queries import encode_queries
+from npm.retrieval.restriction import Gap
 from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import CandidateSpans, ScannedSimilarities, span_hash
 from tests.evaluation.methods.word_indexes import index_of_texts

@@ -129,8 +129,8 @@ SCORINGS = {
     "all stop-words and clauses inside": replace(
         PLAIN, stopwords_inside=StopwordsInside.all, allow_clauses_inside=True, length_exponent=1.5
     ),
-    "reference": ScoringSettings.reference(),
-    "reference with product": replace(ScoringSettings.reference(), combination=Combination.product),
+    "reference": FillSettings.reference().scoring,
+    "reference with product": replace(FillSettings.reference().scoring, combination=Combination.product),
 }
 
 

@@ -19,10 +19,11 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.retrieval import reading
-from npm.retrieval.blocks import Restriction, block_restrictions
+from npm.retrieval.blocks import block_restrictions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, joint_similarities, with_reading
+from npm.retrieval.restriction import Restriction
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities
@@ -171,7 +172,7 @@ def test_reading_changes_answers_of_hybrid_and_no_others(bert_filler: PhraseFill
     assert scores[0] != pytest.approx(scores[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("scoring", [ScoringSettings(), ScoringSettings.reference()], ids=["ours", "reference"])
+@pytest.mark.parametrize("scoring", [ScoringSettings(), FillSettings.reference().scoring], ids=["ours", "reference"])
 def test_texts_read_together_get_the_answers_they_get_alone(scoring: ScoringSettings, filler: PhraseFiller) -> None:
     settings = settings_with(0.5, scoring=scoring)
     together = filled(filler, settings)
