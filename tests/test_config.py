@@ -216,7 +216,7 @@ def try_compose(verb: str, override: str) -> object:
     try:
         value: typing.Any = settings_of(verb, override)
     except UserError as error:
-        assert re.search("exclude|require|exactly one|must be", str(error))
+        assert re.search("exclude|require|needs|exactly one|must be", str(error))
         return None
     for part in override.partition("=")[0].split("."):
         value = getattr(value, part)
