@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from npm.core.errors import CorpusError, SettingError
+from npm.core.types import Answer, Progress
 from npm.corpus.conditions import NUMBER, OPERATOR, ORDERS, parse_conditions
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex, select
 
 if TYPE_CHECKING:
-    from npm.evaluation.tasks import Example
+    from npm.evaluation.tasks import Example, Task
 
 FIELD = re.compile(r"\{(\w+)\}")
 """Part of a condition that is filled from an example's row."""
@@ -86,6 +87,30 @@ def examples_by_condition(examples: Sequence[Example]) -> dict[tuple[str, ...], 
     for number, example in enumerate(examples):
         groups.setdefault(example.where, []).append(number)
     return groups
+
+
+def answered(
+    task: Task,
+    examples: Sequence[Example],
+    parts: Iterable[tuple[PhraseIndex | None, list[int]]],
+    answer: Callable[[PhraseIndex, list[Example]], Iterable[Answer]],
+    progress: Progress,
+    *,
+    at_once: int = 1,
+) -> list[Answer]:
+    """The answers to all examples in their order; without phrases to those that no document may answer.
+
+    `parts` are those of `admissible_parts`, and `answer` answers some examples from a part.
+    """
+    found: dict[int, Answer] = {}
+    for part, numbers in parts:
+        for first in range(0, len(numbers), at_once):
+            batch = numbers[first : first + at_once]
+            own = [examples[number] for number in batch]
+            none = (Answer(example.text, (), notes=(NO_DOCUMENT,)) for example in own)
+            found |= zip(batch, none if part is None else answer(part, own), strict=True)
+            progress(f"task {task.name}", len(found), len(examples))
+    return [found[number] for number in range(len(examples))]
 
 
 def admissible_parts(

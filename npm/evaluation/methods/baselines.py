@@ -15,7 +15,7 @@ import numpy as np
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
-from npm.evaluation.conditions import NO_DOCUMENT, admissible_parts
+from npm.evaluation.conditions import NO_DOCUMENT, admissible_parts, answered
 from npm.evaluation.methods.occurrences import name_blocks
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
@@ -171,14 +171,12 @@ class RandomSpanOfBestBlock:
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One phrase an example, drawn by seed and id; none where no block shares a word with the text."""
-        answers: dict[int, Answer] = {}
-        settings, whole = self._filler.settings, self._filler.index
-        for index, places in admissible_parts(whole, examples, where=settings.where, documents=settings.documents):
-            for place in places:
-                drawn = () if index is None else self._drawn(examples[place], index.live_blocks)
-                answers[place] = Answer(examples[place].text, drawn, notes=(NO_DOCUMENT,) if index is None else ())
-                progress(f"task {task.name}", len(answers), len(examples))
-        return [answers[place] for place in range(len(examples))]
+        settings = self._filler.settings
+        parts = admissible_parts(self._filler.index, examples, where=settings.where, documents=settings.documents)
+        return answered(task, examples, parts, self._answers, progress)
+
+    def _answers(self, part: PhraseIndex, examples: Sequence[Example]) -> list[Answer]:
+        return [Answer(example.text, self._drawn(example, part.live_blocks)) for example in examples]
 
     def _drawn(self, example: Example, allowed_blocks: np.ndarray | None) -> tuple[Phrase, ...]:
         """A phrase of the best of the blocks in the mask bool [blocks], or of all."""

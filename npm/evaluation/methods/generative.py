@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.evaluation.conditions import NO_DOCUMENT, admissible_parts
+from npm.evaluation.conditions import admissible_parts, answered
 from npm.evaluation.methods.baselines import lexicon_of
 from npm.evaluation.methods.parametric import PromptedLabels, WordLogs, check_word
 from npm.evaluation.prompts import plain_token_ids
@@ -226,10 +225,8 @@ def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels
     if name == "causal-knn":
         assert isinstance(writer, DecoderWriter), "the other writer has no prefixes"
         causal, index = resources.settings.zero_shot.causal, resources.index(task)[0]
-        word_logs = NeighbourLogs(
-            writer, index, share=causal.knn_share, temperature=causal.knn_temperature, k=causal.knn_k
-        )
-        chosen = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
+        chosen: dict[str, Any] = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
+        word_logs = NeighbourLogs(writer, index, **chosen)
         facts |= {"neighbours": chosen, "index": index_facts(index)}
     return PromptedLabels(
         name,
@@ -249,19 +246,15 @@ def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Seq
     return PhraseWriter(name, writer, index, resources.fill_settings(task))
 
 
-@dataclass(frozen=True, slots=True)
-class ContinuationLogs:
-    """How likely words are behind texts."""
+def continuation_logs(
+    writer: Writer, texts: Sequence[str], words: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """log P of each word's first token, and of its other tokens, f64 [q, W] each, and whether a text was cut, bool [q].
 
-    first: np.ndarray  # f64 [q, W], log P of each word's first token
-    rest: np.ndarray  # f64 [q, W], log P of its other tokens, one after the other
-    cut: np.ndarray  # bool [q], whether a text was longer than the model takes
-
-
-def continuation_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> ContinuationLogs:
-    """The log probabilities of `words` in the mask's place. Raises SettingError for one that cannot be written."""
-    shape = len(texts), len(words)
-    found = ContinuationLogs(np.zeros(shape), np.zeros(shape), np.zeros(len(texts), dtype=bool))
+    Raises SettingError for a word that cannot be written.
+    """
+    first, rest = np.zeros((2, len(texts), len(words)))  # f64 [q, W] each
+    is_cut = np.zeros(len(texts), dtype=bool)  # [q]
     spaced = np.array([takes_space(text) for text in texts], dtype=bool)  # [q]
     for after_space in (False, True):
         chosen = np.flatnonzero(spaced == after_space)  # i64 [q of this kind]
@@ -269,7 +262,7 @@ def continuation_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]
             continue
         tokens = written_words(writer.model, words, after_space=after_space)
         prompts, cut = writer.prompts([texts[number] for number in chosen.tolist()], room=max(map(len, tokens)))
-        found.cut[chosen] = cut
+        is_cut[chosen] = cut
         stems = _longest_stems(tokens)
         owners = [next(n for n, stem in enumerate(stems) if stem[: len(ids) - 1] == tuple(ids[:-1])) for ids in tokens]
         for row, number, logits in writer.logits(prompts, stems):
@@ -277,8 +270,8 @@ def continuation_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]
             for word in (place for place, owner in enumerate(owners) if owner == number):
                 ids = torch.tensor(tokens[word], device=logs.device)  # i64 [n of the word]
                 own = logs[torch.arange(len(ids), device=logs.device), ids].cpu().numpy()  # f64 [n of the word]
-                found.first[chosen[row], word], found.rest[chosen[row], word] = own[0], own[1:].sum()
-    return found
+                first[chosen[row], word], rest[chosen[row], word] = own[0], own[1:].sum()
+    return first, rest, is_cut
 
 
 def takes_space(text: str) -> bool:
@@ -314,8 +307,8 @@ def _longest_stems(tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
 
 def writer_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """log P(word | text) f64 [q, W] of a model that writes, and whether each text was cut, bool [q]: a `WordLogs`."""
-    logs = continuation_logs(writer, texts, words)
-    return logs.first + logs.rest, logs.cut
+    first, rest, cut = continuation_logs(writer, texts, words)
+    return first + rest, cut
 
 
 class PhraseWriter:
@@ -337,17 +330,11 @@ class PhraseWriter:
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer an example, without phrases where passages stand before texts and no document may answer."""
-        found: dict[int, Answer] = {}
-        for part, places in self._parts(examples):
-            for first in range(0, len(places), TEXTS_GENERATED_TOGETHER):
-                batch = places[first : first + TEXTS_GENERATED_TOGETHER]
-                texts = [examples[place].text for place in batch]
-                if self._index is not None and part is None:
-                    found |= {place: Answer(examples[place].text, (), notes=(NO_DOCUMENT,)) for place in batch}
-                else:
-                    found |= dict(zip(batch, self._answers(texts, part), strict=True))
-                progress(f"task {task.name}", len(found), len(examples))
-        answers = [found[place] for place in range(len(examples))]
+        parts: Iterable[tuple[Any, list[int]]] = [(self, [*range(len(examples))])]  # no index: any example is answered
+        if self._index is not None:
+            where, documents = self._settings.where, self._settings.documents
+            parts = admissible_parts(self._index, examples, where=where, documents=documents)
+        answers = answered(task, examples, parts, self._answers, progress, at_once=TEXTS_GENERATED_TOGETHER)
         self.facts = {
             "model": {**model_facts(self._writer.model), "dtype": self._writer.model.dtype_name},
             "answers": f"greedy, at most {MOST_NEW_TOKENS} tokens, the first line",
@@ -357,14 +344,8 @@ class PhraseWriter:
         }
         return answers
 
-    def _parts(self, examples: Sequence[Example]) -> Iterable[tuple[PhraseIndex | None, list[int]]]:
-        """What of the index passages are taken from, and the places of the examples that they are for."""
-        if self._index is None:
-            return [(None, list(range(len(examples))))]
-        settings = self._settings
-        return admissible_parts(self._index, examples, where=settings.where, documents=settings.documents)
-
-    def _answers(self, texts: Sequence[str], part: PhraseIndex | None) -> list[Answer]:
+    def _answers(self, part: Any, examples: Sequence[Example]) -> list[Answer]:
+        texts = [example.text for example in examples]
         asked = [self._with_passages(text, self._writer.open_text(text), part) for text in texts]
         prompts, cut = self._writer.prompts(asked, room=MOST_NEW_TOKENS)
         answers = []
@@ -374,8 +355,8 @@ class PhraseWriter:
             answers.append(Answer(text, phrases, own_cut))
         return answers
 
-    def _with_passages(self, text: str, asked: str, part: PhraseIndex | None) -> str:
-        if part is None or self._lexicon is None:
+    def _with_passages(self, text: str, asked: str, part: PhraseIndex) -> str:
+        if self._lexicon is None:
             return asked
         hits = self._lexicon.best_blocks([text], PASSAGES_IN_FRONT, allowed=part.live_blocks)
         blocks = hits.blocks[0][hits.found[0]].tolist()
@@ -408,19 +389,19 @@ class NeighbourLogs:
 
     def __call__(self, texts: tuple[str, ...], words: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         """f64 [q, W], and whether each text was cut, bool [q]; reads the corpus once."""
-        logs = continuation_logs(self._writer, texts, words)
+        first, rest, cut = continuation_logs(self._writer, texts, words)
         prompts, _ = self._writer.prompts(texts, room=1)
         queries = torch.cat([self._writer.model.states([prompt])[0, -1:] for prompt in prompts])  # f32 [q, d]
         squares, tokens = self._nearest(queries)  # f32 [q, k], i64 [q, k]
         weights = torch.softmax(-squares.double() / self._temperature, 1)  # f64 [q, k]
-        near = np.zeros(logs.first.shape)  # f64 [q, W]
+        near = np.zeros(first.shape)  # f64 [q, W]
         for after_space in (False, True):
             rows = [number for number, text in enumerate(texts) if takes_space(text) == after_space]
             for word, ids in enumerate(written_words(self._writer.model, words, after_space=after_space)):
                 near[rows, word] = (weights[rows] * (tokens[rows] == ids[0])).sum(1).cpu().numpy()  # f64 [rows]
         with np.errstate(divide="ignore"):  # a share of 0 or 1, and words that no neighbour has
-            mixed = np.logaddexp(np.log(self._share) + np.log(near), np.log1p(-self._share) + logs.first)  # f64 [q, W]
-        return mixed + logs.rest, logs.cut
+            mixed = np.logaddexp(np.log(self._share) + np.log(near), np.log1p(-self._share) + first)  # f64 [q, W]
+        return mixed + rest, cut
 
     def _nearest(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared distances f32 [q, k] to the nearest prefixes of the corpus, and the tokens i64 [q, k] behind them."""

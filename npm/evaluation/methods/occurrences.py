@@ -5,15 +5,17 @@ looked for as the tokenizer writes it at the start of a text and after a space, 
 where these tokens begin and end with a word of the text. `WordScorer` weighs all occurrences: every vector at an end of
 one is multiplied with every query, chunk by chunk. `WordHits` weighs those among the best rows of a search.
 
-Shapes: W words, n occurrences, m of one kind, c of a chunk; P nodes of the trie, E its edges, T tokens of a chunk,
-a walks that are still going on; q queries, t texts of one scan, k hits a query, h pairs of a hit and an occurrence that
-it is an end of, d dimensions.
+Shapes: W words, F their forms of one length, n occurrences, c of a chunk, T tokens of a chunk, a begins of words, b of
+them that may be words of one length; q queries, t texts of one scan, k hits a query, h pairs of a hit and an
+occurrence that it is an end of, d dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +29,6 @@ from npm.retrieval.scoring import Combination
 
 if TYPE_CHECKING:
     from index.types import Hits
-    from npm.corpus.store import BlockStore
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.retrieval.queries import QueryVectors
@@ -58,15 +59,6 @@ class WordOccurrences:
         return len(self.starts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Places of words in one chunk."""
-
-    words: np.ndarray  # i64 [n]
-    starts: np.ndarray  # i64 [n], positions in the corpus
-    lengths: np.ndarray  # i64 [n], tokens
-
-
 def find_occurrences(
     index: PhraseIndex, encoder: Encoder, words: Sequence[str], single_tokens: bool = False
 ) -> WordOccurrences:
@@ -79,16 +71,14 @@ def find_occurrences(
     """
     encoder = index.check_encoder(encoder)
     totals = np.zeros(len(words), dtype=np.int64)  # [W]
-    pieces: list[tuple[np.ndarray, ...]] = []
+    pieces = [tuple(np.zeros(0, dtype=np.int64) for _ in range(5))]
     forms = single_token_forms(encoder, words) if single_tokens else token_forms(encoder, words)
-    for found in _found_in(index.store, _Trie(forms), whole_words=not single_tokens):
-        is_live = _in_live_blocks(index, found.starts)  # bool [n]
-        totals += np.bincount(found.words[is_live], minlength=len(words))
-        start_rows, has_start = index.rows.rows_at(found.starts)  # i64 [n], bool [n]
-        end_rows, has_end = index.rows.rows_at(found.starts + found.lengths - 1)  # i64 [n], bool [n]
-        kept = is_live & has_start & has_end  # bool [n]
-        columns = (found.words, found.starts, found.lengths, start_rows, end_rows)
-        pieces.append(tuple(column[kept] for column in columns))
+    for of_word, starts, lengths in _found_in(index, forms, whole_words=not single_tokens):
+        totals += np.bincount(of_word, minlength=len(words))
+        start_rows, has_start = index.rows.rows_at(starts)  # i64 [n], bool [n]
+        end_rows, has_end = index.rows.rows_at(starts + lengths - 1)  # i64 [n], bool [n]
+        kept = has_start & has_end  # bool [n]
+        pieces.append(tuple(column[kept] for column in (of_word, starts, lengths, start_rows, end_rows)))
     joined = [np.concatenate(column) for column in zip(*pieces, strict=True)]  # i64 [n] each
     order = np.lexsort((joined[2], joined[1], joined[0]))  # by word, position and length
     of_word, starts, lengths, start_rows, end_rows = (column[order] for column in joined)
@@ -105,17 +95,12 @@ def find_occurrences(
 
 def name_blocks(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> list[np.ndarray]:
     """The live blocks that hold each of `names` [W], with vectors or without: i64 [blocks] each, ascending."""
-    pieces: list[list[np.ndarray]] = [[] for _ in names]
-    for found in _found_in(index.store, _Trie(token_forms(encoder, names))):
-        is_live = _in_live_blocks(index, found.starts)  # bool [n]
-        if not is_live.any():
-            continue
-        words, blocks = found.words[is_live], index.store.block_of(found.starts[is_live])  # i64 [m] each
-        order = np.argsort(words, kind="stable")  # i64 [m]
-        present, firsts = np.unique(words[order], return_index=True)  # i64 [words that come] each
-        for word, own in zip(present.tolist(), np.split(blocks[order], firsts[1:]), strict=True):
-            pieces[word].append(np.unique(own))
-    return [np.unique(np.concatenate(own)) if own else np.zeros(0, dtype=np.int64) for own in pieces]
+    pieces = [(np.zeros(0, dtype=np.int64),) * 2]  # words and blocks, i64 [n] each
+    for words, starts, _ in _found_in(index, token_forms(encoder, names)):
+        blocks = index.store.block_of(starts)  # i64 [n]
+        pieces.append(tuple(np.unique(np.stack([words, blocks]), axis=1)))  # type: ignore[arg-type]
+    found = np.unique(np.concatenate([np.stack(piece) for piece in pieces], axis=1), axis=1)  # i64 [2, n]
+    return np.split(found[1], np.searchsorted(found[0], np.arange(1, len(names))))[: len(names)]
 
 
 def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
@@ -140,94 +125,45 @@ def single_token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple
     return [{(ids[0],)} if len(ids) == 1 and ids[0] != encoder.tokenizer.unk_token_id else set() for ids in encoded]
 
 
-class _Trie:
-    """Token sequences that share their beginnings; node 0 is the root, and no walk comes back to it."""
+def _found_in(
+    index: PhraseIndex, forms: Sequence[set[tuple[int, ...]]], *, whole_words: bool = True
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Words, first positions and lengths, i64 [n] each, of all occurrences in live blocks, chunk by chunk.
 
-    def __init__(self, forms: Sequence[set[tuple[int, ...]]]) -> None:
-        children: dict[tuple[int, int], int] = {}
-        ends: list[tuple[int, int]] = []  # node, word
-        for word, sequences in enumerate(forms):
-            for sequence in sorted(sequences):
-                node = 0
-                for token_id in sequence:
-                    node = children.setdefault((node, token_id), len(children) + 1)
-                ends.append((node, word))
-        edges = np.array([(*edge, node) for edge, node in children.items()], dtype=np.int64).reshape(-1, 3)  # [E, 3]
-        self.max_tokens = max((len(sequence) for sequences in forms for sequence in sequences), default=0)
-        self._token_count = int(edges[:, 1].max(initial=0)) + 1
-        keys = edges[:, 0] * self._token_count + edges[:, 1]  # i64 [E]
-        order = np.argsort(keys)
-        self._keys, self._targets = keys[order], edges[order, 2]  # i64 [E] each
-        self._first = np.zeros(self._token_count + 1, dtype=np.int64)  # [largest id + 2], node after the root
-        from_root = edges[edges[:, 0] == 0]  # [edges of the root, 3]
-        self._first[from_root[:, 1]] = from_root[:, 2]
-        words_of_nodes = np.array(sorted(ends), dtype=np.int64).reshape(-1, 2)  # [ends, 2]
-        self._words = words_of_nodes[:, 1]  # i64 [ends]
-        self._offsets = np.searchsorted(words_of_nodes[:, 0], np.arange(len(children) + 2))  # i64 [P + 1]
-
-    def begun(self, token_ids: np.ndarray) -> np.ndarray:
-        """The node of each first token of `token_ids` [T], i64 [T]; 0 where no word begins so."""
-        return self._first.take(token_ids, mode="clip")  # larger ids than all known take the last place, a 0
-
-    def continued(self, nodes: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
-        """The nodes that the edges `token_ids` i64 [a] lead to from `nodes` i64 [a]; 0 where there is no such edge."""
-        keys = nodes * self._token_count + token_ids  # i64 [a]
-        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)  # i64 [a]
-        leads = (self._keys[places] == keys) & (token_ids < self._token_count)  # bool [a]
-        return np.where(leads, self._targets[places], 0)
-
-    def words_at(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The words i64 [n] that end at `nodes` i64 [a], and at which of these each ends, i64 [n]."""
-        first, stop = self._offsets[nodes], self._offsets[nodes + 1]  # i64 [a] each
-        return self._words[concatenated_ranges(first, stop)], np.repeat(np.arange(len(nodes)), stop - first)
-
-
-def _found_in(store: BlockStore, trie: _Trie, *, whole_words: bool = True) -> Iterator[_Found]:
-    """All places of the trie's words, chunk by chunk; at least one chunk."""
-    if trie.max_tokens == 0:
-        yield _Found(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
-        return
-    for first in range(0, store.token_count, TOKENS_PER_CHUNK):
+    The windows of as many tokens as a form has are looked up in the sorted forms of that length.
+    """
+    store = index.store
+    pairs = sorted(
+        (len(form), _as_keys(np.array([form]))[0], word, form[0]) for word, own in enumerate(forms) for form in own
+    )
+    longest = max((length for length, *_ in pairs), default=0)
+    tables = {length: list(own) for length, own in groupby(pairs, key=itemgetter(0))}
+    for first in range(0, store.token_count if pairs else 0, TOKENS_PER_CHUNK):
         stop = min(first + TOKENS_PER_CHUNK, store.token_count)
-        ahead = min(stop + trie.max_tokens - 1, store.token_count)  # words that begin here may end a little later
-        token_ids = store.token_ids.slice(first, ahead)  # [T]
+        ahead = min(stop + longest - 1, store.token_count)  # words that begin here may end a little later
+        token_ids = store.token_ids.slice(first, ahead).astype(np.int64)  # [T]
         flags = store.flags.slice(first, ahead)  # u8 [T]
         if not whole_words:  # every token is one, but those of titles
             both = (TokenFlag.WORD_START | TokenFlag.WORD_END).value
             flags = np.where((flags & TokenFlag.SPECIAL) == 0, flags | np.uint8(both), flags)  # u8 [T]
-        yield _walked(store, trie, token_ids, flags, first=first, begins=stop - first)
+        begins = np.flatnonzero(flags[: stop - first] & TokenFlag.WORD_START)  # i64 [a], in the chunk
+        blocks = store.block_of(first + begins)  # i64 [a]
+        if index.live_blocks is not None:
+            begins, blocks = (each[index.live_blocks[blocks]] for each in (begins, blocks))  # i64 [a] each
+        block_stops = store.block_offsets[blocks + 1] - first  # i64 [a], in the chunk
+        for length, table in tables.items():
+            keys, words, firsts = (np.array(column) for column in list(zip(*table, strict=True))[1:])  # [F] each
+            starts = begins[(begins + length <= block_stops) & np.isin(token_ids[begins], firsts)]  # i64 [b]
+            starts = starts[(flags[starts + length - 1] & TokenFlag.WORD_END) != 0]  # i64 [b]
+            windows = _as_keys(token_ids[starts[:, None] + np.arange(length)])  # [b]
+            low, high = (np.searchsorted(keys, windows, side=side) for side in ("left", "right"))  # i64 [b] each
+            found = np.repeat(first + starts, high - low)  # i64 [n]
+            yield words[concatenated_ranges(low, high)], found, np.full(len(found), length)
 
 
-def _walked(
-    store: BlockStore, trie: _Trie, token_ids: np.ndarray, flags: np.ndarray, *, first: int, begins: int
-) -> _Found:
-    """The words that begin among the first `begins` tokens of a chunk, whose first token has position `first`."""
-    nodes = trie.begun(token_ids[:begins])  # i64 [begins]
-    starts = np.flatnonzero((nodes > 0) & ((flags[:begins] & TokenFlag.WORD_START) != 0))  # i64 [a], in the chunk
-    nodes = nodes[starts]  # i64 [a]
-    block_stops = store.block_offsets[store.block_of(first + starts) + 1] - first  # i64 [a], in the chunk
-    pieces: list[tuple[np.ndarray, ...]] = []
-    for length in range(1, trie.max_tokens + 1):
-        lasts = starts + length - 1  # i64 [a]
-        at_end = np.flatnonzero((flags[lasts] & TokenFlag.WORD_END) != 0)  # places among the walks
-        words, which = trie.words_at(nodes[at_end])  # i64 [n] each
-        found = starts[at_end[which]]  # i64 [n]
-        pieces.append((words, first + found, np.full(len(found), length)))
-        if length == trie.max_tokens:
-            break
-        going = np.flatnonzero(lasts + 1 < block_stops)
-        starts, nodes, block_stops = starts[going], nodes[going], block_stops[going]  # i64 [a] each
-        nodes = trie.continued(nodes, token_ids[starts + length].astype(np.int64))  # i64 [a]
-        goes_on = np.flatnonzero(nodes)
-        starts, nodes, block_stops = starts[goes_on], nodes[goes_on], block_stops[goes_on]  # i64 [a] each
-    return _Found(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
-
-
-def _in_live_blocks(index: PhraseIndex, positions: np.ndarray) -> np.ndarray:
-    """Whether each of `positions` i64 [n] is in a block that was not deleted, bool [n]."""
-    if index.live_blocks is None:
-        return np.ones(len(positions), dtype=bool)
-    return index.live_blocks[index.store.block_of(positions)]
+def _as_keys(rows: np.ndarray) -> np.ndarray:
+    """Each row of i64 [b, n] as one value that can be sorted and compared, bytes [b]."""
+    return np.ascontiguousarray(rows, dtype=np.int64).view(f"S{8 * rows.shape[1]}").reshape(len(rows))  # [b]
 
 
 SCORES_PER_CHUNK = 1 << 21
