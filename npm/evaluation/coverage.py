@@ -1,4 +1,4 @@
-"""What the corpus of an index holds of examples: names of subjects, answers, and the examples themselves.
+"""Names of subjects, answers, and examples themselves that the corpus of an index holds.
 
 Shapes: n examples.
 """
@@ -28,7 +28,7 @@ MIN_WORDS, BLOCKS_LOOKED_IN, MIN_ASCII_LETTERS = 8, 3, 24
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the corpus holds of each example."""
+    """Parts of each example that the corpus holds."""
 
     subject_named: np.ndarray | None  # bool [n], whether the corpus names the subject; None without subjects
     answer_held: np.ndarray  # bool [n], whether one of the answers occurs in the corpus
@@ -69,7 +69,7 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
 
 
 def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
-    """Which of n examples occur in a document of the corpus, bool [n]; None for a corpus without text.
+    """Mask bool [n] of the examples that occur in a document of the corpus; None for a corpus without text.
 
     An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
     digits alone; fields of less than `MIN_WORDS` words are not, because they occur anywhere.

@@ -41,7 +41,7 @@ EXAMPLES_PER_TASK = 3000
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How often some examples are answered right."""
+    """Share of examples that are answered right."""
 
     count: int
     micro: Interval | None  # over examples; None without any
@@ -50,7 +50,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class MethodResult:
-    """What one method answered, and how often it was right."""
+    """Answers of one method, and how often they are right."""
 
     name: str
     predictions: Sequence[Any]  # LabelPrediction or Answer, n of them
@@ -119,7 +119,7 @@ class TaskResult:
         }
 
     def notes(self) -> Iterator[str]:
-        """What a reader of the table should know."""
+        """Remarks for a reader of the table."""
         name, count = self.task.name, len(self.examples)
         if cut := sum(example.cut for example in self.examples):
             yield f"{name}: {cut} of {count} texts were cut to the longest prompt allowed."
@@ -253,7 +253,7 @@ def evaluate_task(
 def _right(
     predictions: Sequence[Any], examples: Sequence[Example], accepted: Callable[[Example], Sequence[str]]
 ) -> np.ndarray:
-    """Whether each label is the right one, or each best phrase one of those accepted, bool [n]."""
+    """Mask bool [n] of the labels that are right, or of the best phrases that are accepted."""
     return np.array(
         [
             prediction.label == example.label
@@ -300,7 +300,7 @@ class SuiteResult:
         return [table for table in tables if table.scores]
 
     def notes(self) -> list[str]:
-        """What a reader of the tables should know."""
+        """Remarks for a reader of the tables."""
         return [note for result in self.results for note in result.notes()]
 
     def write(self, out: str | Path) -> None:
@@ -427,7 +427,7 @@ def _sources(resources: Resources, task: Task) -> dict[str, Any]:
 
 
 def _recorded(settings: ZeroShotEvaluation, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What the numbers depend on, without where anything is stored: JSON values only."""
+    """Settings that the numbers depend on, without paths: JSON values only."""
     closed, causal = asdict(settings.zero_shot.closed), asdict(settings.zero_shot.causal)
     closed["verbalizer"] = closed["verbalizer"] and Path(closed["verbalizer"]).name
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}

@@ -1,4 +1,4 @@
-"""What counts as a right answer, and how sure a mean over examples is.
+"""Right answers, and confidence intervals of means over examples.
 
 Shapes: n examples, r resamples, g groups.
 """
@@ -63,7 +63,7 @@ def _plain_words(text: str, *, without: str = "") -> list[str]:
 
 
 def exact_match(phrase: str, answers: Iterable[str]) -> bool:
-    """Whether `phrase` equals one of the `answers`, all as `open_answer` has them; nothing equals an empty one.
+    """Return True if `phrase` equals an answer, both as `open_answer` has them; nothing equals an empty one.
 
     >>> exact_match("a Danube.", ["Donau", "the Danube"]), exact_match("the", ["a"]), exact_match("!", ["?"])
     (True, False, False)
@@ -72,7 +72,7 @@ def exact_match(phrase: str, answers: Iterable[str]) -> bool:
 
 
 def is_hit(phrase: str, answers: Iterable[str]) -> bool:
-    """Whether `phrase` equals one of the `answers`, all as `normalise_answer` has them; nothing equals an empty one.
+    """Return True if `phrase` equals an answer, both as `normalise_answer` has them; nothing equals an empty one.
 
     >>> is_hit("the Danube.", ["Donau", "Danube"]), is_hit("Danube river", ["Danube"]), is_hit("!", ["?"])
     (True, False, False)

@@ -158,7 +158,7 @@ def memory_console(*, least: int, usual: int, most: int) -> Console:
 
 
 def written_on(console: Console) -> str:
-    """What was printed on a console of `memory_console`."""
+    """Text that was printed on a console of `memory_console`."""
     written = console.file
     assert isinstance(written, io.StringIO), "made by memory_console"
     return written.getvalue().rstrip()

@@ -120,7 +120,7 @@ def _replace_results(fresh: Path, out: Path) -> None:
 
 
 def read_predictions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where each line of predictions.jsonl stands, and its JSON object; one without a key for a line that is none.
+    """Place and JSON object of each line of predictions.jsonl; one without a key for a line that is none.
 
     Raises ArtifactError, with the first line, if the folder holds no results or a file of it is damaged.
     """
@@ -136,12 +136,12 @@ def read_predictions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def model_facts(model: StoredModel) -> dict[str, Any]:
-    """Which weights a result is of."""
+    """Weights that a result is of."""
     return {"name": model.name, "fingerprint": model.fingerprint}
 
 
 def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> dict[str, Any]:
-    """What the answers of `filler` depend on, without where anything lies: JSON values only."""
+    """Settings and fingerprints that the answers of `filler` depend on, without paths: JSON values only."""
     given = asdict(settings if settings is not None else filler.settings)
     # Without how much is shown, which the task decides, and the settings that a command adds, such as paths.
     names = sorted({item.name for item in fields(FillSettings)} & given.keys() - {"k", "occurrences"})
@@ -153,5 +153,5 @@ def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> 
 
 
 def index_facts(index: PhraseIndex) -> dict[str, Any]:
-    """Which index a result is of."""
+    """Index that a result is of."""
     return {"settings_digest": digest_of(index.manifest.settings), "corpus_digest": index.store.digest}

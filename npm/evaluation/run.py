@@ -23,7 +23,7 @@ HeldOut = TypeVar("HeldOut", bound=HeldOutSettings)
 
 
 class Result(Protocol):
-    """What a task found."""
+    """Result of a task."""
 
     def write(self, out: str | Path) -> None:
         """Write the files of the folder `out`."""

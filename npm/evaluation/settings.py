@@ -31,7 +31,7 @@ class SampleSettings(Settings):
 
 
 class SuiteName(Enum):
-    """Which of the shipped zero-shot tasks are asked together."""
+    """Shipped zero-shot tasks that are asked together."""
 
     closed = "closed"  # nine tasks with a few labels
     open = "open"  # seven tasks answered by any phrase
@@ -73,7 +73,7 @@ class ZeroShotSettings(Settings):
     """Zero-shot tasks."""
 
     closed: ClosedScoring = field(default_factory=ClosedScoring)
-    """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
+    """Scoring of labels by npm, npm-single and mlm-knn, where it differs from the task's."""
     mlm: ParametricSettings = field(default_factory=ParametricSettings)
     """The parametric baseline."""
     causal: CausalSettings = field(default_factory=CausalSettings)

@@ -25,7 +25,7 @@ from npm.retrieval.settings import FillSettings
 
 
 class Split(Enum):
-    """What a question may be used for."""
+    """Use of a question."""
 
     dev = "dev"  # to choose settings on
     test = "test"  # to report
@@ -39,7 +39,7 @@ class Suite(Enum):
 
 
 class Development(Enum):
-    """Where the examples to choose settings on come from, if they have no file of their own."""
+    """Source of the examples to choose settings on, if they have no file of their own."""
 
     none = "none"
     first_half = "first_half"  # of the file, or of each group of it; the second half is what is reported
@@ -62,7 +62,7 @@ class Macro(Enum):
 
 
 class LabelMean(Enum):
-    """How the evidence of all occurrences of all words of a label becomes one score."""
+    """Mean that makes the evidence of all occurrences of all words of a label one score."""
 
     sum = "sum"  # all of it: frequent words win
     occurrences = "occurrences"  # divided by the number of occurrences of the label's words
@@ -82,14 +82,14 @@ BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
 
 
 class ClosedRetrieval(Enum):
-    """Which occurrences of a label's words count."""
+    """Occurrences of a label's words that count."""
 
     exact = "exact"  # all that have a vector
     top_k = "top_k"  # those among the best k rows of a query, as in the reference
 
 
 class ClosedScoring(Settings):
-    """How labels are scored by retrieval; null takes the task's own choice, or else the default named here."""
+    """Scoring of labels by retrieval; null takes the task's own choice, or else the default named here."""
 
     retrieval: ClosedRetrieval | None = None
     """`exact`: over all occurrences of the label's words (the default); `top_k`: over those among the best k rows."""
@@ -148,12 +148,12 @@ def resolved_scoring(*layers: ClosedScoring) -> ResolvedScoring:
 
 
 def task_scoring(task: Task, given: ClosedScoring) -> ResolvedScoring:
-    """How the labels of `task` are scored, unless `given` says otherwise."""
+    """Scoring of the labels of `task`, unless `given` says otherwise."""
     return resolved_scoring(ClosedScoring(verbalizer=task.verbalizer), task.scoring, given)
 
 
 class TaskData(Settings):
-    """Where the examples are: in a file, or for those who have it in a data set on the hub."""
+    """Source of the examples: a file, or a data set on the hub."""
 
     file: str = ""
     """Path under data_dir=, or beside the task's YAML file: .jsonl, .json, .csv, .tsv, also compressed."""
@@ -390,7 +390,7 @@ class Example:
     answers: tuple[str, ...] = ()
     """Open tasks: everything that is right."""
     group: str = ""
-    """What the example belongs to, such as a relation or a language; "" where the task names no such column."""
+    """Group of the example, such as a relation or a language; "" where the task names no such column."""
     subject: str = ""
     """Open tasks: the entity in question; "" where the task names no such column."""
     cut: bool = False

@@ -1,1 +1,1 @@
-"""What answers an example: retrieval, language models, baselines; `registry` knows them by name."""
+"""Methods that answer examples: retrieval, language models, baselines; `registry` knows them by name."""

@@ -114,7 +114,7 @@ class SentinelWriter:
         self._begin = [start, self._sentinels[0]]
 
     def prompts(self, texts: Sequence[str], *, room: int) -> tuple[list[np.ndarray], np.ndarray]:
-        """Whole texts with their end: positions are relative, so that none is too long."""
+        """Full texts with their end: positions are relative, so that none is too long."""
         assert room <= self.model.max_input_tokens, "an encoder-decoder with absolute positions has no sentinels"
         halves = plain_token_ids(self.model, [half for text in texts for half in text.split(MASK_TEXT)])
         pairs = zip(halves[::2], halves[1::2], strict=True)
@@ -275,7 +275,7 @@ def continuation_logs(
 
 
 def takes_space(text: str) -> bool:
-    """Whether a space stands before the mask, which is the word's to a model that continues the text."""
+    """Return True if a space precedes the mask, which is the word's to a model that continues the text."""
     return text.partition(MASK_TEXT)[0][-1:].isspace()
 
 

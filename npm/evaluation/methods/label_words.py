@@ -133,7 +133,7 @@ def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
 
 
 def relative_logs(logs: np.ndarray, at_prompts: np.ndarray, *, scaled: bool) -> np.ndarray:
-    """How much better each word fits a text than it fits texts in general, f64 [q, W], of `logs` f64 [q, W].
+    """Fit of each word to a text beyond its fit to texts in general, f64 [q, W], of `logs` f64 [q, W].
 
     The mean of `at_prompts` f64 [prompts, W] is subtracted from each column; `scaled` divides by the standard deviation
     too, where there is one.

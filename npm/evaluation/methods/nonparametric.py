@@ -143,7 +143,7 @@ class NonparametricLabels:
         return predictions
 
     def _read(self, task: Task) -> tuple[ResolvedScoring, Verbalizer, WordOccurrences, LabelWords]:
-        """How the labels of `task` are scored, and their words, each label with some in the corpus."""
+        """Scoring of the labels of `task`, and their words, each label with some in the corpus."""
         scoring = task_scoring(task, self._scoring)
         verbalizer = load_verbalizer(task, scoring.verbalizer)
         words = tuple(dict.fromkeys(word for own in verbalizer.words for word in own))

@@ -1,4 +1,4 @@
-"""Where given words stand in a corpus, and how well their occurrences there fit a masked position.
+"""Occurrences of given words in a corpus, and how well they fit a masked position.
 
 `find_occurrences`: one pass over the token ids, whatever the number of words. A word may be several tokens. It is
 looked for as the tokenizer writes it at the start of a text and after a space, as given and with a capital, and found
@@ -52,7 +52,7 @@ class WordOccurrences:
 
     @property
     def counts(self) -> np.ndarray:
-        """How many occurrences each word has, i64 [W]."""
+        """Number of occurrences of each word, i64 [W]."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class WordOccurrences:
 def find_occurrences(
     index: PhraseIndex, encoder: Encoder, words: Sequence[str], single_tokens: bool = False
 ) -> WordOccurrences:
-    """Where each of `words` [W] stands in the live blocks of `index`, and which vectors are at its ends.
+    """Occurrences of each of `words` [W] in the live blocks of `index`, with the rows of the vectors at their ends.
 
     With `single_tokens` a word is the one token that it is behind a space, also where that is a part of a word.
 
@@ -308,7 +308,7 @@ class WordHits:
         return WordScores(log_sums=log_sums, counts=self.occurrences.counts, best=best, best_logs=best_logs)
 
     def _found(self, hits: Hits, sides: list[_Side], factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the hits [sides · t, k] of t texts stand for: texts i64 [h], occurrences i64 [h] and log P f64 [h]."""
+        """Texts i64 [h], occurrences i64 [h] and log P f64 [h] of the hits [sides · t, k] of t texts."""
         text_count = len(hits.rows) // len(sides)
         logs = scaled_similarity(hits.scores.astype(np.float64), factor)  # f64 [sides · t, k], -inf where none is found
         pooled = np.concatenate(np.split(logs, len(sides)), axis=1)  # f64 [t, sides · k]
@@ -343,7 +343,7 @@ class WordHits:
 
 
 class _Side:
-    """Which occurrences have a row at this end."""
+    """Occurrences by their row at this end."""
 
     def __init__(self, rows: np.ndarray, row_count: int) -> None:
         self._order = np.argsort(rows, kind="stable")  # i64 [n]
@@ -352,7 +352,7 @@ class _Side:
         self._has[rows] = True
 
     def has(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each of `rows` i64 [...] stands for an occurrence, bool [...]."""
+        """Mask bool [...] of the `rows` i64 [...] that have an occurrence."""
         return np.asarray(self._has[rows])
 
     def occurrences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -194,7 +194,7 @@ def word_log_probabilities(
 
 
 def mask_takes_space(encoder: Encoder, text: str) -> bool:
-    """Whether the mask of `text` stands for a word and the space before it, as RoBERTa's does."""
+    """Return True if the mask of `text` represents a word and the space before it, as RoBERTa's does."""
     before = text.partition(MASK_TEXT)[0]
     return mask_strips(encoder)[0] and before[-1:].isspace()
 
@@ -404,7 +404,7 @@ class GoldLengthPhrases:
 
 
 def _may_answer(text: str) -> bool:
-    """Whether a token's text is a word and not a stop-word."""
+    """Return True if a token's text is a word and not a stop-word."""
     folded = text.casefold()
     is_word = any(char.isalnum() for char in text) and len(text.split()) == 1
     return is_word and folded not in STOP_WORDS and folded not in CONTRACTION_TAILS

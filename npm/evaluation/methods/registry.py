@@ -76,7 +76,7 @@ class ClosedMethod(Protocol):
 
     name: str
     facts: dict[str, Any]
-    """What the predictions of the last call depend on: settings, fingerprints, counts; goes into metrics.json."""
+    """Settings, fingerprints and counts that the predictions of the last call depend on, for metrics.json."""
 
     def prepare(self, task: Task) -> None:
         """Raise UserError for whatever would stop `predict`, so that it is known before any task is asked."""
@@ -150,11 +150,11 @@ class Resources:
         return method
 
     def scoring(self, task: Task) -> ResolvedScoring:
-        """How labels of a closed task are scored."""
+        """Scoring of the labels of a closed task."""
         return task_scoring(task, self.settings.zero_shot.closed)
 
     def fill_settings(self, task: Task) -> FillSettings:
-        """How a task is filled: as it asks, but for what the command gave; without conditions that examples fill."""
+        """Settings of filling: the task's, but for those of the command; without conditions that examples fill."""
         given, own, default = self.settings.fill, read_settings(FillSettings, task.fill), FillSettings()
         keys = changed_settings(own, default, [item.name for item in fields(FillSettings)])
         said = {*changed_settings(given, default, keys), *(key.removeprefix("fill.") for key in self.settings.given)}
