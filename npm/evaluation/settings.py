@@ -237,7 +237,7 @@ class BeforeSettings(Settings):
     def check(self) -> None:
         """Refuse settings of no encoder."""
         if not self.encoder and (self.pooler is not None or self.pooler_post is not PoolerPost.none):
-            raise SettingError("sts.before.pooler needs sts.before.encoder; the pooler of encoder= is sts.pooler")
+            raise SettingError("sts.before.pooler requires sts.before.encoder; the pooler of encoder= is sts.pooler")
 
 
 class StsSettings(Settings):

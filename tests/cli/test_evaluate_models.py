@@ -140,7 +140,7 @@ def test_denoisers_are_measured_shown_and_written(
         ("sts.pooler=mean", ["pooler", "cls_before_pooler"]),
         ("encoder=./nowhere", ["no such encoder"]),
         ("sts.before.encoder=./nowhere", ["no such encoder"]),
-        ("sts.before.pooler=cls", ["before.pooler needs sts.before.encoder"]),
+        ("sts.before.pooler=cls", ["before.pooler requires sts.before.encoder"]),
         ("sts.geometry.pairs=train", ["sts.geometry.pairs", "all"]),
         ("sts.geometry.layer_sentences=-1", ["sts.geometry.layer_sentences", "at least 0"]),
         ("suite=all", ["task=sts must be the only task"]),

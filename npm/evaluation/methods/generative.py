@@ -72,7 +72,7 @@ class DecoderWriter:
     def logits(
         self, prompts: Sequence[np.ndarray], stems: Sequence[tuple[int, ...]]
     ) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """As that of a decoder."""
+        """For each prompt and stem their numbers and the logits f32 [len(stem) + 1, V] of what comes next."""
         sequences = [np.append(prompt, stem).astype(np.int64) for prompt in prompts for stem in stems]
         first = [len(prompt) - 1 for prompt in prompts for _ in stems]
         for number, logits in self.model.next_logits(sequences, first):
@@ -88,7 +88,7 @@ class DecoderWriter:
         return f"{before}_____{after.rstrip()} Fill in the blank. Answer:{MASK_TEXT}"
 
     def written(self, prompts: Sequence[np.ndarray]) -> list[tuple[list[int], float]]:
-        """As that of a decoder."""
+        """The greedy continuation of each prompt, and its log probability."""
         flipped, mask = padded([prompt[::-1] for prompt in prompts], pad_id=0)  # i64 [B, L] each
         ids, attention = (np.ascontiguousarray(each[:, ::-1]) for each in (flipped, mask))  # padded on the left
         end = self.model.tokenizer.eos_token_id
@@ -124,7 +124,7 @@ class SentinelWriter:
     def logits(
         self, prompts: Sequence[np.ndarray], stems: Sequence[tuple[int, ...]]
     ) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """As a `Writer` does it; a text is encoded once for all stems."""
+        """As a decoder does it; a text is encoded once for all stems."""
         model: Any = self.model.model
         lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)  # i64 [q]
         for batch in length_sorted_batches(lengths, tokens_per_batch=TOKENS_PER_BATCH):
@@ -145,7 +145,7 @@ class SentinelWriter:
         return text
 
     def written(self, prompts: Sequence[np.ndarray]) -> list[tuple[list[int], float]]:
-        """As a `Writer` does it; the next sentinel ends what is written."""
+        """As a decoder does it; the next sentinel ends what is written."""
         ids, attention = padded(prompts, pad_id=self.model.pad_id)  # i64 [B, L] each
         given = torch.tensor([self._begin] * len(ids), device=self.model.device)  # i64 [B, 2]
         ends = [self.model.end_id, self._sentinels[1]]
@@ -291,6 +291,7 @@ def written_words(model: StoredModel, words: Sequence[str], *, after_space: bool
 
 
 def check_words(model: StoredModel, words: Sequence[str]) -> None:
+    """Raise SettingError for a word that cannot be written."""
     for after_space in (False, True):
         written_words(model, words, after_space=after_space)
 
@@ -312,7 +313,7 @@ def writer_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> t
 
 
 class PhraseWriter:
-    """Fills the mask of an open task with the first line of what a model writes: an `OpenMethod`."""
+    """Fills the mask of an open task with the first line of what a model writes: an open method."""
 
     def __init__(
         self, name: str, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None
