@@ -98,7 +98,7 @@ def name_blocks(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> l
     pieces = [(np.zeros(0, dtype=np.int64),) * 2]  # words and blocks, i64 [n] each
     for words, starts, _ in _found_in(index, token_forms(encoder, names)):
         blocks = index.store.block_of(starts)  # i64 [n]
-        pieces.append(tuple(np.unique(np.stack([words, blocks]), axis=1)))  # type: ignore[arg-type]
+        pieces.append(tuple(np.unique(np.stack([words, blocks]), axis=1)))
     found = np.unique(np.concatenate([np.stack(piece) for piece in pieces], axis=1), axis=1)  # i64 [2, n]
     return np.split(found[1], np.searchsorted(found[0], np.arange(1, len(names))))[: len(names)]
 
