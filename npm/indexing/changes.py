@@ -261,7 +261,12 @@ def add_documents(
         encoder = check_encoder(folder, generation.manifest, encoder)
         if not generation.segments[0].lexicon.is_dir():
             raise ArtifactError(f"{folder} contains token ids without text: build an index from documents to add some")
-        corpus = _kept_as_in(generation, settings.corpus)
+        kept, given = generation.manifest.kept_fields, settings.corpus.kept_fields
+        if given and sorted(given) != sorted(kept):
+            raise SettingError(
+                f"corpus.kept_fields must be [{','.join(kept)}] as in the index, got [{','.join(given)}]"
+            )
+        corpus = replace(settings.corpus, kept_fields=kept)
         sources = input_record(find_sources(corpus.files))
         request = {"sources": sources, "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
@@ -402,16 +407,6 @@ class _Addition:
             )
         live[existing] = False
         return np.flatnonzero(~live), len(existing)
-
-
-def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSettings:
-    """`corpus` with the fields that the index keeps; raises SettingError if others are asked for."""
-    kept = generation.manifest.kept_fields
-    if corpus.kept_fields and sorted(corpus.kept_fields) != sorted(kept):
-        raise SettingError(
-            f"corpus.kept_fields must be [{','.join(kept)}] as in the index, got [{','.join(corpus.kept_fields)}]"
-        )
-    return replace(corpus, kept_fields=kept)
 
 
 def _is_last(generation: Generation, request: Mapping[str, Any]) -> bool:

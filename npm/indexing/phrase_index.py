@@ -262,7 +262,16 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
     if index.live_documents is not None:
         chosen &= index.live_documents
     if documents is not None:
-        chosen &= _named_documents(index, documents)
+        numbers = index.store.find_documents(documents, among=index.live_documents)  # i64 [ids]
+        unknown = [repr(name) for name, number in zip(documents, numbers.tolist(), strict=True) if number < 0]
+        if unknown:
+            raise QueryError(
+                f"no such document: {named(unknown)}; answers show ids in brackets behind titles, and as `document` "
+                "with output=json"
+            )
+        among = np.zeros(index.store.document_count, dtype=bool)  # [documents]
+        among[numbers] = True
+        chosen &= among
     if where:
         chosen &= matching_documents(index.store, parse_conditions(where))
     # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
@@ -273,17 +282,3 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
     if index.live_blocks is not None:  # of a live document, too, some may be out of reach
         blocks &= index.live_blocks
     return DocumentFilter(blocks, rows_of_blocks(index.store, index.rows, blocks))
-
-
-def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:
-    """A mask bool [documents] of the live documents with these ids."""
-    numbers = index.store.find_documents(ids, among=index.live_documents)  # i64 [ids]
-    unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number < 0]
-    if unknown:
-        names = named(list(map(repr, unknown)))
-        raise QueryError(
-            f"no such document: {names}; answers show ids in brackets behind titles, and as `document` with output=json"
-        )
-    mask = np.zeros(index.store.document_count, dtype=bool)  # [documents]
-    mask[numbers] = True
-    return mask

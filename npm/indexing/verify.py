@@ -64,16 +64,11 @@ def reencode_sample(
             pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
             if encoded.pooled is not None:
                 pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
-            worst_cosine = min(worst_cosine, *(_least_cosine(stored, new) for stored, new in pairs))
+            for old, fresh in ((stored.astype(np.float64), new.astype(np.float64)) for stored, new in pairs):
+                norms = np.linalg.norm(old, axis=1) * np.linalg.norm(fresh, axis=1)  # f64 [n]
+                cosines = (old * fresh).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
+                worst_cosine = float(cosines.min(initial=worst_cosine))
     return VectorCheck(row_count, worst_cosine)
-
-
-def _least_cosine(stored: np.ndarray, new: np.ndarray) -> float:
-    """The least cosine of a row of `stored` [n, d] with that of `new` [n, d]; 1 without rows."""
-    ours, theirs = stored.astype(np.float64), new.astype(np.float64)  # f64 [n, d] each
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)  # f64 [n]
-    cosines = (ours * theirs).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
-    return float(cosines.min(initial=1.0))
 
 
 def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
