@@ -282,7 +282,7 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
         array = open_array(shard, name)
         return -array if name == "blocks" else array
 
-    monkeypatch.setattr("npm.indexing.embed.open_array", turned)
+    monkeypatch.setattr("npm.indexing.verify.open_array", turned)
     with pytest.raises(ArtifactError, match="cosine"):
         verify_vectors(folder, encoder, batches=1, seed=0)
 

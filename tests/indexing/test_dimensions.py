@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.records import RecordedSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.methods.nonparametric import NonparametricLabels
@@ -177,18 +175,6 @@ def test_the_same_build_again_has_nothing_to_do_and_another_length_is_refused(en
             build_index(tmp_path / "index", replace(settings, dimensions=other), encoder)
         assert f"dimensions={CUT}" in str(caught.value)
     assert all_bytes(tmp_path / "index") == before
-
-
-def test_an_index_of_before_there_were_lengths_is_one_of_whole_vectors(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = settings_for(tmp_path / "index", range(6))
-    build_index(tmp_path / "index", settings, encoder)
-    read = read_manifest(tmp_path / "index", kind="phrase-index")
-    recorded = {name: value for name, value in read.settings.items() if name != "dimensions"}
-    older = replace(read, settings=RecordedSettings(recorded, file=tmp_path))
-    monkeypatch.setattr("npm.indexing.generation.read_manifest", lambda folder, kind: older)
-    assert build_index(tmp_path / "index", settings, encoder).was_finished
 
 
 def test_an_encoder_that_was_not_trained_for_the_length_gets_a_note(tmp_path: Path) -> None:
