@@ -161,7 +161,7 @@ def test_a_build_interrupted_anywhere_continues_and_ends_in_the_same_bytes(
         fail_at(max(1, round(share * writes)), patched, lambda _: KeyboardInterrupt())
         outcome = npmlm(*build(*settings))
     assert (outcome.status, outcome.out) == (130, "")
-    assert "continues where it stopped" in outcome.err
+    assert "resumes where it stopped" in outcome.err
     npmlm("fill", f"index={tmp_path / 'index'}", QUESTION).refused()
     assert npmlm(*build(*settings)).status == 0
     assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "whole")

@@ -218,7 +218,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_in_the_same_weights(
         patched.setattr(Trainer, "_report", interrupted)
         outcome = npmlm(*command)
     assert (outcome.status, outcome.out) == (130, "")
-    assert "continues where it stopped" in outcome.err
+    assert "resumes where it stopped" in outcome.err
     assert npmlm(*command).status == 0
     assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
 

@@ -164,7 +164,7 @@ def test_an_interrupt_stops_the_jobs_and_the_same_command_goes_on(
         finally:
             build.kill()
     assert build.returncode == 130, err
-    assert "The same command, given again, continues where it stopped" in err
+    assert "the same command resumes where it stopped" in err
     assert npmlm(*command).status == 0
     assert all_bytes(tmp_path / "index") == plain
 
