@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-import sys
 import typing
 from enum import Enum
 from pathlib import Path
@@ -14,14 +13,13 @@ import pytest
 import yaml
 
 from npm.cli.declared import declared_settings
-from npm.cli.main import main
 from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
 from npm.core.configs import config_folder
 from npm.core.errors import UserError
 from npm.evaluation.tasks import ClosedScoring
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.helpers.command_line import CommandLine, run_subprocess
+from tests.helpers.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = {name: find_verb(name).root for name in MODULES}
@@ -111,7 +109,7 @@ def test_config_takes_a_text_as_it_is_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("verb", MODULES)
-@pytest.mark.parametrize("key", ["bogus", "+debug", "debug.bogus", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
+@pytest.mark.parametrize("key", ["bogus", "+k", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
 def test_config_refuses_an_unknown_setting(verb: str, key: str) -> None:
     with pytest.raises(UserError) as caught:
         settings_of(verb, f"{key}=1")
@@ -240,12 +238,8 @@ def names_read() -> set[str]:
     return found
 
 
-READ_BEFORE_COMPOSING = {"debug"}
-"""npm.cli.main: a traceback is also wanted of mistakes in other settings."""
-
-
 def test_config_fields_are_all_read_somewhere() -> None:
-    read = names_read() | READ_BEFORE_COMPOSING
+    read = names_read()
     unread = {
         f"{verb}: {name}"
         for verb, root in ROOTS.items()
@@ -322,16 +316,3 @@ def test_config_mistakes_end_with_status_2_and_make_nothing(
     npmlm(verb, *needed_by(verb), "bogus=1").refused("unknown setting bogus")
     assert "Traceback" in npmlm(verb, *needed_by(verb), "bogus=1", "debug=true").err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_config_help_of_the_program_is_there_at_once_in_a_process_of_its_own() -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm", "--help")
-    assert outcome.status == 0
-    assert main(["--version"]) == 0
-
-
-def test_config_the_command_is_there_as_a_module_and_as_a_function() -> None:
-    import npm.cli
-
-    assert npm.cli.main is main
-    assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")

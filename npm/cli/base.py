@@ -22,14 +22,7 @@ class Output(Enum):
     sentences = "sentences"
 
 
-class Command(Settings):
-    """Settings of every verb."""
-
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-class IndexCommand(Command):
+class IndexCommand(Settings):
     """Settings of a verb about one index."""
 
     index: PathText = ""

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import Command, Output, say, write_json
+from npm.cli.base import Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.configs import config_folder
 from npm.core.errors import SettingError
+from npm.core.settings import Settings
 from npm.evaluation.settings import EvaluationSettings
 from npm.tuning.settings import TuneSettings
 
 
-class EvaluateCommand(EvaluationSettings, Command):
+class EvaluateCommand(EvaluationSettings):
     """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
 
@@ -38,7 +39,7 @@ def run_evaluate(settings: EvaluateCommand) -> int:
     return 0
 
 
-class CompareCommand(Command):
+class CompareCommand(Settings):
     """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
 
     methods: list[str] = field(default_factory=list)
@@ -85,7 +86,7 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     return 0
 
 
-class TuneCommand(TuneSettings, Command):
+class TuneCommand(TuneSettings):
     """Measure search settings of an index against exact search, with questions made from its own documents."""
 
 

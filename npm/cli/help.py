@@ -28,7 +28,8 @@ def overview() -> str:
     lines.append(
         _wrapped(
             "npmlm VERB --help shows the settings that people change, --help all shows every one; npmlm --version "
-            "prints the version. Everything after -- is text, even if it looks like a setting."
+            "prints the version. debug=true shows the full traceback of an error. Everything after -- is text, even if "
+            "it looks like a setting."
         )
     )
     return "\n".join(lines)

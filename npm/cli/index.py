@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import Command, EncoderCommand, IndexCommand, Output, say, write_json
+from npm.cli.base import EncoderCommand, IndexCommand, Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import BuildCluster, Engine
@@ -222,7 +222,7 @@ def run_inspect(settings: InspectCommand) -> int:
     return 0
 
 
-class EstimateCommand(EstimateSettings, Command):
+class EstimateCommand(EstimateSettings):
     """Estimate disk, memory and encoding time of a build from a sample of the corpus."""
 
     output: Output = Output.table
@@ -252,7 +252,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     return 0
 
 
-class PublishCommand(TransferSettings, Command):
+class PublishCommand(TransferSettings):
     """Copy an index, or corpus files, to an address; one that was stopped resumes with the same command."""
 
     index: PathText = ""
@@ -278,7 +278,7 @@ def run_publish(settings: PublishCommand) -> int:
     return 0
 
 
-class FetchCommand(TransferSettings, Command):
+class FetchCommand(TransferSettings):
     """Copy what was published, checked on arrival; one that was stopped resumes with the same command."""
 
     index: PathText = ""

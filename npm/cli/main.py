@@ -21,7 +21,8 @@ SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
 OPTION = re.compile(r"^--?[A-Za-z][\w.-]*(=.*)?$", re.DOTALL)
 """What other programs call an option; here it is a setting, `key=value`."""
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
-DEBUG = re.compile(r"^\+{0,2}debug=(true|yes|on|1)$", re.IGNORECASE)
+DEBUG = "debug=true"
+"""Of every verb, and of mistakes in other settings too: shows the full traceback of an error."""
 EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 2, 1, 130
 OBJECTS_TO_A_COLLECTION = 10_000
 """With the 700 of Python, garbage collection of what imports create takes a tenth of a cold answer."""
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         say("\nnpmlm: interrupted" + ("; the same command resumes where it stopped" if resumes else ""))
         return EXIT_INTERRUPTED
     except Exception as error:
-        if any(DEBUG.match(argument) for argument in before_texts(arguments)):
+        if DEBUG in before_texts(arguments):
             traceback.print_exc()
         if message := _mistake(error):
             rank = os.environ.get("RANK", "0")
@@ -99,7 +100,7 @@ def run(arguments: list[str]) -> int:
         raise SettingError(
             f"npmlm {name} takes settings as key=value, got {unusable[0][:80]!r}; npmlm {name} --help shows them"
         )
-    settings = compose_settings(name, given)
+    settings = compose_settings(name, [each for each in given if each != DEBUG])
     if sys.stderr.isatty() and hasattr(settings, "encoder"):  # before the imports that take the time
         say(f"loading {Path(settings.encoder).name or 'encoder-mini'}…")
     return verb.run(settings, texts) if verb.takes_texts else verb.run(settings)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npm.cli.base import Command, Output, say, write_json
+from npm.cli.base import Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import SettingError
@@ -31,7 +31,7 @@ STSB_DEV = "stsb_dev_spearman"
 """Name in metrics.jsonl of the correlation with the development half of STS-B."""
 
 
-class TrainCommand(TrainingSettings, Command):
+class TrainCommand(TrainingSettings):
     """Train an encoder; a run that was stopped resumes with the same command."""
 
     run: PathText = ""
@@ -77,7 +77,7 @@ def run_train(settings: TrainCommand) -> int:
     return 0
 
 
-class FinetuneCommand(FinetuneSettings, Command):
+class FinetuneCommand(FinetuneSettings):
     """Fine-tune an encoder on labelled tasks at several rates and seeds; the same command resumes."""
 
 
@@ -104,7 +104,7 @@ def run_finetune(settings: FinetuneCommand) -> int:
     return 0
 
 
-class TokenizerCommand(TokenizerSettings, Command):
+class TokenizerCommand(TokenizerSettings):
     """Learn a tokenizer from a corpus: the same text and settings give the same bytes."""
 
     out: PathText = ""
@@ -130,7 +130,7 @@ def run_tokenizer(settings: TokenizerCommand) -> int:
     return 0
 
 
-class GenerateCommand(GenerateSettings, Command):
+class GenerateCommand(GenerateSettings):
     """Generate artificial text from the grammar of a treebank; the same command resumes."""
 
     out: PathText = ""
@@ -163,7 +163,7 @@ def run_generate(settings: GenerateCommand) -> int:
     return 0
 
 
-class EditCommand(EditSettings, Command):
+class EditCommand(EditSettings):
     """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
 
 
@@ -185,7 +185,7 @@ def run_edit(settings: EditCommand) -> int:
     return 0
 
 
-class PlotCommand(CurveSettings, Command):
+class PlotCommand(CurveSettings):
     """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
 
     out: PathText = ""

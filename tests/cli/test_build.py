@@ -93,12 +93,6 @@ def test_a_build_over_an_index_that_is_changed_meanwhile_sees_the_new_generation
     assert looks[0] == 1 and "was changed after it was built" in outcome.err
 
 
-def test_a_build_in_a_process_of_its_own(build: Build, tmp_path: Path) -> None:
-    outcome = run_subprocess(sys.executable, "scripts/build.py", *build()[1:])
-    assert (outcome.status, outcome.out) == (0, ""), outcome.err
-    assert (tmp_path / "index" / "manifest.json").is_file()
-
-
 def test_two_builds_of_the_same_input_give_the_same_bytes_and_name_no_place_of_this_machine(
     npmlm: CommandLine, build: Build, tmp_path: Path, tiny_encoder_folder: Path
 ) -> None:

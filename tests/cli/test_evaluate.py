@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_train import refuse_writing
-from tests.helpers.command_line import CommandLine, all_bytes, run_subprocess
+from tests.helpers.command_line import CommandLine, all_bytes
 
 QUESTIONS = [
     ("q1", "capital", "The capital of Iceland is <mask>.", ["Reykjavík", "Reykjavik"], "test"),
@@ -58,13 +57,6 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
     assert metrics["filling"]["retrieval"] == "bm25"
     assert metrics["filling"]["scoring"]["normalisation"] == "start_end"
     assert (metrics["settings"]["k"], metrics["question_count"]) == (2, 1)
-
-
-def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm", *evaluate)
-    assert outcome.status == 0, outcome.err
-    assert "hit@1" in outcome.out
-    assert (tmp_path / "out" / "metrics.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -79,14 +79,6 @@ def test_reference_scoring_is_that_of_the_reference_settings(npmlm: CommandLine,
     ]
 
 
-def test_reference_scoring_gives_other_scores(npmlm: CommandLine, built_index: Path) -> None:
-    plain, reference = (
-        npmlm("fill", f"index={built_index}", "output=json", f"scoring={name}", QUESTION).answers()
-        for name in ("default", "reference")
-    )
-    assert plain != reference
-
-
 def test_a_score_that_is_no_number_never_becomes_json() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         answer_json(Answer("<mask>", (Phrase("x", math.nan, 1, ()),)))

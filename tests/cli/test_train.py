@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import Trainer
-from tests.helpers.command_line import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.command_line import DOCUMENTS, CommandLine, all_bytes, write_corpus
 from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -130,17 +129,6 @@ def test_a_link_in_a_run_folder_is_refused_and_nothing_is_changed_behind_it(
     assert all_bytes(tmp_path) == before
 
 
-def test_a_run_folder_may_be_named_by_a_link_and_hold_links_of_the_user(
-    npmlm: CommandLine, finished_run: tuple[Path, list[str]], tmp_path: Path
-) -> None:
-    run, command = finished_run
-    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("encoder"))
-    (tmp_path / "run" / "notes").symlink_to(tmp_path)
-    (tmp_path / "link").symlink_to("run")
-    assert npmlm(*command, f"run={tmp_path / 'link'}").status == 0
-    assert weights_of(tmp_path / "run") == weights_of(run)
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
 def test_a_finished_encoder_that_lacks_a_file_is_made_again_from_the_checkpoint(
     name: str, npmlm: CommandLine, finished_run: tuple[Path, list[str]], tmp_path: Path
@@ -162,13 +150,6 @@ def test_an_index_is_no_run_folder(
     assert all_bytes(tmp_path) == before
 
 
-def test_a_folder_of_corpus_files_is_no_run_folder(npmlm: CommandLine, train: list[str], texts: Path) -> None:
-    before = all_bytes(texts.parent)
-    kept = [part for part in train if not part.startswith("run=")]
-    npmlm(*kept, f"run={texts.parent}").refused("not the folder of a run", "texts.jsonl", "run=DIR")
-    assert all_bytes(texts.parent) == before
-
-
 def test_settings_of_something_else_are_refused_in_a_short_message(
     npmlm: CommandLine, train: list[str], tmp_path: Path
 ) -> None:
@@ -176,29 +157,6 @@ def test_settings_of_something_else_are_refused_in_a_short_message(
     (tmp_path / "run" / "settings.json").write_text("{}")
     message = npmlm(*train).refused("other settings", "=not recorded", " more")
     assert len(message) < 2000
-
-
-def test_a_corpus_is_asked_for_before_an_encoder_that_may_not_be_installed(npmlm: CommandLine, tmp_path: Path) -> None:
-    npmlm("train", f"run={tmp_path / 'run'}", "encoder=no-such-encoder").refused("no corpus is given", "corpus.files")
-    assert not (tmp_path / "run").exists()
-
-
-def test_metrics_that_are_none_are_refused_before_the_encoder_is_loaded(
-    npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "settings.json").write_text("{}")
-    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"mine, without an end of line")
-    before = all_bytes(tmp_path)
-    kept = [part for part in train if not part.startswith("encoder=")]
-    npmlm(*kept, "encoder=./nowhere").refused("metrics.jsonl:1")
-    assert all_bytes(tmp_path) == before
-
-
-def test_a_process_of_its_own_trains(train: list[str], tmp_path: Path) -> None:
-    outcome = run_subprocess(sys.executable, "scripts/train.py", *train[1:])
-    assert (outcome.status, outcome.out) == (0, ""), outcome.err
-    assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_ends_in_the_same_weights(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from npm.core import artifact
 from npm.indexing import embed
-from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, write_corpus
 
 SEGMENT = "segments/00000"
 KINDS = {
@@ -59,12 +58,6 @@ def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, fais
     first, second = outcome.out.splitlines()
     assert first == f"{faiss_index} is whole: {counted:,} bytes checked"
     assert second.endswith("vectors encoded again, the least cosine 1.00000")
-
-
-def test_a_process_of_its_own_verifies(built_index: Path) -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm", "verify", f"index={built_index}")
-    assert outcome.status == 0, outcome.err
-    assert "is whole" in outcome.out
 
 
 @pytest.mark.parametrize("kind", KINDS)
