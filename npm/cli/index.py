@@ -310,9 +310,10 @@ def _report_change(index: str, changed: ChangeResult) -> int:
         say(f"{index} is so already: nothing to do")
         return 0
     manifest = changed.manifest
-    live = manifest.counts.documents - manifest.deleted_documents
+    live, added = manifest.counts.documents - manifest.deleted_documents, changed.added_documents
+    documents = "document" if added == 1 else "documents"
     say(
-        f"{index} is generation {manifest.generation} now: {changed.added_documents:,} documents added, "
+        f"{index} is generation {manifest.generation} now: {added:,} {documents} added, "
         f"{changed.deleted_documents:,} deleted, {live:,} answer"
     )
     if changed.skipped:

@@ -53,4 +53,4 @@ class StageProgress(Progress):
     def say(self, message: str) -> None:
         """Print a line above the bars."""
         with suppress(OSError):
-            self.console.print(message, highlight=False, markup=False)
+            self.console.print(message, highlight=False, markup=False, soft_wrap=True)
