@@ -53,7 +53,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("cat > incidents.jsonl", ()),
         Runs("mkdir -p handbook", ("", '{"text": "The…Office of Communications…handbook/history.txt')),
         Runs("npmlm estimate", (ESTIMATED, "", f"{INSPECTED}…year, team")),
-        Runs("npmlm fill", ("The memory leak was found by <mask>.…«Priya Raman»", '{"text": "Backups…Frankfurt')),
+        Runs("npmlm fill", ("The memory leak was found by <mask>.…Priya Raman", '{"text": "Backups…Frankfurt')),
         Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),
         Runs("npmlm fill", (f"{OUTAGE}…expired certificate", f"{OUTAGE}…memory leak", "Exports…Excel")),
         Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is whole")),

@@ -13,7 +13,7 @@ from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, write_c
 TASK = """\
 suite: closed
 data: {file: places.csv, columns: {text: sentence, label: kind}}
-template: "{text} It is near <mask>."
+template: "{{ text }} It is near <mask>."
 labels:
   - {value: north, words: [Oslo, Reykjavík]}
   - {value: south, words: [Paris]}
