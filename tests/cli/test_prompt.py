@@ -230,8 +230,8 @@ def test_a_real_process_on_a_terminal_has_history_completion_and_commands(built_
         assert "did you mean ':more'?" in terminal.type(":moer\r", "':more'?")
         assert "en" in terminal.type(":op\t", "en")
         assert "characters " in terminal.type(" 1\r", "characters ")
-        terminal.type("half a li", "half a li")
-        terminal.type("\x03", "> ")
+        terminal.type("half a li", "i")
+        terminal.type("\x03", "\x1b[?2004h")  # with which a prompt begins
         assert "(iceland)" in terminal.type("\x10\x10\x10\r", "(iceland)")  # Ctrl-P: three lines ago
         os.write(terminal._ours, b":quit\r")
         assert terminal.process.wait(30) == 0
