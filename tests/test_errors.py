@@ -20,13 +20,9 @@ from npm.core.errors import (
     StorageError,
     UserError,
 )
-from npm.evaluation.demo import QuestionFileError
 from tests.helpers.command_line import run_subprocess
 
-KINDS = (
-    *(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
-    QuestionFileError,
-)
+KINDS = (*(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),)
 
 
 def refusal(kind: type[UserError]) -> UserError:

@@ -7,22 +7,22 @@ Shapes: n questions, T tokens of the corpus.
 
 from __future__ import annotations
 
-import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from npm.core.errors import SettingError, UserError
-from npm.core.files import sha256_of_file
-from npm.core.settings import as_json
-from npm.core.types import SURROGATE, Progress, TokenFlag, silent
+from npm.core.errors import CorpusError, SettingError
+from npm.core.files import read_object, sha256_of_file
+from npm.core.settings import Settings, as_json, read_settings
+from npm.core.types import Progress, TokenFlag, silent
 from npm.evaluation.methods.baselines import BlockSpans, lexicon_of
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer
 from npm.evaluation.report import Row, percent, terminal_table
@@ -51,14 +51,16 @@ RANKED_BLOCKS = 3
 """Blocks, besides the first, among which one with an answer is looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+Filled = Annotated[str, Field(min_length=1)]
+
+
+class Question(Settings):
     """A text with one `<mask>` and everything that is right in its place."""
 
-    id: str
-    kind: str
-    text: str
-    answers: tuple[str, ...]
+    id: Filled
+    kind: Filled
+    text: Filled
+    answers: Annotated[list[str], Field(min_length=1)]
     split: Split
 
 
@@ -72,7 +74,7 @@ class Prediction:
 
     def record(self) -> dict[str, Any]:
         """As a line of predictions.jsonl."""
-        question = {**asdict(self.question), "split": self.question.split.value}
+        question = as_json(asdict(self.question))
         phrases = [
             {
                 "phrase": phrase.phrase,
@@ -124,8 +126,18 @@ class DemoResult:
         write_results(out, record=self.record, predictions=lines, metrics=self.metrics())
 
     def show(self, console: Console) -> None:
-        """Print the answers to some of the questions, and the hit rates."""
-        print_demo(self, console, shown=QUESTIONS_SHOWN)
+        """Print the answers to some of the questions, spread over the kinds, then hit rates."""
+        shown = spread_over_kinds(self.predictions, QUESTIONS_SHOWN)
+        console.print(answer_table(shown))
+        if len(shown) < len(self.predictions):
+            console.print(f"[dim]{len(shown)} of {len(self.predictions)} questions shown.[/]\n")
+        compared = [self.total] if self.baseline is None else [self.baseline, self.total]
+        for name, rates in {"kind of question": self.kinds, "all questions": compared}.items():
+            header, rows = hit_rows(rates, k=self.k)
+            console.print(terminal_table([name, *header[1:]], rows))
+        if self.blocks:
+            header = ["a block that holds an answer", "questions", "first, %", f"among {RANKED_BLOCKS}, %"]
+            console.print(terminal_table(header, hit_rows(self.blocks, k=self.k)[1]))
 
 
 def shipped_questions_file() -> Path:
@@ -143,8 +155,8 @@ def evaluate_demo(
 ) -> DemoResult:
     """Ask the questions of one split and count hits.
 
-    `filler.settings` decide how texts are filled, its k which hits count beside the first. Raises QuestionFileError or
-    QueryError for a file of questions that is not in its form, SettingError for a setting that cannot be met.
+    `filler.settings` decide how texts are filled, its k which hits count next to the first. Raises as `read_questions`,
+    and SettingError for a split without questions.
     """
     sample = sample if sample is not None else SampleSettings()
     k = filler.settings.k
@@ -197,7 +209,8 @@ def with_letter_noise(questions: Sequence[Question], share: float, *, seed: int)
 
     Drawn one question after the other, so that a question's text depends on those before it in its file.
 
-    >>> question = Question("q", "river", "The longest river is <mask>.", ("Nile",), Split.test)
+    >>> values = {"id": "q", "kind": "river", "text": "The longest river is <mask>.", "answers": ["Nile"]}
+    >>> question = read_settings(Question, values | {"split": "test"})
     >>> with_letter_noise([question], 0.25, seed=0)[0].text
     'The logest iver si <mask>.'
     """
@@ -293,62 +306,28 @@ class RandomSpanOfRightPassage:
         return self._spans.texts(self._spans.of(block))
 
 
-EXAMPLE = '{"questions": [{"id": "q1", "kind": "river", "text": "… <mask>.", "answers": ["…"], "split": "dev"}]}'
-_STRING_KEYS = ("id", "kind", "text", "split")
-
-
-class QuestionFileError(UserError):
-    """A file of questions is missing or not in its form."""
-
-
 def read_questions(path: str | Path) -> list[Question]:
     """All questions of a file, in its order.
 
-    Raises QuestionFileError if the file is not in the form of `EXAMPLE`, QueryError for a text without one `<mask>`.
+    Raises CorpusError if the file is not in its form, QueryError for a text without exactly one `<mask>`.
     """
-    path = Path(path)
-    entries = _entries(path)
-    questions: list[Question] = []
-    first_places: dict[str, int] = {}
+    entries = read_object(Path(path), fix="see npm/assets/demo/questions.json").get("questions")
+    if not isinstance(entries, list) or not entries:
+        raise CorpusError(f"{path} must have a list of questions as npm/assets/demo/questions.json has")
+    questions: dict[str, Question] = {}
     for number, entry in enumerate(entries, start=1):
-        question = _question(entry, where=f"{path}: question {number}")
-        if question.id in first_places:
-            first = first_places[question.id]
-            raise QuestionFileError(f"{path}: questions {first} and {number} have the same id {question.id!r}")
-        first_places[question.id] = number
-        questions.append(question)
-    return questions
-
-
-def _entries(path: Path) -> list[Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:  # not JSON, or not UTF-8
-        detail = error.strerror if isinstance(error, OSError) else error
-        raise QuestionFileError(f"cannot read the questions {path}: {detail}") from error
-    entries = content.get("questions") if isinstance(content, dict) else None
-    if isinstance(entries, list) and entries:
-        return entries
-    raise QuestionFileError(f"{path} must have a list of questions, such as {EXAMPLE}")
-
-
-def _question(entry: object, *, where: str) -> Question:
-    if not isinstance(entry, Mapping):
-        raise QuestionFileError(f"{where} must be an object as in {EXAMPLE}, got {entry!r:.80}")
-    for key in _STRING_KEYS:
-        if not isinstance(entry.get(key), str) or not entry[key]:
-            raise QuestionFileError(f"{where}: {key!r} must be a string, got {entry.get(key)!r:.80}")
-    answers = entry.get("answers")
-    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
-        raise QuestionFileError(f"{where}: 'answers' must be a list of strings, got {answers!r:.80}")
-    if empty := [answer for answer in answers if not normalise_answer(answer)]:
-        raise QuestionFileError(f"{where}: the answer {empty[0]!r} has no letter or digit that counts")
-    if halves := [text for text in (*answers, *(entry[key] for key in _STRING_KEYS)) if SURROGATE.search(text)]:
-        raise QuestionFileError(f"{where}: {halves[0]!a:.80} is not valid Unicode")
-    if entry["split"] not in Split.__members__:
-        raise QuestionFileError(f"{where}: split must be {' or '.join(Split.__members__)}, got {entry['split']!r:.80}")
-    check_query(entry["text"], where=where)
-    return Question(entry["id"], entry["kind"], entry["text"], tuple(answers), Split(entry["split"]))
+        where = f"{path}: question {number}"
+        try:
+            question = read_settings(Question, entry if isinstance(entry, dict) else {})
+        except SettingError as error:
+            raise CorpusError(f"{where}: {error}") from None
+        if question.id in questions:
+            raise CorpusError(f"{where} has the id {question.id!r} of an earlier one")
+        if empty := [answer for answer in question.answers if not normalise_answer(answer)]:
+            raise CorpusError(f"{where}: the answer {empty[0]!r} has no letter or digit that counts")
+        check_query(question.text, where=where)
+        questions[question.id] = question
+    return list(questions.values())
 
 
 def hit_rows(rates: Iterable[HitRates], *, k: int) -> tuple[Row, list[Row]]:
@@ -418,21 +397,3 @@ def marked_occurrence(occurrence: Occurrence, *, most_chars: int | None = None) 
     text = marked_context(occurrence, most_chars=most_chars or CONTEXT_CHARS)
     text.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")
     return text
-
-
-def print_demo(result: DemoResult, console: Console, *, shown: int | None = None) -> None:
-    """The whole report of task `demo`: answers (`shown` of them, spread over the kinds; None: all), then hit rates."""
-    from rich.text import Text
-
-    count = len(result.predictions) if shown is None else shown
-    console.print(answer_table(spread_over_kinds(result.predictions, count)))
-    if count < len(result.predictions):
-        console.print(Text(f"{count} of {len(result.predictions)} questions shown.\n", style="dim"))
-    header, rows = hit_rows(result.kinds, k=result.k)
-    console.print(terminal_table(["kind of question", *header[1:]], rows))
-    compared = [result.total] if result.baseline is None else [result.baseline, result.total]
-    header, rows = hit_rows(compared, k=result.k)
-    console.print(terminal_table(["all questions", *header[1:]], rows))
-    if result.blocks:
-        _, rows = hit_rows(result.blocks, k=result.k)
-        console.print(terminal_table(["a block that holds an answer", "questions", "first, %", "among 3, %"], rows))

@@ -39,7 +39,7 @@ def evaluated(filler: PhraseFiller, file: Path, **settings: object) -> DemoResul
 
 
 def question(text: str, *answers: str) -> Question:
-    return Question("q", "kind", text, answers, Split.dev)
+    return Question(id="q", kind="kind", text=text, answers=[*answers], split=Split.dev)
 
 
 def test_rates_are_the_shares_of_questions_whose_first_phrases_are_right(
@@ -63,7 +63,7 @@ def test_a_share_of_the_letters_is_swapped_dropped_or_doubled_and_masks_are_not(
     assert noisy == with_letter_noise(asked, 0.1, seed=0) != with_letter_noise(asked, 0.1, seed=1)
     words = Counter(word for each in noisy for word in each.text.split()[:1000])
     assert {*words} == {"ab", "ba", "b", "aab"} and words["ab"] == pytest.approx(0.8 * 2000, abs=70)
-    assert all(each.text.split()[1000] == "<mask>" and each.answers == ("mask",) for each in noisy)
+    assert all(each.text.split()[1000] == "<mask>" and each.answers == ["mask"] for each in noisy)
     numbers = [question("1781 " * 1000 + "<mask>", "mask")]
     assert with_letter_noise(numbers, 0.5, seed=0) == numbers
     # digits take their draws, so that what comes behind them has the noise that it has behind as many letters

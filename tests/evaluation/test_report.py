@@ -17,7 +17,6 @@ from npm.evaluation.demo import (
     answer_table,
     hit_rows,
     marked_occurrence,
-    print_demo,
     spread_over_kinds,
 )
 from npm.evaluation.metrics import Interval
@@ -38,7 +37,9 @@ def prediction(name: str = "q1", *, kind: str = "city", answer: str = "łódź",
     phrases = tuple(
         Phrase(found, score, 1, (occurrence(found),)) for found, score in (("Łódź", 0.5), ("country", 0.25))
     )
-    return Prediction(Question(name, kind, text, (answer,), Split.test), Answer(text, phrases), rank)
+    return Prediction(
+        Question(id=name, kind=kind, text=text, answers=[answer], split=Split.test), Answer(text, phrases), rank
+    )
 
 
 def printed(renderable: RenderableType, *, columns: int = 80, **console: Any) -> str:
@@ -86,7 +87,7 @@ def test_a_question_without_a_right_phrase_says_what_would_be_right() -> None:
 def test_the_report_fits_the_terminal(columns: int) -> None:
     result = DemoResult((prediction(),), 5, RATES, (RATES,), RATES, (RATES,), {})
     file = StringIO()
-    print_demo(result, Console(file=file, width=columns))
+    result.show(Console(file=file, width=columns))
     assert max(len(line) for line in file.getvalue().splitlines()) <= columns
     assert "\x1b" not in file.getvalue()  # no colours where there is no terminal
     assert file.getvalue().count("62.5 [55.0, 70.0]") == 4
