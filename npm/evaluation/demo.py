@@ -51,7 +51,7 @@ RANKED_BLOCKS = 3
 """Blocks, besides the first, among which one with an answer is looked for."""
 
 
-Filled = Annotated[str, Field(min_length=1)]
+Filled = Annotated[str, Field(min_length=1)]  # which refuses lone surrogates too
 
 
 class Question(Settings):
@@ -60,7 +60,7 @@ class Question(Settings):
     id: Filled
     kind: Filled
     text: Filled
-    answers: Annotated[list[str], Field(min_length=1)]
+    answers: Annotated[list[Filled], Field(min_length=1)]
     split: Split
 
 
