@@ -1,28 +1,15 @@
 """Metrics of labels, of scores, and of entities marked word by word.
 
-Shapes: n targets, C labels.
+Shapes: n targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from npm.evaluation.sts import pearson as correlation
-from npm.evaluation.sts import spearman as rank_correlation
-
-Metric = Callable[[np.ndarray, np.ndarray], float]
-"""Of what is predicted and what is right, [n] each."""
-
-
-def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Share of right labels.
-
-    >>> accuracy(np.array([1, 0, 1, 1]), np.array([1, 0, 0, 1]))
-    0.75
-    """
-    return float((predicted == gold).mean())
+from npm.evaluation.sts import pearson, spearman
 
 
 def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
@@ -36,39 +23,19 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return 2 * both / either if either else 0.0
 
 
-def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Matthews' correlation of two labels, 0 and 1: Pearson's of the labels; 0 where one side is constant.
-
-    (Matthews 1975, Biochimica et Biophysica Acta 405.)
-
-    >>> matthews(np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1])), matthews(np.ones(2), np.array([0, 1]))
-    (0.5773502691896258, 0.0)
-    """
-    return pearson(predicted, gold)
-
-
-def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Pearson's correlation; 0 where one side is constant."""
-    return float(correlation(predicted.astype(np.float64), gold.astype(np.float64)))
-
-
-def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's rank correlation; 0 where one side is constant."""
-    return float(rank_correlation(predicted, gold))
-
-
-METRICS: dict[str, Metric] = {
-    "accuracy": accuracy,
+METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": lambda predicted, gold: float((predicted == gold).mean()),
     "f1": f1,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
+    # of two labels, 0 and 1, it is Pearson's correlation (Matthews 1975, Biochimica et Biophysica Acta 405)
+    "matthews": lambda predicted, gold: float(pearson(predicted, gold)),
+    "pearson": lambda predicted, gold: float(pearson(predicted, gold)),
+    "spearman": lambda predicted, gold: float(spearman(predicted, gold)),
 }
-"""By the names that tasks give them; entity_f1 needs to know which words make a sentence."""
+"""Of predictions and gold [n] each, by name; entity_f1 needs to know which words make a sentence."""
 
 
 def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """The entities of one sentence by its tags in BIO: first word, word behind the last, kind.
+    """The entities of one sentence by its tags in BIO: first word, word after the last, kind.
 
     An I- that follows no entity of its kind begins one, as in the evaluation of CoNLL 2000.
 
@@ -88,7 +55,7 @@ def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
 
 
 def entity_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
-    """Harmonic mean of precision and recall of whole entities over all sentences, borders and kind being right.
+    """Harmonic mean of precision and recall of entities over all sentences, borders and kind being right.
 
     (Tjong Kim Sang and De Meulder 2003, CoNLL, §3.)
 

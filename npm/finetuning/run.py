@@ -51,6 +51,8 @@ from npm.training.validation import Evaluator
 RESULT, METRICS_FILE = "result.json", "metrics.json"
 TOKENS_PER_BATCH = 4096
 PREFIX = "dev_"
+SHOWN = ("seeds", "learning_rates", "epochs", "max_tokens", "limit", "layer", "contrast_weight")
+"""Settings that metrics.json repeats; each run has all of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,17 @@ class PreparedTask:
 
     def measured(self, predicted: Mapping[str, np.ndarray]) -> dict[str, float]:
         """All metrics of what is predicted f64 [N] for each development set."""
-        return {
-            metric_name(half, name): _metric(name, predicted[half], examples, self.data.development[half].labels)
-            for half, examples in self.development.items()
-            for name in self.task.metrics
-        }
+        found = {}
+        for half, examples in self.development.items():
+            both, labels = (predicted[half], examples.targets), self.data.development[half].labels
+            for name in self.task.metrics:
+                if name in METRICS:
+                    found[metric_name(half, name)] = METRICS[name](*both)
+                else:
+                    bounds = examples.target_offsets[1:-1]  # i64 [sentences - 1]
+                    tags = ([[labels[int(tag)] for tag in part] for part in np.split(side, bounds)] for side in both)
+                    found[metric_name(half, name)] = entity_f1(*tags)
+        return found
 
     def constant(self) -> dict[str, float]:
         """What a constant answer reaches in each metric, with the label that is best for it."""
@@ -93,16 +101,6 @@ def metric_name(half: str, metric: str) -> str:
     ('dev_matthews', 'dev_matched_accuracy')
     """
     return PREFIX + (f"{half}_" if half else "") + metric
-
-
-def _metric(name: str, predicted: np.ndarray, examples: LabelledExamples, labels: Sequence[str]) -> float:
-    if name in METRICS:
-        return METRICS[name](predicted, examples.targets)
-    bounds = examples.target_offsets[1:-1]  # i64 [sentences - 1]
-    sides = [
-        [[labels[int(tag)] for tag in part] for part in np.split(of, bounds)] for of in (predicted, examples.targets)
-    ]
-    return entity_f1(*sides)
 
 
 def prepare(task: Task, settings: FinetuneSettings, encoder: Encoder) -> PreparedTask:
@@ -174,13 +172,23 @@ def run_once(
 ) -> list[dict[str, float]]:
     """The development metrics after each epoch of one run, which is trained unless it is finished.
 
-    Raises SettingError if `folder` was begun with other settings.
+    Raises SettingError if `folder` was begun with other settings, ArtifactError if it was finished with other data.
     """
     file = folder / RESULT
     if file.is_file():
         facts = recorded_facts(settings, load_start(settings), {LABELLED})
         RunFolder(folder).start(as_record(settings, ranks=world_size()) | facts)
-        return _finished(folder, prepared, keep_encoder=keep_encoder)
+        fix = f"remove {folder} to repeat this run"
+        result = read_object(file, fix=fix)
+        if result.get("development") != prepared.sources["development"]:
+            raise ArtifactError(
+                f"{file} was measured on {result.get('development')}, expected {prepared.sources['development']}: put "
+                f"the old data back, choose another out, or {fix}"
+            )
+        if keep_encoder and not (folder / ENCODER).is_dir():
+            raise ArtifactError(f"{folder / ENCODER} was not kept: leave keep_encoders out, or {fix}")
+        finished: list[dict[str, float]] = result["epochs"]
+        return finished
 
     def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
         head = objective.objectives["labelled"]
@@ -209,23 +217,6 @@ def run_once(
             part = folder / name
             remove(part, also=[path.name for path in part.glob("*")])
     return epochs
-
-
-def _finished(folder: Path, prepared: PreparedTask, *, keep_encoder: bool) -> list[dict[str, float]]:
-    """What a finished run measured. Raises ArtifactError if that is not what is asked for now."""
-    file, own = folder / RESULT, prepared.sources["development"]
-    fix = f"remove {folder} to repeat this run"
-    result = read_object(file, fix=fix)
-    found, development = result.get("epochs"), result.get("development", own)
-    if not (isinstance(found, list) and found and all(isinstance(each, dict) for each in found)):
-        raise ArtifactError(f"{file}: expected a list of epochs, got {found!r:.80}; {fix}")
-    if development != own:
-        raise ArtifactError(
-            f"{file} was measured on {development}, expected {own}: put the old data back, choose another out, or {fix}"
-        )
-    if keep_encoder and not (folder / ENCODER).is_dir():
-        raise ArtifactError(f"{folder / ENCODER} was not kept: leave keep_encoders out, or {fix}")
-    return found
 
 
 def rate_summary(runs: Sequence[Sequence[Mapping[str, float]]], headline: str) -> dict[str, Any]:
@@ -284,7 +275,8 @@ def finetune(
     for each in prepared:
         training_settings(each, settings, rate=settings.learning_rates[0], seed=settings.seeds[0])
     _check_out(out, encoder)
-    found: dict[str, Any] = {"encoder": model_facts(encoder), "settings": _shown_settings(settings), "tasks": {}}
+    shown = {name: value for name, value in asdict(settings).items() if name in SHOWN}
+    found: dict[str, Any] = {"encoder": model_facts(encoder), "settings": shown, "tasks": {}}
     plan = [(each, rate, seed) for each in prepared for rate in settings.learning_rates for seed in settings.seeds]
     names = [f"{each.task.name}/lr-{rate:g}/seed-{seed}" for each, rate, seed in plan]
     runs: dict[str, dict[float, list[list[dict[str, float]]]]] = {}
@@ -314,21 +306,6 @@ def _check_out(out: Path, encoder: Encoder) -> None:
     own = there.get("encoder") if "tasks" in there else None
     if not isinstance(own, dict) or own.get("fingerprint") != encoder.fingerprint:
         raise ArtifactError(f"{file} has results of another encoder or command: choose another out=DIR")
-
-
-def _shown_settings(settings: FinetuneSettings) -> dict[str, Any]:
-    """What a reader of metrics.json wants to know of the settings; each run has all of its own."""
-    names = (
-        "seeds",
-        "learning_rates",
-        "epochs",
-        "max_tokens",
-        "examples_per_device_batch",
-        "limit",
-        "layer",
-        "contrast_weight",
-    )
-    return {name: value for name, value in asdict(settings).items() if name in names}
 
 
 def report(found: Mapping[str, Any]) -> str:
