@@ -59,7 +59,7 @@ def ranked_phrases(
     # Reading text costs far more than adding up weights, so equal token sequences are grouped first; spellings are then
     # merged among more groups than are asked for, since a phrase may be spread over several of them.
     considered = max(settings.merged_groups, settings.k) if reads_text else settings.k
-    groups, chosen = best_groups(candidates, weights, reader.store, count=considered)  # i64 [<= considered]
+    groups, chosen = best_groups(candidates, weights, count=considered)  # i64 [<= considered]
     leaders = groups.leaders(chosen, candidates, weights)  # i64 [<= g]
     surfaces = reader.texts(candidates.starts[leaders], candidates.lengths[leaders]) if reads_text else []
     question_words = frozenset(words_of(text.replace(MASK_TEXT, " ")))
@@ -249,53 +249,16 @@ class PhraseGroups:
         return chosen[np.lexsort((firsts, -self.scores[chosen]))][:count]
 
 
-def best_groups(
-    candidates: CandidateSpans, weights: np.ndarray, store: BlockStore, *, count: int
-) -> tuple[PhraseGroups, np.ndarray]:
+def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) -> tuple[PhraseGroups, np.ndarray]:
     """Candidates grouped by equal token sequence, `weights` f64 [m] summed; and the `count` best groups i64, in order.
 
-    Only the best groups are compared token by token: two sequences with the same hash could only have pushed a group
-    up. If that happened, which is a matter of one in 10^10 questions, all are grouped anew without hashes.
+    Sequences of equal hash are taken for equal: two different ones share 64 bits in one of 10^10 questions.
     """
     members = np.argsort(candidates.hashes)  # i64 [m]; a stable sort takes five times as long and gains nothing
     hashes = candidates.hashes[members]
     is_first = np.ones(len(members), dtype=bool)  # [m]
     np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
-    groups = _summed(members, is_first, weights)
-    best = groups.best(count, candidates)
-    if _share_tokens(groups, best, candidates, store):
-        return groups, best
-    groups = _summed(*_exact_groups(candidates, store), weights)
-    return groups, groups.best(count, candidates)
-
-
-def _summed(members: np.ndarray, is_first: np.ndarray, weights: np.ndarray) -> PhraseGroups:
     first = np.flatnonzero(is_first)  # i64 [g]
     scores = np.add.reduceat(weights[members], first) if len(first) else np.zeros(0)  # f64 [g]
-    return PhraseGroups(members=members, offsets=np.append(first, len(members)), scores=scores)
-
-
-def _share_tokens(groups: PhraseGroups, chosen: np.ndarray, candidates: CandidateSpans, store: BlockStore) -> bool:
-    """Whether all members of each of the `chosen` groups i64 [n] have the same tokens."""
-    begins, ends = groups.offsets[chosen], groups.offsets[chosen + 1]  # i64 [n]
-    member = groups.members[concatenated_ranges(begins, ends)]  # i64 [Σ sizes]
-    first = np.repeat(groups.members[begins], ends - begins)  # i64 [Σ sizes], the first member of each one's group
-    lengths = candidates.lengths[member]
-    if not np.array_equal(lengths, candidates.lengths[first]):
-        return False
-    ours = concatenated_ranges(candidates.starts[member], candidates.starts[member] + lengths)  # i64 [Σ tokens]
-    theirs = concatenated_ranges(candidates.starts[first], candidates.starts[first] + lengths)  # i64 [Σ tokens]
-    return np.array_equal(store.token_ids.take(ours), store.token_ids.take(theirs))
-
-
-def _exact_groups(candidates: CandidateSpans, store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
-    """Members sorted by token sequence, and where a new sequence begins: slow, for the case of a hash collision."""
-    offsets = np.arange(int(candidates.lengths.max(initial=0)))  # [longest]
-    within = offsets < candidates.lengths[:, None]  # bool [m, longest]
-    windows = np.where(within, candidates.starts[:, None] + offsets, 0)  # i64 [m, longest]
-    tokens = np.where(within, store.token_ids.take(windows).astype(np.int64), -1)  # i64 [m, longest]
-    members = np.lexsort(tokens.T[::-1])  # i64 [m]
-    ordered = tokens[members]
-    is_first = np.ones(len(members), dtype=bool)
-    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return members, is_first
+    groups = PhraseGroups(members=members, offsets=np.append(first, len(members)), scores=scores)
+    return groups, groups.best(count, candidates)

@@ -56,6 +56,17 @@ OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
 """Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
 
 
+def searched(settings: FillSettings, *, reranked: bool) -> tuple[FillSettings, FillSettings, FillSettings]:
+    """How phrases are put together for an answer, looked for before that, and looked for each of several masks."""
+    merges = settings.overlaps is Overlaps.merge
+    looked_at = max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY)
+    count = min(looked_at, MAX_PHRASES) if merges else settings.k
+    # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
+    together = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
+    shown = replace(together, k=count) if merges else settings
+    return shown, before_reranking(shown) if reranked else shown, together
+
+
 class Filler(ABC):
     """Fills texts with phrases; a subclass says which blocks each text is answered from."""
 
@@ -212,35 +223,29 @@ class Filler(ABC):
 
         A text with several masks gets a JointAnswer. `blocks` as in `fill`, ascending i64.
         """
-        settings = settings if settings is not None else self.settings
-        nowhere = Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))
-        restrictions: list[Restriction | None] = [nowhere] * len(vectors.start)
-        document_filter = self._document_filter(settings)
-        if settings.documents != []:
-            restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
-        merges = settings.overlaps is Overlaps.merge
-        looked_at = max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY)
-        count = min(looked_at, MAX_PHRASES) if merges else settings.k
-        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
-        wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
+        settings = self.settings if settings is None else settings
+        allowed = self._document_filter(settings)
+        restrictions: list[Restriction | None]
+        if settings.documents == []:
+            restrictions = [Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(vectors.start)
+        else:
+            restrictions = self._restrictions(texts, vectors, settings, document_filter=allowed, blocks=blocks)
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
-        single = replace(wider, k=count) if merges else settings
-        before = single if pooler is None else before_reranking(single)
-        mask_counts = np.diff(vectors.offsets).tolist()
+        shown, alone, together = searched(settings, reranked=pooler is not None)
+        counts = np.diff(vectors.offsets).tolist()
         asked = vectors.per_mask(
-            [(text, before if count == 1 else wider) for text, count in zip(texts, mask_counts, strict=True)]
+            [(text, alone if count == 1 else together) for text, count in zip(texts, counts, strict=True)]
         )
-        phrases = self._phrases_of_masks(asked, vectors, restrictions, document_filter)
+        phrases = self._phrases_of_masks(asked, vectors, restrictions, allowed)
         if pooler is not None:
-            alone = np.flatnonzero(vectors.per_mask([count == 1 for count in mask_counts])).tolist()
-            own_texts, own_phrases = [asked[number][0] for number in alone], [phrases[number] for number in alone]
-            for number, again in zip(alone, rerank(self.encoder, pooler, own_texts, own_phrases, single), strict=True):
+            single = np.flatnonzero(vectors.per_mask([count == 1 for count in counts])).tolist()
+            first = [(asked[number][0], phrases[number]) for number in single]
+            for number, again in zip(single, rerank(self.encoder, pooler, first, shown), strict=True):
                 phrases[number] = again
         found = zip(phrases, restrictions, strict=True)
-        masks = [list(itertools.islice(found, count)) for count in mask_counts]
         return [
-            self._answer(text, own, cut, settings, blocks)
-            for text, own, cut in zip(texts, masks, vectors.cut.tolist(), strict=True)
+            self._answer(text, list(itertools.islice(found, count)), cut, settings, blocks)
+            for text, count, cut in zip(texts, counts, vectors.cut.tolist(), strict=True)
         ]
 
     def _phrases_of_masks(

@@ -72,18 +72,19 @@ def before_reranking(settings: FillSettings) -> FillSettings:
 def rerank(
     encoder: Encoder,
     pooler: PoolerKind,
-    texts: Sequence[str],
-    found: Sequence[tuple[Phrase, ...]],
+    found: Sequence[tuple[str, tuple[Phrase, ...]]],
     settings: FillSettings,
 ) -> list[tuple[Phrase, ...]]:
     """The phrases `found` for each text with one mask, the first ones reranked; as many as `settings` ask for."""
-    firsts = [phrases[:RERANKED_PHRASES] for phrases in found]
-    asked = [filled_sentence(text, phrase.phrase) for text, own in zip(texts, firsts, strict=True) for phrase in own]
+    firsts = [phrases[:RERANKED_PHRASES] for _, phrases in found]
+    asked = [
+        filled_sentence(text, phrase.phrase) for (text, _), own in zip(found, firsts, strict=True) for phrase in own
+    ]
     stored = [own_sentence(phrase) for own in firsts for phrase in own]
     similarities = sentence_similarities(encoder, pooler, asked, stored, tokens_per_batch=settings.tokens_per_batch)
     reranked: list[tuple[Phrase, ...]] = []
     done = 0
-    for phrases, first in zip(found, firsts, strict=True):
+    for (_, phrases), first in zip(found, firsts, strict=True):
         evidence = settings.rerank_weight * similarities[done : done + len(first)]  # f64 [n]
         evidence += settings.name_weight * np.array([is_name(phrase.phrase) for phrase in first], dtype=float)
         done += len(first)

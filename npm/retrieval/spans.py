@@ -2,7 +2,7 @@
 
 Hits of the start query are grown to the right, hits of the end query to the left.
 
-Equal token sequences are found by a 64-bit polynomial hash that grows with the span, and verified token by token.
+Equal token sequences are found by a 64-bit polynomial hash that grows with the span.
 
 Shapes: n hits, m candidate spans, g groups of equal token sequences, T tokens of the corpus.
 """
@@ -129,7 +129,9 @@ class SpanFinder:
         if not rightward:
             word_edge, other_edge = other_edge, word_edge
         anchors = self._rows.positions(rows)  # i64 [n]
-        room = self._room(anchors, rightward=rightward)  # i64 [n], tokens to the block's edge
+        blocks, offsets = self._store.block_of(anchors), self._store.block_offsets
+        # tokens to the block's edge, itself included, i64 [n]
+        room = offsets[blocks + 1] - anchors if rightward else anchors - offsets[blocks] + 1
         most_tokens = self._max_tokens if rightward else self._left_max_tokens
         window = self._window(anchors, max(1, most_tokens), neighbors, rightward=rightward)
         flags = window.flags[:, 0]  # u8 [n]
@@ -228,17 +230,6 @@ class SpanFinder:
             at = positions[found]  # i64 [numbers]
             found[found] = store.start_chars.take(at) > store.end_chars.take(np.maximum(at - 1, 0))
         return found
-
-    def _block_bounds(self, positions: np.ndarray) -> np.ndarray:
-        """First and past-the-last token of the block of each position i64 [n]: i64 [n, 2]."""
-        blocks = self._store.block_of(positions)  # i64 [n]
-        offsets = self._store.block_offsets
-        return np.stack([offsets[blocks], offsets[blocks + 1]], axis=1)  # i64 [n, 2]
-
-    def _room(self, positions: np.ndarray, *, rightward: bool) -> np.ndarray:
-        """Tokens between each position, itself included, and the edge of its block, i64 [n]."""
-        first, stop = self._block_bounds(positions).T  # i64 [n] each
-        return stop - positions if rightward else positions - first + 1
 
     @staticmethod
     def _begins_sentence(flags: np.ndarray) -> np.ndarray:

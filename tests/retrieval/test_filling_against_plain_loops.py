@@ -191,18 +191,6 @@ def test_shares_of_all_phrases_sum_to_one(rng: np.random.Generator, tmp_path: Pa
     assert sum(phrase.score for phrase in answer.phrases) == pytest.approx(1.0)
 
 
-def test_a_hash_collision_changes_no_answer(
-    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = replace(EVERYTHING, scoring=SCORINGS["ids"])
-    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
-    queries = random_queries(rng, 2)
-    expected = filler.fill_encoded(["", ""], queries)
-    monkeypatch.setattr(spans, "mixed_bits", lambda numbers: numbers % np.uint64(2))
-    for colliding, right in zip(filler.fill_encoded(["", ""], queries), expected, strict=True):
-        assert [phrase.phrase for phrase in colliding.phrases] == [phrase.phrase for phrase in right.phrases]
-
-
 def test_a_left_walk_is_one_token_shorter_only_in_the_reference(rng: np.random.Generator, tmp_path: Path) -> None:
     settings = replace(EVERYTHING, scoring=OURS)
     filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
