@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 import npm
 from npm.core.errors import UserError
 from npm.serving.partitions import PartitionsLost
-from npm.serving.problems import Problem, http_problem, invalid_request, stopping
+from npm.serving.problems import Problem, stopping
 from npm.serving.routes import add_filling, add_index
 from npm.serving.service import LEFT, Service, state_of
 
@@ -60,15 +60,7 @@ def add_errors(app: FastAPI, service: Service) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == LEFT:
             return Response(status_code=LEFT)
-        if isinstance(error, UserError):
-            error = service.refusal(error)
-        elif isinstance(error, RequestValidationError):
-            error = invalid_request(error)
-        elif isinstance(error, HTTPException):
-            error = http_problem(error.status_code, error.headers)
-        elif not isinstance(error, Problem):  # a mistake of ours: uvicorn writes its traceback
-            error = http_problem(HTTPStatus.INTERNAL_SERVER_ERROR)
-        return error.response(state_of(request).id)
+        return service.problem(error).response(state_of(request).id)
 
     for kind in (Problem, UserError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

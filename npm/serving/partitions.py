@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -81,20 +80,16 @@ class ServedPartitions(PartitionedSearcher):
         answers, missed = [], set()
         for number, future in zip(asked, futures, strict=True):
             try:
-                answers.append(self._awaited(future, number))
+                while not wait([future], timeout=CHECK_SECONDS / 4).done:
+                    if number in self.lost:  # found to be lost meanwhile
+                        raise ConnectionError
+                answers.append(future.result())
             except ConnectionError:
                 missed.add(number)
         if missed:
-            self._change(lambda lost: lost | missed)
+            self._change(frozenset(missed), kept=True)
             raise PartitionsLost(missed, len(self.parts))
         return answers
-
-    def _awaited(self, future: Future[Any], number: int) -> Any:
-        """What a call to a part returns. Raises ConnectionError as soon as the part is found to be lost."""
-        while not wait([future], timeout=CHECK_SECONDS / 4).done:
-            if number in self.lost:
-                raise ConnectionError(f"partition {number} was lost")
-        return future.result()
 
     def _watch(self) -> None:
         while not self._ended.wait(CHECK_SECONDS):
@@ -102,15 +97,14 @@ class ServedPartitions(PartitionedSearcher):
                 found = list(self._checks.map(_answers, self._remote))
             except (RuntimeError, CancelledError):  # closed meanwhile
                 return
-            silent = frozenset(number for number, answers in enumerate(found) if not answers)
-            self._change(lambda _: silent)  # noqa: B023 - called at once
+            self._change(frozenset(number for number, answers in enumerate(found) if not answers))
 
-    def _change(self, of: Callable[[frozenset[int]], AbstractSet[int]]) -> None:
-        """Take note of which parts are lost, given those that were."""
+    def _change(self, silent: frozenset[int], *, kept: bool = False) -> None:
+        """Record which parts are lost: those that are silent, and with `kept` those that were lost before."""
         with self._changes:
             if self.closed:
                 return
-            lost = frozenset(of(self.lost))
+            lost = silent | self.lost if kept else silent
             for number in sorted(lost ^ self.lost):
                 state = "does not answer" if number in lost else "answers again"
                 self._notice(f"partition {number} of {len(self.parts)} {state}")

@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from npm.core.display import answer_json
-from npm.core.errors import QueryError, SettingError, UserError
+from npm.core.errors import QueryError, SettingError
 from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job
@@ -164,18 +164,15 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
             await asyncio.wait([job.result], timeout=max(0.0, job.deadline - loop.time()))
             if not job.result.done() or job.result.cancelled():
                 service.metrics.rejected("deadline")
-                yield json.dumps(http_problem(504).record(state_of(request).id)) + "\n"
-                return
+                raise http_problem(504)
             done.append(job.result.result())
             yield answer_json(done[-1].value) + "\n"
         took(request, done)
-    except UserError as error:
-        yield json.dumps(service.refusal(error).record(state_of(request).id)) + "\n"
-    except Problem as problem:
+    except Exception as error:
+        problem = service.problem(error)
         yield json.dumps(problem.record(state_of(request).id)) + "\n"
-    except Exception:
-        yield json.dumps(http_problem(500).record(state_of(request).id)) + "\n"
-        raise
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
     finally:
         give_up(jobs)
 

@@ -9,15 +9,20 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from npm.core.types import Answer, JointAnswer, Occurrence
 
-MOST_TEXT_CHARS = 10_000
-MOST_PHRASES, MOST_OCCURRENCES = 100, 50
-MOST_DOCUMENTS, MOST_CONDITIONS = 1_000, 16
-MOST_LABELS, MOST_WORDS = 32, 64
-MOST_PASSAGES = 64
-MOST_AROUND_CHARS = 100_000
-MOST_TIMEOUT_MS = 3_600_000
+LIMITS = {
+    "text_chars": 10_000,
+    "k": 100,
+    "occurrences": 50,
+    "documents": 1_000,
+    "where": 16,
+    "labels": 32,
+    "words": 64,
+    "passages": 64,
+}
+"""Largest values and longest lists of a request, whatever the server's settings."""
+MOST_AROUND_CHARS, MOST_TIMEOUT_MS = 100_000, 3_600_000
 
-Text = Annotated[str, StringConstraints(max_length=MOST_TEXT_CHARS)]
+Text = Annotated[str, StringConstraints(max_length=LIMITS["text_chars"])]
 ShortText = Annotated[str, StringConstraints(max_length=1_000)]
 RetrievalName = Literal["dense", "bm25", "blocks", "hybrid"]
 
@@ -31,9 +36,9 @@ class Request(BaseModel):
 class Sizes(Request):
     """Size of an answer, and its time; null takes the server's choice."""
 
-    k: Annotated[int, Field(ge=1, le=MOST_PHRASES)] | None = None
+    k: Annotated[int, Field(ge=1, le=LIMITS["k"])] | None = None
     """Phrases an answer has at most."""
-    occurrences: Annotated[int, Field(ge=0, le=MOST_OCCURRENCES)] | None = None
+    occurrences: Annotated[int, Field(ge=0, le=LIMITS["occurrences"])] | None = None
     """Places shown for a phrase at most, best first."""
     timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
     """Time for the answer; at most the server's limit counts."""
@@ -44,9 +49,9 @@ class Options(Sizes):
 
     retrieval: RetrievalName | None = None
     """Where phrases are looked for."""
-    documents: Annotated[list[ShortText] | None, Field(max_length=MOST_DOCUMENTS)] = None
+    documents: Annotated[list[ShortText] | None, Field(max_length=LIMITS["documents"])] = None
     """Ids of the only documents to answer from; an empty list means none."""
-    where: Annotated[list[ShortText], Field(max_length=MOST_CONDITIONS)] = Field(default_factory=list)
+    where: Annotated[list[ShortText], Field(max_length=LIMITS["where"])] = Field(default_factory=list)
     """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
@@ -71,10 +76,10 @@ class Passage(Request):
 class OverRequest(Sizes):
     """A text to be filled, or words to be scored in it, from passages that come along."""
 
-    passages: Annotated[list[Text | Passage], Field(min_length=1, max_length=MOST_PASSAGES)]
+    passages: Annotated[list[Text | Passage], Field(min_length=1, max_length=LIMITS["passages"])]
     text: Text
     """A text with one `<mask>`."""
-    words: Annotated[list[ShortText] | None, Field(max_length=MOST_WORDS)] = None
+    words: Annotated[list[ShortText] | None, Field(max_length=LIMITS["words"])] = None
     """Words whose probability at the mask is asked for; null: the best phrases are."""
 
 
@@ -84,8 +89,8 @@ class LabelsRequest(Request):
     text: Text
     """A text with one `<mask>`, where a word of the right label would stand."""
     labels: Annotated[
-        dict[ShortText, Annotated[list[ShortText], Field(min_length=1, max_length=MOST_WORDS)]],
-        Field(min_length=2, max_length=MOST_LABELS),
+        dict[ShortText, Annotated[list[ShortText], Field(min_length=1, max_length=LIMITS["words"])]],
+        Field(min_length=2, max_length=LIMITS["labels"]),
     ]
     """The words of each label, by its name."""
     timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
@@ -22,7 +23,7 @@ from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem, http_problem
+from npm.serving.problems import Problem, http_problem, invalid_request
 from npm.serving.settings import ServeSettings
 
 LEFT = 499
@@ -81,10 +82,18 @@ class Service:
             seconds = min(seconds, timeout_ms / 1000)
         return asyncio.get_running_loop().time() + seconds
 
-    def refusal(self, error: UserError) -> Problem:
-        """The problem for an error in a request, without the index's folder; a broken index is the server's matter."""
+    def problem(self, error: Exception) -> Problem:
+        """The problem that a client gets for an error, without the index's folder."""
+        if isinstance(error, Problem):
+            return error
+        if isinstance(error, RequestValidationError):
+            return invalid_request(error)
+        if isinstance(error, HTTPException):
+            return http_problem(error.status_code, error.headers)
+        if not isinstance(error, UserError):
+            return http_problem(500)
         opened = self.keeper.current
-        if isinstance(error, ArtifactError):
+        if isinstance(error, ArtifactError):  # a broken index is the server's matter
             self.notice(str(error))
             message = f"the index {opened.facts.name} cannot be read: tell who runs the server, whose log says more"
             return Problem(503, message, headers={"Retry-After": "60"})

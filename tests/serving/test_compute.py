@@ -20,7 +20,7 @@ from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
 from npm.serving.problems import Problem
 from npm.serving.routes import _lines
-from npm.serving.service import LEFT, Service, give_up, took
+from npm.serving.service import LEFT, Service, took
 from npm.serving.settings import ServeSettings
 
 
@@ -219,34 +219,6 @@ def test_jobs_without_a_group_are_computed_alone() -> None:
         await ours.stop()
 
     run(scenario())
-
-
-def test_a_text_dropped_as_too_late_is_a_504_and_nothing_is_left_to_be_reported() -> None:
-    reports: list[object] = []
-
-    async def never() -> Message:
-        await asyncio.sleep(60)
-        raise AssertionError("nobody waits so long")
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
-        ours = queue()
-        service = Service(ServeSettings(), None, ServerMetrics(), ours, print)  # type: ignore[arg-type] - no index
-        request = Request({"type": "http", STATE: RequestState("id")}, never)
-        late, wrong = Work().job("late"), Work().job("bad")
-        late.result.cancel()  # as the queue does
-        with pytest.raises(Problem) as refused:
-            await service.results(request, [late])
-        assert refused.value.status == 504
-        wrong.result.set_exception(ValueError())
-        give_up([wrong])
-        await asyncio.sleep(0)
-        del late, wrong
-        gc.collect()
-        await ours.stop()
-
-    run(scenario())
-    assert reports == []
 
 
 def test_an_error_of_the_server_is_the_last_of_the_lines_and_is_raised() -> None:
