@@ -98,7 +98,7 @@ CHARS_PER_TOKEN = 12
 
 
 class BlockSettings(Settings):
-    """How documents are cut into blocks."""
+    """Settings of cutting documents into blocks."""
 
     max_block_tokens: Annotated[int, Field(ge=4)] = 256
     """Tokens of a block as the encoder sees it, its special tokens included."""
@@ -260,7 +260,7 @@ def block_cuts(
     max_words: int | None = None,
     min_filled_fraction: float = 0.5,
 ) -> list[int]:
-    """Where a document's T tokens are cut into blocks of at most `capacity`, and at most `max_words` words: [0, …, T].
+    """Cuts [0, …, T] of a document's T tokens into blocks of at most `capacity` tokens and `max_words` words.
 
     Each block is the longest that ends at a sentence's end, if that fills enough of its room; else the longest
     before a space, likewise; else the longest that ends with a word; else it is as full as characters stay whole, and
@@ -298,7 +298,7 @@ def _cut_after(start: int, room: int, choices: Sequence[tuple[np.ndarray, float]
 
 
 def _cut_before_space(text: str, start: int, max_chars: int) -> int:
-    """Where the piece of `text` from `start` ends: before a space, at most `max_chars` on if there is one."""
+    """End of the piece of `text` from `start`: before a space, if there is one within `max_chars`."""
     stop = start + max_chars
     if stop >= len(text):
         return len(text)

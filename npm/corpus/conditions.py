@@ -93,7 +93,7 @@ def parse_conditions(where: Sequence[str]) -> list[Condition]:
 
 
 def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np.ndarray:
-    """Which documents of `store` meet all the conditions, bool [documents]; a missing field meets none, not even !=.
+    """Mask bool [documents] of those that meet all the conditions; a missing field meets none, not even !=.
 
     Raises SettingError for a field that no document of the store keeps.
     """

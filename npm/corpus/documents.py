@@ -24,7 +24,7 @@ MAX_SUMMARIZED = 3
 
 
 class CorpusSettings(Settings):
-    """Which documents are read, and which fields of their source mean what."""
+    """Settings of the documents that are read, and of the fields of their source."""
 
     files: list[PathText] = field(default_factory=list)
     """Paths, folders, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; the

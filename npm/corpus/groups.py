@@ -18,7 +18,7 @@ BLOCKS_AT_ONCE = 4096
 
 
 class GroupMixing(Enum):
-    """Which blocks form a group."""
+    """Rules by which blocks form a group."""
 
     document = "document"  # those of one document, where it is long enough
     random = "random"  # any

@@ -17,7 +17,7 @@ _UNREAD = re.compile("template|noscript|svg|title|nav")
 
 
 def page_text(page: str) -> tuple[str, str]:
-    """What is read of an HTML page, of the same length, and its title, else its first `h1`; "" without one.
+    """Text of an HTML page, of the same length, and its title, else its first `h1`; "" without one.
 
     Tags, comments, scripts, styles, templates, drawings and navigation are hidden. Blocks are lines of their own, the
     cells of a row are parted by `|`, `pre` keeps its lines.
@@ -41,7 +41,7 @@ class _Reader:
         self._has_cell = self._is_heading = False  # in this row; within the first h1
 
     def read(self, token: re.Match[str]) -> str:
-        """What is read of a token, and HIDDEN for the rest."""
+        """Text of a token, with HIDDEN for the rest."""
         if token["tag"]:
             read = self._tag(token["tag"].lower(), is_end=token["end"] != "", is_empty=token[0].endswith("/>"))
         elif token["entity"]:

@@ -27,7 +27,7 @@ COLUMN_KEYS = "labelled.text_column, .second_column and .label_column"
 
 
 class LabelLevel(Enum):
-    """What has a label."""
+    """Units that have a label."""
 
     sequence = "sequence"  # a text, or a pair of texts
     token = "token"  # each word of a sentence

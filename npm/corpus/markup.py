@@ -217,7 +217,7 @@ INLINE_TAG = re.compile(
 
 
 def markdown_text(text: str, *, join_lines: bool = True) -> tuple[str, str]:
-    """What is read of a Markdown text, of the same length, and its first heading; "" without one.
+    """Text that people read in Markdown, of the same length, and its first heading; "" without one.
 
     Bullets, marks of headings and emphasis, link targets, images, HTML tags, comments and template tags are hidden;
     code stays as it is, without its fences; the cells of a table stay parted by `|`.
@@ -237,7 +237,7 @@ def markdown_text(text: str, *, join_lines: bool = True) -> tuple[str, str]:
 
 
 def _read(kind: _Kind, run: str) -> str:
-    """What is read of a run of lines, of the same length."""
+    """Text of a run of lines, of the same length."""
     if kind is _Kind.kept:
         return run
     body, start = run.rstrip(), len(run) - len(run.lstrip())

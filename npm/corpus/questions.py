@@ -36,7 +36,7 @@ ROWS_AT_ONCE = 1024
 
 
 class SupervisionSettings(Settings):
-    """How `questions` are shown in training."""
+    """Settings of `questions` in training."""
 
     questions_per_device_batch: PositiveInt = 24
     """Questions that one device works on at once; their passages are each other's negatives."""
@@ -248,7 +248,7 @@ def _forms(phrases: Iterable[str]) -> list[str]:
 
 
 def first_occurrence(phrase: np.ndarray, text: np.ndarray) -> int | None:
-    """Where the tokens of a phrase, at least one, first occur in succession among those of a text; None: nowhere.
+    """First position of the tokens of a phrase, at least one, in succession among those of a text; None: nowhere.
 
     >>> first_occurrence(np.array([7, 8]), np.array([7, 7, 8])), first_occurrence(np.array([8, 7]), np.array([7, 8]))
     (1, None)

@@ -1,4 +1,4 @@
-"""Where documents come from: paths, folders, addresses, globs and hub data sets, found and checked before reading."""
+"""Sources of documents: paths, folders, addresses, globs and hub data sets, found and checked before reading."""
 
 from __future__ import annotations
 

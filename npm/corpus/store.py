@@ -137,7 +137,7 @@ class BlockStore:
 
     @staticmethod
     def is_finished(folder: str | Path) -> bool:
-        """Whether a build in `folder` came to its end."""
+        """Return True if a build in `folder` is complete."""
         return (Path(folder) / MANIFEST_NAME).is_file()
 
     def sequences(self, blocks: np.ndarray | range) -> Sequences:
@@ -177,7 +177,7 @@ class BlockStore:
             yield slice(first, stop), shard.fields()
 
     def blocks_of_documents(self, chosen: np.ndarray, *, without_document: bool = False) -> np.ndarray:
-        """Which blocks, bool [blocks], have a document of `chosen` bool [documents], or none (`without_document`)."""
+        """Mask bool [blocks] of those with a document of `chosen` bool [documents], or `without_document`."""
         if chosen.shape != (self.document_count,):
             raise ValueError(f"expected bool [{self.document_count}], got {chosen.dtype} {list(chosen.shape)}")
         return np.append(chosen, without_document)[self.block_documents]  # [blocks], -1 takes the last

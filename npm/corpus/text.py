@@ -98,7 +98,7 @@ def sentence_around(text: str, start_char: int, end_char: int) -> tuple[int, int
 
 
 def _ends_sentence(text: str, start: int, stop: int) -> bool:
-    """Whether the space [start, stop) separates two sentences."""
+    """Return True if the space [start, stop) separates two sentences."""
     if stop == len(text) or any(mark in text[start:stop] for mark in LINE_BREAKS):
         return True
     tail = text[max(0, start - 24) : start].rstrip(CLOSING)
@@ -156,7 +156,7 @@ APOSTROPHES = "'\u2019\u02bc"
 
 
 def is_stop_word(word: str, preceding: str = "") -> bool:
-    """Whether `word` is a function word; `preceding` is the character before it, which decides on contractions.
+    """Return True for a function word; `preceding` is the character before it, which decides on contractions.
 
     >>> is_stop_word("The"), is_stop_word("us"), is_stop_word("US")
     (True, True, False)
@@ -240,7 +240,7 @@ def trimmed_offsets(starts: np.ndarray, ends: np.ndarray, is_space: np.ndarray) 
 
 
 def is_title(flags: np.ndarray) -> np.ndarray:
-    """Which tokens, of flags u8 [T], are of the title in front of a block, bool [T].
+    """Mask bool [T] of the tokens, of flags u8 [T], of the title in front of a block.
 
     >>> import numpy as np
     >>> is_title(np.array([TokenFlag.TITLE, TokenFlag.SPECIAL, TokenFlag.LINKING], dtype=np.uint8)).tolist()
@@ -262,7 +262,7 @@ def is_joined(flags: np.ndarray) -> np.ndarray:
 
 
 def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """What the surface of each token says about it: u8 [T] of `TokenFlag`.
+    """`TokenFlag`s of each token by its surface: u8 [T].
 
     `starts` and `ends` are trimmed offsets i64 [T] in `text`, in order; `kinds` are its characters' kinds u8
     [characters]. A token starts a word unless its first character is of the same word as the last character of the
@@ -318,7 +318,7 @@ def word_numbers(kinds: np.ndarray) -> np.ndarray:
 
 
 def _function_words(text: str, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each word with characters [start, end) is a stop-word, and one that links: bool [words] each."""
+    """Masks bool [words] of words with characters [start, end) that are stop-words, and that link."""
     stop_words = np.zeros(len(starts), dtype=bool)  # [words]
     linking = np.zeros(len(starts), dtype=bool)  # [words]
     for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -333,7 +333,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Stemming(Enum):
-    """What is taken off the end of a word."""
+    """Endings that are taken off a word."""
 
     none = "none"
     plural = "plural"
@@ -378,7 +378,7 @@ def _singular(word: str) -> str:
 
 
 def lexical_query(text: str) -> str:
-    """What is looked up for a text with masks: the question if all come after one, else all but the masks.
+    """Words to look up for a text with masks: the question if all come after one, else all but the masks.
 
     >>> lexical_query("Who wrote it? The answer is: <mask>.")
     'Who wrote it?'

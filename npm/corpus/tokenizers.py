@@ -47,7 +47,7 @@ class LearnedKind(Enum):
 
 
 class TokenizerSettings(Settings):
-    """Which tokenizer is learned, and from what."""
+    """Settings of `npmlm tokenizer`."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text it is learned from."""
@@ -61,7 +61,7 @@ class TokenizerSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class LearnedTokenizer:
-    """What `learn_tokenizer` left."""
+    """Result of `learn_tokenizer`."""
 
     pieces: int
     was_finished: bool
@@ -100,7 +100,7 @@ def learn_tokenizer(out: str | Path, settings: TokenizerSettings, *, progress: P
 
 
 def _word_counts(settings: TokenizerSettings, progress: Progress) -> Counter[str]:
-    """How often each word of the corpus occurs, as the tokenizer cuts words; of byte_bpe in symbols of bytes."""
+    """Counts of the words of the corpus, as the tokenizer cuts words; of byte_bpe in symbols of bytes."""
     backend = make_tokenizer(settings.kind, SPECIALS, lowercase=settings.lowercase)
     counts: Counter[str] = Counter()
     for number, document in enumerate(read_corpus(settings.corpus), start=1):

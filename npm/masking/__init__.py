@@ -1,1 +1,1 @@
-"""Which spans of the training text are masked, and what the encoder sees instead."""
+"""Selection of masked spans, and what the encoder sees instead."""

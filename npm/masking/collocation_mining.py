@@ -78,7 +78,7 @@ class PieceWords:
         return cls(words.starts, words.lengths, keys, words_that_go_on(sequences, words))
 
     def windows(self, word_count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where n-grams of `word_count` words start, i64 [w] in [0, W), and their keys u64 [w]."""
+        """Starts i64 [w] in [0, W) of n-grams of `word_count` words, and their keys u64 [w]."""
         places = np.arange(max(0, len(self) - word_count + 1))  # i64 [w]
         for inner in range(word_count - 1):
             places = places[self.goes_on[places + inner]]
@@ -245,7 +245,7 @@ def mutual_information(levels: Sequence[FrequentNgrams]) -> list[np.ndarray]:
 
 
 def sizes_at_entry(level: FrequentNgrams, scores: np.ndarray, share: float) -> np.ndarray:
-    """How large the vocabulary is when each n-gram comes in, i64 [F]; `share` of it are n-grams of that many words.
+    """Size of the vocabulary when each n-gram joins, i64 [F]; `share` of it are n-grams of that many words.
 
     They come in by score f64 [F], equal ones by count.
     """

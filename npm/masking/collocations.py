@@ -22,7 +22,7 @@ KIND = "collocations"
 
 
 class CollocationSettings(Settings):
-    """Which n-grams of two to five words are collocations, by pointwise mutual information."""
+    """Settings of collocations: n-grams of two to five words chosen by pointwise mutual information."""
 
     vocabulary: PathText = ""
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
@@ -183,7 +183,7 @@ class LongestUnits:
 
 
 def _is_inside(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Which spans lie in one before them, bool [m]; sorted by start, the longer of two first."""
+    """Mask bool [m] of spans inside one before them; sorted by start, the longer of two first."""
     stops = starts + lengths  # i64 [m]
     inside = np.zeros(len(starts), dtype=bool)  # bool [m]
     inside[1:] = stops[1:] <= np.maximum.accumulate(stops)[:-1]

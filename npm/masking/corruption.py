@@ -1,4 +1,4 @@
-"""How text is masked for masked language modelling: the settings, and what is built from them.
+"""Masking for masked language modelling: the settings, and what is built from them.
 
 The share of tokens that are masked (the corruption rate) and the share that are predicted are set apart (Wettig et al.
 2023, arXiv 2202.08005). Where more is to be predicted than masked, a sequence is shown in several copies
@@ -41,7 +41,7 @@ from npm.masking.units import CooccurringUnits, MaskableSpans, TokenUnits, Units
 
 @dataclass(frozen=True, slots=True)
 class CorruptedTokens:
-    """What is masked in one copy of the sequences of a group, and what of it is to be predicted."""
+    """Masked and predicted tokens of one copy of the sequences of a group."""
 
     masked: Spans  # positions in [0, T) of the group's flat tokens
     predicted: np.ndarray  # i64 [p], sorted positions in [0, T), of masked tokens all
@@ -173,7 +173,7 @@ class InPlaceRenderer:
         return CorruptedGroup(sequences, token_ids, offsets, places, originals[places])
 
     def _replacements(self, token_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """What stands for masked `token_ids`, i64 [masked tokens] each."""
+        """Replacements of masked `token_ids`, i64 [masked tokens] each."""
         seen = np.full(len(token_ids), self.mask_id, dtype=np.int64)  # i64 [masked tokens]
         if not self.random_fraction and not self.unchanged_fraction:
             return seen
@@ -237,7 +237,7 @@ def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class CorruptionUnit(Enum):
-    """What is masked as a whole."""
+    """Units that are masked as a whole."""
 
     token = "token"
     word = "word"
@@ -246,7 +246,7 @@ class CorruptionUnit(Enum):
 
 
 class CorruptionSampler(Enum):
-    """How units are drawn."""
+    """Ways to draw units."""
 
     uniform = "uniform"  # each unit with the same probability
     geometric = "geometric"  # spans of units with geometric lengths
@@ -266,7 +266,7 @@ SAMPLERS_WITH_COPIES = (CorruptionSampler.uniform, CorruptionSampler.geometric)
 
 
 class CorruptionSettings(Settings):
-    """How text is masked for masked language modelling."""
+    """Settings of masking for masked language modelling."""
 
     unit: CorruptionUnit = CorruptionUnit.token
     """What is masked as a whole: `token`, `word`, `collocation`, or what stands in another sequence of the group too
@@ -337,13 +337,13 @@ class CorruptionSettings(Settings):
 
     @property
     def copy_count(self) -> int:
-        """How often each sequence is shown: ⌈predicted / masked⌉."""
+        """Copies of each sequence: ⌈predicted / masked⌉."""
         # rounded first: 0.9 / 0.3 is a hair above 3
         return math.ceil(round((self.predicted_fraction or self.masked_fraction) / self.masked_fraction, 9))
 
     @property
     def mask_probability(self) -> float:
-        """How often a masked token becomes the mask token."""
+        """Probability that a masked token becomes the mask token."""
         return 1 - self.random_fraction - self.unchanged_fraction
 
 

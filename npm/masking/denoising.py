@@ -137,13 +137,13 @@ class DenoiserSettings(Settings):
 
     @property
     def sampler(self) -> Sampler:
-        """What draws its spans."""
+        """Sampler of its spans."""
         if self.family is DenoiserFamily.S:
             return SuffixSampler()
         return PartitionSampler(mean_span_tokens=self.mean_span_tokens)
 
     def budget_tokens(self, text_tokens: int) -> int:
-        """How many of a block's tokens are masked: at least one is, and one is not; 0 if that cannot be."""
+        """Masked tokens of a block: at least one, and not all; 0 if that cannot be."""
         return min(max(1, round(self.rate * text_tokens)), text_tokens - 1) if text_tokens else 0
 
     def most_spans(self, text_tokens: int) -> int:
@@ -188,7 +188,7 @@ class MixtureName(Enum):
 
 
 class DenoisingSettings(Settings):
-    """How texts are corrupted for an encoder-decoder."""
+    """Settings of corrupting texts for an encoder-decoder."""
 
     preset: MixtureName = MixtureName.ul2
     """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of one family of UL2, `r`, `s` or `x`."""

@@ -31,7 +31,7 @@ _NOT_CONTENT = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.S
 
 
 class QuestionForm(Enum):
-    """What a masked copy keeps of its own sequence when it reads another."""
+    """Part of its own sequence that a masked copy keeps when it reads another."""
 
     whole = "whole"
     sentence = "sentence"
@@ -40,7 +40,7 @@ class QuestionForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What each masked copy keeps of its own sequence, and what it reads; all arrays [S]."""
+    """Part of its sequence that each masked copy keeps, and the sequence it reads; all arrays [S]."""
 
     numbers: np.ndarray  # i64, number of the sequence that is read; -1 for none
     starts: np.ndarray  # i64, position in [0, T) of the first token kept
@@ -157,7 +157,7 @@ class Masker:
 
 
 class MaskingUnit(Enum):
-    """What is masked."""
+    """Units of the phrase loss."""
 
     phrase = "phrase"  # spans at word boundaries, lengths geometric in tokens
     span = "span"  # the same, wherever they stand; those that stand nowhere else are left out of the loss
@@ -166,12 +166,12 @@ class MaskingUnit(Enum):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a mask pair stands for what is masked, and not one mask."""
+        """Return True if a mask pair, not one mask, stands for a unit."""
         return self is not MaskingUnit.token
 
 
 class MaskingSettings(Settings):
-    """How training text is masked for the phrase loss. With single tokens, the settings about spans have no meaning."""
+    """Settings of masking for the phrase loss. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
     """`phrase`, whose lengths are in tokens; `phrase_words`, in words, for tokenizers of bytes; or single tokens

@@ -1,4 +1,4 @@
-"""What the encoder sees instead of the selected spans: masked copies as queries, clean copies as keys.
+"""Rendering of selected spans for the encoder: masked copies as queries, clean copies as keys.
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, B = S padded sequences, L padded length.
 
@@ -218,7 +218,7 @@ VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELLED: 4, 
 
 
 def reads_blocks(views: set[str]) -> bool:
-    """Whether any of `views` is made from blocks; masked tokens beside sentences alone are made from those."""
+    """Return True if any of `views` is made from blocks; masked tokens next to sentences are made from those."""
     others = views - {LABELLED, QUESTIONS}
     return bool(others) and (SENTENCES not in others or not others <= {SENTENCES, TOKENS})
 

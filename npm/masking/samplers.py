@@ -1,4 +1,4 @@
-"""Which of the candidate spans are masked: candidates are thinned, then drawn until a budget of tokens is spent.
+"""Sampling of masked spans: candidates are thinned, then drawn until a budget of tokens is spent.
 
 The partition and suffix samplers, for denoising, take candidates of one token each. A run that meets a token that is
 no candidate, such as a special token, is split there and leaves that token as it is.
@@ -207,7 +207,7 @@ class PartitionSampler:
         return _runs_by_sequence(candidates, sequences, budget_tokens, partial(self._mask, rng=rng))
 
     def _mask(self, size: int, budget: int, *, rng: np.random.Generator) -> np.ndarray:
-        """Which of `size` places are masked, bool [size]; `budget` of them, from 1 to size."""
+        """Mask bool [size] with `budget` positions, from 1 to size."""
         clean = size - budget
         if not clean:
             return np.ones(size, dtype=bool)
@@ -234,7 +234,7 @@ class SuffixSampler:
         return _runs_by_sequence(candidates, sequences, budget_tokens, partial(self._mask, rng=rng))
 
     def _mask(self, size: int, budget: int, *, rng: np.random.Generator) -> np.ndarray:
-        """Which of `size` places are masked, bool [size]; `budget` of them on average, from 1 to size."""
+        """Mask bool [size] with `budget` positions on average, from 1 to size."""
         reach = min(budget - 1, size - 1 - budget) if self.vary_length else 0
         length = budget + (int(rng.integers(-reach, reach + 1)) if reach > 0 else 0)
         return np.arange(size) >= size - length

@@ -1,4 +1,4 @@
-"""Which spans may be masked: those whose tokens stand in another sequence of the group too, tokens, or words.
+"""Spans that may be masked: those whose tokens occur in another sequence of the group too, tokens, or words.
 
 Shapes: T tokens of all sequences in a row, S sequences, m candidates, w windows (places where an n-gram starts).
 """
@@ -42,7 +42,7 @@ class Units(Protocol):
 
 
 def has_flag(flags: np.ndarray, wanted: TokenFlag) -> np.ndarray:
-    """Which tokens have any of the `wanted` flags, bool [T]."""
+    """Mask bool [T] of tokens with any of the `wanted` flags."""
     # An IntFlag beside a u8 array would make it i64.
     return (flags & np.uint8(wanted)) != 0  # bool [T]
 
@@ -184,7 +184,7 @@ def _cooccurring_runs(
 
 
 def tokens_until_break(sequences: Sequences) -> np.ndarray:
-    """How many tokens may follow from each position on, itself included, i64 [T]; 0 at special tokens.
+    """Tokens from each position to the next break, itself included, i64 [T]; 0 at special tokens.
 
     A break is a special token or the end of the sequence.
     """
@@ -268,7 +268,7 @@ def words_that_go_on(sequences: Sequences, words: Spans) -> np.ndarray:
 
 
 def word_beginnings(sequences: Sequences) -> np.ndarray:
-    """Which tokens begin a unit of `WordUnits`, bool [T]."""
+    """Mask bool [T] of tokens that begin a unit of `WordUnits`."""
     is_special = has_flag(sequences.flags, TokenFlag.SPECIAL)  # bool [T]
     begins = has_flag(sequences.flags, TokenFlag.WORD_START)  # bool [T]
     begins[1:] |= has_flag(sequences.flags[:-1], TokenFlag.WORD_END) | is_special[:-1]

@@ -43,7 +43,7 @@ def byt5_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def spells_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokens of a fast tokenizer are single bytes."""
+    """Return True if the tokens of a fast tokenizer are single bytes."""
     if len(tokenizer) > 2 * BYTE_COUNT:  # known without a look at a whole vocabulary
         return False
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]

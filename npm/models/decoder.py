@@ -48,7 +48,7 @@ class Decoder(StoredModel):
 
     @property
     def beginning_ids(self) -> list[int]:
-        """What an empty text is to this decoder: its prefix, else the token that begins or that ends a text.
+        """Tokens of an empty text: the decoder's prefix, else the token that begins or that ends a text.
 
         Raises EncoderError if its tokenizer has none of them.
         """
@@ -86,7 +86,7 @@ class Decoder(StoredModel):
         return states  # f32 [B, L, d]
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-        """What the model takes: padded on the right, where no token sees it, so that any token will do."""
+        """Inputs of the model, padded on the right, where no token sees it, so that any token will do."""
         input_ids, attention_mask = padded(sequences, pad_id=0)  # i64 [B, L] each
         return {
             "input_ids": torch.from_numpy(input_ids).to(self.device),

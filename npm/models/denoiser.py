@@ -94,7 +94,7 @@ class Denoiser(StoredModel):
         return tuple(vocabulary[name] for name in takewhile(vocabulary.__contains__, map(sentinel, count())))
 
     def sentinels(self, mode_tokens: Sequence[str] = ()) -> Sentinels:
-        """What renders texts for this model, `mode_tokens` being those of the denoisers by their numbers.
+        """Renderer of texts for this model, with the `mode_tokens` of the denoisers by their numbers.
 
         Raises EncoderError if the tokenizer lacks one of them.
         """

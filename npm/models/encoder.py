@@ -178,7 +178,7 @@ class Encoder(StoredModel):
         return self.shortened(self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state)
 
     def shortened(self, vectors: torch.Tensor) -> torch.Tensor:
-        """What is left f32 [..., k] of whole vectors [..., d] of the model."""
+        """Shortened vectors f32 [..., k] of full ones [..., d]."""
         if self._axes is None:
             return vectors[..., : self._leading].float()  # f32 [..., k]
         return vectors.float() @ self._axes.T.to(vectors.device)  # f32 [..., k]
@@ -224,7 +224,7 @@ class Encoder(StoredModel):
 
     @property
     def spells_bytes(self) -> bool:
-        """Whether its tokens are bytes."""
+        """Return True if its tokens are bytes."""
         return spells_bytes(self.tokenizer)
 
     @property

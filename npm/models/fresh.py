@@ -64,7 +64,7 @@ def cut_vocabulary(
 
 
 def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np.ndarray:
-    """How often each piece occurs in the beginnings of `texts`, i64 [V], special tokens taken as ordinary text."""
+    """Counts i64 [V] of pieces in the beginnings of `texts`, special tokens taken as ordinary text."""
     backend = private_backend(tokenizer)
     vocabulary_size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
     counts = np.zeros(vocabulary_size, dtype=np.int64)  # [V]

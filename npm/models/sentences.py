@@ -58,7 +58,7 @@ class Pooler(nn.Module):
 
     @property
     def kind_after_training(self) -> PoolerKind:
-        """What gives the vector of a sentence outside training."""
+        """Pooler of a sentence outside training."""
         return PoolerKind.cls_before_pooler if self.kind is PoolerKind.cls and self.mlp_only_train else self.kind
 
     def forward(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Precision(Enum):
 
 
 class PoolerKind(Enum):
-    """How token vectors become the vector of a sentence."""
+    """Ways from token vectors to the vector of a sentence."""
 
     cls = "cls"  # the first token of the last layer, through a linear map and tanh
     cls_before_pooler = "cls_before_pooler"  # the first token of the last layer
@@ -45,7 +45,7 @@ OWN_KEY = "npm"
 
 
 class EncoderSettings(Settings):
-    """What this project records of an encoder; but for the scale, no vector and no fingerprint depends on it."""
+    """Record of an encoder; but for the scale, no vector and no fingerprint depends on it."""
 
     similarity_scale: Annotated[float, Field(gt=0, le=MAX_SCALE)] | None = None
     """Factor between an inner product of full vectors and a logit; None: 1/√d."""

@@ -106,7 +106,7 @@ class StoredModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.model.parameters()).device
 
     @property

@@ -52,7 +52,7 @@ AGAIN = "remove the folder and generate it again"
 
 
 class GenerateSettings(Settings):
-    """Which artificial text is generated."""
+    """Settings of `npmlm generate`."""
 
     treebank: list[PathText] = field(default_factory=list)
     """CoNLL-U files whose dependency trees the grammar is counted in. Required, or grammar.file."""
@@ -89,7 +89,7 @@ class GenerateSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What `generate` left."""
+    """Result of `generate`."""
 
     report: dict[str, Any] | None  # None while files of other jobs are missing
     was_finished: bool
@@ -228,7 +228,7 @@ def _records(files: list[Path]) -> dict[str, Any]:
 
 
 def _report(counted: list[dict[str, Any]], grammar: Grammar, lexicon: Lexicon) -> dict[str, Any]:
-    """What was generated beside what was to be expected; entropies in nats."""
+    """Counts of the text next to what was expected; entropies in nats."""
     sums = {name: sum(each[name] for each in counted) for name in counted[0] if name != "word_counts"}
     word_counts = np.sum([each["word_counts"] for each in counted], axis=0)  # i64 [V]
     sentences, words = sums["sentences"], sums["words"]

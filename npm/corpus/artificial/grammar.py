@@ -39,21 +39,21 @@ Choice = TypeVar("Choice")
 
 
 class Removed(Enum):
-    """What goes with a node of a relation that is not kept."""
+    """Nodes removed together with one of a relation that is not kept."""
 
     subtree = "subtree"  # all that depends on it
     splice = "splice"  # nothing: its dependents go to its head
 
 
 class GrammarForm(Enum):
-    """How a node is expanded."""
+    """Expansion of a node."""
 
     rules = "rules"  # by a rule that was counted, as a whole
     markov = "markov"  # dependent by dependent, from the head outwards, each given the one before it on its side
 
 
 class GrammarSettings(Settings):
-    """How a grammar is made of a treebank, and how sentences are drawn from it."""
+    """Settings of counting a grammar in a treebank, and of drawing sentences from it."""
 
     subtypes: bool = True
     """Relations with their subtypes, such as obl:mod; otherwise obl alone."""
@@ -169,7 +169,7 @@ class Grammar:
 
 @dataclass(slots=True)
 class _Counts:
-    """What is counted of pruned trees."""
+    """Counts over pruned trees."""
 
     rules: dict[str, Counter[tuple[tuple[str, ...], tuple[str, ...]]]] = field(
         default_factory=lambda: defaultdict(Counter)

@@ -37,7 +37,7 @@ TEMPERATURE_DIGITS = 3
 
 
 class LexiconKind(Enum):
-    """How words are drawn for relations."""
+    """Distributions of words, given a relation."""
 
     zipf = "zipf"
     uniform = "uniform"
@@ -50,14 +50,14 @@ BRACKETS = (LexiconKind.nesting, LexiconKind.flat)
 
 
 class TopicScope(Enum):
-    """What has a topic of its own."""
+    """Unit of text with one topic."""
 
     sentence = "sentence"
     document = "document"
 
 
 class LexiconSettings(Settings):
-    """Which words there are, and how they are drawn."""
+    """Settings of the words and their distribution."""
 
     kind: LexiconKind = LexiconKind.zipf
     """`zipf`, `uniform`, `loglinear` (co-occurrence by topics), `nesting` or `flat` (brackets)."""

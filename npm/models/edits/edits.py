@@ -31,7 +31,7 @@ from npm.models.encoder import Encoder
 
 @dataclass(frozen=True, slots=True)
 class EditedEncoder:
-    """What `edit_encoder` made."""
+    """Result of an edit."""
 
     encoder: Encoder
     record: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What the tensors of an encoder are for, by their names, family by family.
+"""Scopes of the tensors of an encoder by their names, family by family.
 
 Names are those of the module tree, without the prefix that a masked language model puts before those of its encoder
 (`bert.`, `roberta.`, `model.`), so that they are the same with and without a head.
@@ -16,7 +16,7 @@ from npm.models.edits.settings import Scope
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the tensors of a family are called."""
+    """Names of the tensors of a family."""
 
     prefix: str
     """What stands before the names of the encoder within a masked language model."""

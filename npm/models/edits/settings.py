@@ -14,7 +14,7 @@ from npm.core.settings import PathText, Settings, as_json, read_settings
 
 
 class EditName(Enum):
-    """What is done to a checkpoint."""
+    """Edits of a checkpoint."""
 
     reverse_layers = "reverse_layers"  # the last layer first
     keep_layers = "keep_layers"  # some of the layers, in an order of their own
@@ -42,7 +42,7 @@ class Scope(Enum):
 
 
 class Scheme(Enum):
-    """How a tensor is drawn anew."""
+    """Schemes that redraw a tensor."""
 
     default = "default"  # as a newly made model of this config has it
     match_norm = "match_norm"  # normal numbers with the norm of the old matrix
@@ -110,7 +110,7 @@ class EditStep(Settings):
             raise SettingError(f"filter must be a regular expression, got {self.filter}: {error}") from error
 
     def record(self) -> dict[str, Any]:
-        """What of it is not the default, as JSON."""
+        """Settings that differ from the defaults, as JSON."""
         usual = {item.name: item.default for item in fields(EditStep)} | {"layers": []}
         return {key: value for key, value in as_json(asdict(self)).items() if getattr(self, key) != usual[key]}
 
