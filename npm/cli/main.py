@@ -35,7 +35,6 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:  # closed by whoever started us
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open as long as the process
     try:
-        Path.cwd()  # in one that was removed, torch's own libraries would end the process
         status = run(arguments)
         sys.stdout.flush()
         return status
@@ -77,6 +76,10 @@ def run(arguments: list[str]) -> int:
     """Dispatch to a verb. Raises UserError for a mistake of the user."""
     if sys.stdout is None:
         raise StorageError("standard output is closed: leave out >&-, or write > /dev/null")
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:  # in which torch's own libraries would end the process
+        raise StorageError("the working directory was removed: change to another one") from error
     if not arguments or (arguments[0] in HELP and len(arguments) == 1):
         sys.stdout.write(overview() + "\n")
         return 0
