@@ -87,7 +87,7 @@ class ZeroShotEvaluation(SampleSettings):
 
     given: ClassVar[frozenset[str]] = frozenset()
     """Keys that the command line gave, of those with the value of the default too; empty in Python."""
-    task: list[str] = field(default_factory=list)
+    task: list[PathText] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
