@@ -72,7 +72,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "sts.before.encoder",
             "objective.block_teacher.encoder",
         ),
-        *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus"),
+        *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus", "task"),
         *("treebank", "target", "grammar.file", "labelled.files", "questions"),
         *("donor", "tokenizer"),
     }

@@ -125,9 +125,8 @@ class SpanFinder:
 
     def _grow(self, rows: np.ndarray, neighbors: MaskNeighbors, *, rightward: bool) -> CandidateSpans:
         """Spans with one end at `rows` i64 [n], a token longer at each step; what cannot grow on is dropped at once."""
-        word_edge, other_edge = TokenFlag.WORD_START.value, TokenFlag.WORD_END.value
-        if not rightward:
-            word_edge, other_edge = other_edge, word_edge
+        edges = TokenFlag.WORD_START.value, TokenFlag.WORD_END.value
+        word_edge, other_edge = edges if rightward else edges[::-1]
         anchors = self._rows.positions(rows)  # i64 [n]
         blocks, offsets = self._store.block_of(anchors), self._store.block_offsets
         # tokens to the block's edge, itself included, i64 [n]

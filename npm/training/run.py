@@ -69,7 +69,7 @@ def run_training(
         teachers = [part for part in objective.modules() if isinstance(part, BlockTeacher)]
         facts["teacher_fingerprint"] = teachers[0].fingerprint
     evaluators = make_evaluators(trained, objective)
-    if launched_ranks() > 1 and os.environ.get("RANK", "0") == "0":
+    if launched_ranks() > world_size() and os.environ.get("RANK", "0") == "0":
         announce(f"waiting for {launched_ranks()} ranks (WORLD_SIZE)")
     accelerator = make_accelerator(settings)  # starts the process group, if there are several ranks
     with folder_lock(folder) if rank() == 0 else nullcontext():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from npm.evaluation.demo import shipped_questions_file
 from tests.cli.test_train import refuse_writing
 from tests.helpers.command_line import CommandLine, all_bytes
 
@@ -156,7 +158,8 @@ def test_without_a_task_the_demo_is_asked_of_the_demo_corpus_alone_and_said(
     command = ["evaluate", f"index={built_index}", f"out={tmp_path / 'out'}", "limit=2"]
     npmlm(*command).refused("evaluate needs task= or suite=", "the demo corpus is not in this index", "task=demo")
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr("npm.evaluation.demo.shipped_questions_file", lambda: built_index.parent / "questions.json")
+    beside = Path(shutil.copy(shipped_questions_file(), built_index.parent))
+    monkeypatch.setattr("npm.evaluation.demo.shipped_questions_file", lambda: beside)
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
     assert "no task= was named: task=demo" in outcome.err
