@@ -109,7 +109,7 @@ class ShardDocuments:
         try:
             return Document(**json.loads(self._bytes("record", number)), text=self._bytes("text", number).decode())
         except (ValueError, TypeError) as error:  # the hashes were right
-            raise damaged(self._folder, f"or forged: document {number} cannot be read ({error})") from error
+            raise damaged(self._folder, f"document {number} cannot be read ({error})") from error
 
     def identifier(self, number: int) -> str:
         """Return the id of document `number` of the shard, without reading its text."""

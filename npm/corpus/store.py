@@ -206,7 +206,7 @@ def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tup
         offsets[first + 1 : stop + 1] = local[1:] + offsets[first]
         numbers = open_array(shards[shard], "block_documents")  # [blocks of the shard]
         if numbers.max(initial=-1) >= shard_documents[shard + 1] - shard_documents[shard]:
-            raise damaged(shards[shard], "or forged: a block of a document that it does not have")
+            raise damaged(shards[shard], "a block names a document that it does not have")
         documents[first:stop] = np.where(numbers < 0, -1, numbers + shard_documents[shard])
     return shard_blocks, offsets, documents
 

@@ -254,7 +254,7 @@ def open_vectors(
         if len(rows) != len(vectors):
             raise ValueError(f"{len(vectors)} vectors for {len(rows)} kept tokens")
     except ValueError as error:
-        raise damaged(folders[0], f"or forged: {error}") from error
+        raise damaged(folders[0], str(error)) from error
     blocks = None
     if pooler is not None:
         blocks = BlockVectors(ShardedArray([open_array(place, "blocks") for place, _ in opened]), pooler)

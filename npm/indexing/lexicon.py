@@ -296,7 +296,7 @@ class BlockLexicon:
             if not len(blocks):
                 continue
             if blocks[-1] >= self.block_count:  # they ascend
-                raise damaged("lexicon", f"or forged: {word!r} is in block {blocks[-1]} of {self.block_count}")
+                raise damaged("the lexicon of the index", f"{word!r} is in block {blocks[-1]} of {self.block_count}")
             relative_lengths = self._block_lengths[blocks] / self._mean_length  # f64 [n]
             saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
             scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation

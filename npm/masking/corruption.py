@@ -237,7 +237,7 @@ def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class CorruptionUnit(Enum):
-    """Units that are masked as a whole."""
+    """Units whose tokens are masked together."""
 
     token = "token"
     word = "word"

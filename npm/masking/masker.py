@@ -166,7 +166,7 @@ class MaskingUnit(Enum):
 
     @property
     def has_pairs(self) -> bool:
-        """Return True if a mask pair, not one mask, stands for a unit."""
+        """Return True if a unit is replaced by a mask pair, not by one mask."""
         return self is not MaskingUnit.token
 
 

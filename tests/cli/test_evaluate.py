@@ -158,8 +158,8 @@ def test_without_a_task_the_demo_is_asked_of_the_demo_corpus_alone_and_said(
     command = ["evaluate", f"index={built_index}", f"out={tmp_path / 'out'}", "limit=2"]
     npmlm(*command).refused("evaluate needs task= or suite=", "the demo corpus is not in this index", "task=demo")
     assert list(tmp_path.iterdir()) == []
-    beside = Path(shutil.copy(shipped_questions_file(), built_index.parent))
-    monkeypatch.setattr("npm.evaluation.demo.shipped_questions_file", lambda: beside)
+    questions = Path(shutil.copy(shipped_questions_file(), built_index.parent))
+    monkeypatch.setattr("npm.evaluation.demo.shipped_questions_file", lambda: questions)
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
     assert "no task= was named: task=demo" in outcome.err
