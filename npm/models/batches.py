@@ -1,6 +1,6 @@
-"""Token sequences of uneven length: put into padded batches of about equal cost, and encoded without gradient.
+"""Token sequences of uneven length: put into batches of about equal cost, and encoded without gradient.
 
-Shapes: S sequences, B sequences of a batch, L padded length, n slots whose vectors are wanted, d dimensions.
+Shapes: S sequences, B sequences of a batch with N tokens in all, n slots whose vectors are wanted, d dimensions.
 """
 
 from __future__ import annotations
@@ -80,24 +80,24 @@ def encode_batch(
 
     if pooler is not None and pooler not in LAST_LAYER_POOLERS:
         raise ValueError(f"the pooler {pooler.name} reads more than the last layer")
-    arrays = padded(sequences, pad_id=encoder.pad_id)  # i64 [B, L] each
-    input_ids, attention_mask = (torch.from_numpy(each).to(encoder.device) for each in arrays)
+    lengths = [len(sequence) for sequence in sequences]
+    ids = torch.from_numpy(np.concatenate(sequences)).to(encoder.device)  # i64 [N]
     with torch.inference_mode():
         try:
-            states = encoder.token_vectors(input_ids, attention_mask)  # f32 [B, L, d]
+            states = encoder.packed_vectors(ids, lengths)  # f32 [N, d]
         except IndexError:  # of torch's embedding, on the CPU; the ids of a received index may be anything
             raise ArtifactError(
-                f"{encoder.name} has no token {arrays[0].max()}: the stored blocks are damaged or forged; build again"
+                f"{encoder.name} has no token {int(ids.max())}: the stored blocks are damaged or forged; build again"
             ) from None
-        rows = [number * states.shape[1] + own for number, own in enumerate(slots)]
-        # chosen and pooled on the device: padding and unwanted vectors are not copied to the host
-        chosen = states.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(rows)).to(states.device))
+        starts = np.cumsum([0, *lengths[:-1]])  # i64 [B]
+        rows = np.concatenate([start + own for start, own in zip(starts, slots, strict=True)])  # i64 [n]
+        # chosen and pooled on the device: unwanted vectors are not copied to the host
+        chosen = states.index_select(0, torch.from_numpy(rows).to(states.device)).cpu().numpy()  # f32 [n, d]
         if pooler is None:
-            return EncodedBatch(chosen.cpu().numpy(), None)
-        from npm.models.sentences import pool
-
-        pooled = torch.nn.functional.normalize(pool(pooler, states, attention_mask), dim=1)  # f32 [B, d]
-    return EncodedBatch(chosen.cpu().numpy(), pooled.cpu().numpy())
+            return EncodedBatch(chosen, None)
+        parts = states.split(lengths)
+        pooled = torch.stack([part.mean(0) if pooler is PoolerKind.avg else part[0] for part in parts])  # f32 [B, d]
+    return EncodedBatch(chosen, torch.nn.functional.normalize(pooled, dim=1).cpu().numpy())
 
 
 def length_sorted_batches(lengths: np.ndarray, *, tokens_per_batch: int) -> list[np.ndarray]:
@@ -117,14 +117,3 @@ def length_sorted_batches(lengths: np.ndarray, *, tokens_per_batch: int) -> list
         batches.append(order[start : start + count])
         start += count
     return batches
-
-
-def padded(sequences: Sequence[np.ndarray], *, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Input ids and attention mask, i64 [B, L] each, of sequences of token ids."""
-    longest = max(len(sequence) for sequence in sequences)
-    input_ids = np.full((len(sequences), longest), pad_id, dtype=np.int64)  # [B, L]
-    attention_mask = np.zeros((len(sequences), longest), dtype=np.int64)  # [B, L]
-    for number, sequence in enumerate(sequences):
-        input_ids[number, : len(sequence)] = sequence
-        attention_mask[number, : len(sequence)] = 1
-    return input_ids, attention_mask

@@ -4,12 +4,13 @@ Every encoder whose config says nothing but BERT is read so (`is_plain_bert`); i
 Parameters have the names of `transformers`' BertModel. Formulas: Devlin et al. 2019, §3, and Vaswani et al. 2017, §3.1,
 normalized after each addition.
 
-Shapes: B sequences, L padded length, d dimensions, H heads.
+Shapes: B sequences of N tokens in all, L padded length, d dimensions, H heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -59,14 +60,24 @@ class PlainBert(nn.Module):
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: torch.Tensor) -> HiddenStates:
-        """Last hidden states [B, L, d] of token ids i64 [B, L] under a mask [B, L], 1 for text and 0 for padding."""
-        # no mask where nothing is padded: the kernels without one are faster
-        seen = None if bool(attention_mask.all()) else attention_mask.bool()[:, None, None, :]  # bool [B, 1, 1, L]
-        states = self.embeddings(input_ids)  # [B, L, d]
+        """Last hidden states [B, L, d] of token ids i64 [B, L] under a mask [B, L], 1 for text; 0s for padding."""
+        text = attention_mask.bool()  # [B, L]
+        packed = self.packed(input_ids[text], attention_mask.sum(1).tolist())  # [N, d]
+        return HiddenStates(packed.new_zeros(*text.shape, packed.shape[-1]).masked_scatter_(text[..., None], packed))
+
+    def packed(self, ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Last hidden states [N, d] of concatenated token ids i64 [N] of sequences with these lengths, none of them 0.
+
+        Nothing is padded: linear maps take all tokens at once, and adjacent sequences of equal length attend together.
+        """
+        positions = torch.cat([torch.arange(length, device=ids.device) for length in lengths])  # i64 [N]
+        states = self.embeddings(ids, positions)  # [N, d]
+        runs = [len(list(run)) * length for length, run in itertools.groupby(lengths)]  # tokens of each run
+        run_lengths = [length for length, _ in itertools.groupby(lengths)]
         layers: Any = self.encoder["layer"]
         for layer in layers:
-            states = layer(states, seen)  # [B, L, d]
-        return HiddenStates(states)
+            states = layer(states, runs, run_lengths)  # [N, d]
+        return states
 
 
 class _Embeddings(nn.Module):
@@ -78,10 +89,9 @@ class _Embeddings(nn.Module):
         self.token_type_embeddings = _table(config.type_vocab_size, d)
         self.LayerNorm = nn.LayerNorm(d, eps=config.layer_norm_eps)
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, d]
-        words = self.word_embeddings(input_ids) + self.token_type_embeddings.weight[0]  # [B, L, d]
-        states: torch.Tensor = self.LayerNorm(words + positions)  # [B, L, d]
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        words = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]  # [N, d]
+        states: torch.Tensor = self.LayerNorm(words.add_(self.position_embeddings(positions)))  # [N, d]
         return states
 
 
@@ -104,16 +114,20 @@ class _Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(d, inner)})
         self.output = _added(inner, d, config)
 
-    def forward(self, states: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, states: torch.Tensor, runs: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         parts: Any = self.attention
-        query, key, value = (
-            parts["self"][name](states).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, L, d/H]
-            for name in ("query", "key", "value")
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)  # [B, H, L, d/H]
-        states = _normalized(parts["output"], mixed.transpose(1, 2).flatten(2), states)  # [B, L, d]
-        inner = functional.gelu(self.intermediate["dense"](states))  # [B, L, inner]
-        return _normalized(self.output, inner, states)  # [B, L, d]
+        products = [parts["self"][name](states).split(runs) for name in ("query", "key", "value")]  # [run, d] each
+        mixed = [
+            functional.scaled_dot_product_attention(
+                *(each.unflatten(0, (-1, length)).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in run)
+            )  # [sequences, H, length, d/H]
+            .transpose(1, 2)
+            .reshape(-1, states.shape[1])  # [run, d]
+            for length, *run in zip(lengths, *products, strict=True)
+        ]
+        states = _normalized(parts["output"], torch.cat(mixed), states)  # [N, d]
+        inner = functional.gelu(self.intermediate["dense"](states))  # [N, inner]
+        return _normalized(self.output, inner, states)  # [N, d]
 
 
 def _added(width: int, d: int, config: Any) -> nn.ModuleDict:
@@ -121,7 +135,7 @@ def _added(width: int, d: int, config: Any) -> nn.ModuleDict:
 
 
 def _normalized(parts: Any, inner: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    normalized: torch.Tensor = parts["LayerNorm"](parts["dense"](inner) + states)  # [B, L, d]
+    normalized: torch.Tensor = parts["LayerNorm"](parts["dense"](inner) + states)  # [N, d]
     return normalized
 
 

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from npm.core.errors import EncoderError
 from npm.core.settings import as_json
+from npm.models.bert import PlainBert
 from npm.models.byte_tokenizer import spells_bytes
 from npm.models.library_errors import encoder_errors
 from npm.models.loading import load_pretrained
@@ -176,6 +178,14 @@ class Encoder(StoredModel):
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states f32 [B, L, k] of token ids i64 [B, L], shortened; rows under padding mean nothing."""
         return self.shortened(self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state)
+
+    def packed_vectors(self, ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Last hidden states f32 [N, k], shortened, of concatenated token ids i64 [N] of sequences; none is empty."""
+        if isinstance(self.model, PlainBert):
+            return self.shortened(self.model.packed(ids, lengths))
+        padded = pad_sequence(ids.split(list(lengths)), batch_first=True, padding_value=self.pad_id)  # i64 [B, L]
+        text = torch.arange(padded.shape[1], device=ids.device) < torch.tensor(lengths, device=ids.device)[:, None]
+        return self.token_vectors(padded, text.long())[text]  # f32 [N, k]
 
     def shortened(self, vectors: torch.Tensor) -> torch.Tensor:
         """Shortened vectors f32 [..., k] of full ones [..., d]."""
