@@ -3,7 +3,7 @@
     python -m benchmarks.bench_encoding index=DIR | corpus=FILE [encoder=minilm] [shards=8] [tokens_per_shard=32768]
                                         [tokens_per_batch=4096] [threads=2] [variants=false]
 
-Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, padded before, in the same
+Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, packed before, in the same
 number format. Shard by shard the two take turns, and so do their places, so that a machine that gets slower slows
 both; speeds are medians over shards, ratios are medians of ratios, and processor time says more on a busy machine,
 with `threads=1`. `index` is an index of which the first segment's blocks are read, `corpus` a file whose first
@@ -30,13 +30,12 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import ShardBlocks, embed_shard, recorded_vectors, shard_folder, vector_shards
 from npm.indexing.settings import VectorSettings
-from npm.models.batches import padded
 from npm.models.encoder import Encoder, use_plain_attention
 
 GOAL = 0.9
 BARE, WHOLE = "forward pass alone", "blocks on disk to vectors on disk"
 DOCUMENTS = 3000
-Batches = list[tuple[torch.Tensor, torch.Tensor]]
+Batches = list[tuple[torch.Tensor, list[int]]]
 
 
 def open_store(given: dict[str, str], encoder: Encoder, temporary: Path) -> BlockStore:
@@ -48,19 +47,20 @@ def open_store(given: dict[str, str], encoder: Encoder, temporary: Path) -> Bloc
     return build_block_store(temporary / "corpus", documents, packer, settings={})
 
 
-def padded_batches(blocks: ShardBlocks, encoder: Encoder) -> Batches:
-    """All batches of a shard on the encoder's device, i64 [B, L] each."""
-    pairs = (padded(blocks.sequences_of(batch), pad_id=encoder.pad_id) for batch in blocks.batches)
+def packed_batches(blocks: ShardBlocks, encoder: Encoder) -> Batches:
+    """All batches of a shard on the encoder's device: token ids i64 [N], and the lengths of their sequences."""
+    batches = [blocks.sequences_of(batch) for batch in blocks.batches]
     return [
-        (torch.from_numpy(ids).to(encoder.device), torch.from_numpy(mask).to(encoder.device)) for ids, mask in pairs
+        (torch.from_numpy(np.concatenate(each)).to(encoder.device), [len(sequence) for sequence in each])
+        for each in batches
     ]
 
 
 def forward(encoder: Encoder, batches: Batches) -> None:
     """The encoder and nothing else."""
     with torch.inference_mode():
-        for input_ids, attention_mask in batches:
-            encoder.model(input_ids=input_ids, attention_mask=attention_mask)
+        for ids, lengths in batches:
+            encoder.packed_vectors(ids, lengths)
     if encoder.device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -82,7 +82,7 @@ def compare(
     for number in range(min(shard_count, len(vector_shards(store, settings.tokens_per_shard)))):
         first, stop = vector_shards(store, settings.tokens_per_shard)[number]
         shard_settings = {**recorded, "first_block": first, "block_count": stop - first}
-        batches = padded_batches(ShardBlocks(store, encoder, shard_settings), encoder)
+        batches = packed_batches(ShardBlocks(store, encoder, shard_settings), encoder)
         tokens = int(store.block_offsets[stop] - store.block_offsets[first])
         if number == 0:
             forward(encoder, batches[:3])  # warm-up
@@ -97,7 +97,6 @@ def compare(
         vectors = np.load(shard_folder(folder, number) / "vectors.npy", mmap_mode="r")
         print(
             f"shard {number}: {tokens:,} tokens, {len(vectors):,} vectors,"
-            f" padding {sum(ids.numel() for ids, _ in batches) / tokens - 1:.1%},"
             f" ratio {speeds[WHOLE][-1][0] / speeds[BARE][-1][0]:.3f}",
             file=sys.stderr,
         )
@@ -120,7 +119,7 @@ def variants(store: BlockStore, encoder_name: str, settings: VectorSettings, rou
         recorded = recorded_vectors(store, encoder, chosen)
         first, stop = vector_shards(store, chosen.tokens_per_shard)[0]
         blocks = ShardBlocks(store, encoder, {**recorded, "first_block": first, "block_count": stop - first})
-        batches = padded_batches(blocks, encoder)
+        batches = packed_batches(blocks, encoder)
         forward(encoder, batches[:: max(1, len(batches) // 3)])  # warm-up, and where torch.compile does its work
         jobs[label] = partial(forward, encoder, batches)
     tokens = int(store.block_offsets[vector_shards(store, settings.tokens_per_shard)[0][1]])
