@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from npm.core.errors import EncoderError
-from npm.models.batches import length_sorted_batches
+from npm.models.batches import length_sorted_batches, padded
 from npm.models.denoiser import UNLIMITED_TOKENS
 from npm.models.loading import load_decoder
 from npm.models.names import encoder_label, locate_encoder
@@ -88,7 +87,8 @@ class Decoder(StoredModel):
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
         """Inputs of the model, padded on the right, where no token sees it, so that any token will do."""
-        rows = [torch.from_numpy(sequence) for sequence in sequences]
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)  # i64 [B, L]
-        input_ids = pad_sequence(rows, batch_first=True)  # i64 [B, L]
-        return {"input_ids": input_ids.to(self.device), "attention_mask": mask.to(self.device)}
+        input_ids, attention_mask = padded(sequences, pad_id=0)  # i64 [B, L] each
+        return {
+            "input_ids": torch.from_numpy(input_ids).to(self.device),
+            "attention_mask": torch.from_numpy(attention_mask).to(self.device),
+        }
