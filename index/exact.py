@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,24 +46,31 @@ def fitting_device(vector_bytes: int) -> str:
 class ExactSearcher:
     """Scores every row: the reference for every other searcher, and the fastest one up to about a million rows.
 
-    `vectors` f32|f16 [n, d] are held as float32 on the CPU, not copied if they already are that in memory, and as they
-    are stored on a GPU; scores are float32. Raises ArtifactError if a vector holds NaN or infinity.
+    `vectors` f32|f16 [n, d] are read at the first scan of all of them, and held from then on: as float32 on the CPU,
+    not copied if they already are that in memory, and as they are stored on a GPU; scores are float32. On a CPU a scan
+    of some rows reads these alone, where they are stored. Raises ArtifactError if a vector holds NaN or infinity.
     """
 
     def __init__(self, vectors: np.ndarray | ShardedArray, *, device: str = "cpu") -> None:
+        self._stored = vectors if isinstance(vectors, ShardedArray) else ShardedArray([vectors])
+        self.row_count, self.dimensions = vectors.shape
+        self._device = device
+
+    @cached_property
+    def _vectors(self) -> torch.Tensor:
+        """All vectors [n, d] on the device."""
         import torch
 
-        self.row_count, self.dimensions = vectors.shape
-        on_cpu = torch.device(device).type == "cpu"
-        if on_cpu and isinstance(vectors, np.ndarray) and vectors.dtype == np.float32 and vectors.flags.carray:
-            for _ in finite_chunks(vectors):
+        on_cpu, first = self._device == "cpu", self._stored.arrays[0]
+        if on_cpu and len(self._stored.arrays) == 1 and first.dtype == np.float32 and first.flags.carray:
+            for _ in finite_chunks(self._stored):
                 pass
-            self._vectors = _tensor(vectors)  # f32 [n, d], the same memory
-            return
-        dtype = torch.float16 if vectors.dtype == np.float16 and not on_cpu else torch.float32
-        self._vectors = torch.empty(tuple(vectors.shape), dtype=dtype, device=device)  # [n, d]
-        for start, chunk in finite_chunks(vectors):
-            self._vectors[start : start + len(chunk)] = _tensor(chunk)
+            return _tensor(first)  # f32 [n, d], the same memory
+        dtype = torch.float16 if self._stored.dtype == np.float16 and not on_cpu else torch.float32
+        vectors = torch.empty(self._stored.shape, dtype=dtype, device=self._device)  # [n, d]
+        for start, chunk in finite_chunks(self._stored):
+            vectors[start : start + len(chunk)] = _tensor(chunk)
+        return vectors
 
     @property
     def max_queries_per_scan(self) -> int:
@@ -79,7 +87,9 @@ class ExactSearcher:
         rows, mask = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
         if len(queries) > (limit := max_queries(self.row_count if rows is None else len(rows))):
             raise ValueError(f"{len(queries)} queries: split the batch by at most {limit} queries")
-        on_device = _tensor(queries).to(self._vectors.device)  # f32 [q, d]
+        if rows is not None and self._device == "cpu":
+            return scan_rows(self._stored, queries, rows)
+        on_device = _tensor(queries).to(self._device)  # f32 [q, d]
 
         def score_rows_of(query: int, rows: np.ndarray) -> np.ndarray:
             return self._scores(on_device[query][None], rows.reshape(-1))[0].cpu().numpy().reshape(rows.shape)
@@ -91,11 +101,9 @@ class ExactSearcher:
         """Inner products of `queries` f32 [q, d] with all rows, or with `rows` i64 [m] in any order: f32 [q, m]."""
         chosen = None if rows is None else _tensor(rows).to(queries.device)  # i64 [m]
         count = self.row_count if chosen is None else len(chosen)
-        is_gathered_on_cpu = chosen is not None and queries.is_cpu
-        step = GATHERED_ROWS_PER_CHUNK if is_gathered_on_cpu else ROWS_PER_CHUNK
         scores = queries.new_empty((len(queries), count))  # f32 [q, m]
-        for start in range(0, count, step):
-            piece = slice(start, min(start + step, count))
+        for start in range(0, count, ROWS_PER_CHUNK):
+            piece = slice(start, min(start + ROWS_PER_CHUNK, count))
             chunk = self._vectors[piece] if chosen is None else self._vectors[chosen[piece]]  # [c, d]
             scores[:, piece] = _products(queries, chunk.float())
         _check_scores(scores)

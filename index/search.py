@@ -104,7 +104,7 @@ class FaissScan:
 
 
 def searches_exactly(folder: Path) -> bool:
-    """Return True if `folder` was built for exact search, which reads all vectors into memory when it is opened.
+    """Return True if `folder` was built for exact search.
 
     Raises ArtifactError if its manifest is missing or damaged.
     """
@@ -121,8 +121,8 @@ def open_search(
 ) -> ExactSearcher | FaissSearcher:
     """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
 
-    Exact search reads all vectors into memory (that of a GPU, where torch finds one with room), so they are best
-    hashed before, whatever their size. The other tiers need the folder of their `quantiser`, map the lists and the
+    Exact search reads all vectors into memory (that of a GPU, where torch finds one with room) at the first scan of all
+    of them. The other tiers need the folder of their `quantiser`, map the lists and the
     vectors, and read what a query asks for: of these, lists over 64 MB are hashed by `verify_folder` only.
     `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtifactError
     if the folder is damaged, or was built over other vectors or with another quantiser.

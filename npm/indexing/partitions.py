@@ -155,7 +155,7 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
     chosen = partitions[number]
     if chosen.folder != generation.search:
         check_part(chosen.folder, read_manifest(generation.search, kind=SEARCH_KIND).parts[chosen.folder.name])
-    stored = open_vectors(vectors, hash_all=searches_exactly(chosen.folder), shards=chosen.shards).tokens
+    stored = open_vectors(vectors, shards=chosen.shards).tokens
     return _opened(generation, chosen, stored, None)
 
 

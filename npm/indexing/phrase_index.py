@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.search import searches_exactly
 from npm.core.artifact import check_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.conditions import matching_documents, parse_conditions
@@ -85,8 +84,7 @@ class PhraseIndex:
         folder, segments = generation.folder, generation.segments
         check_folder(folder, kind=INDEX_KIND)
         store = BlockStore.open(*(segment.corpus for segment in segments))
-        whole = open_searcher is None and searches_exactly(generation.search)
-        vectors, rows, block_vectors = open_vectors([segment.vectors for segment in segments], hash_all=whole)
+        vectors, rows, block_vectors = open_vectors([segment.vectors for segment in segments])
         expected = generation.manifest.counts
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:

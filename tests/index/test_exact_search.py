@@ -154,7 +154,10 @@ def test_streaming_tells_how_far_it_is_and_refuses_what_exact_search_refuses() -
     with pytest.raises(ValueError, match="allowed rows"):
         exact_top(vectors, vectors[:1], 1, np.array([5]))
     vectors[3, 1] = np.inf
-    for refuse in (lambda: exact_top(vectors, vectors[:1], 1), lambda: ExactSearcher(vectors)):
+    for refuse in (
+        lambda: exact_top(vectors, vectors[:1], 1),
+        lambda: ExactSearcher(vectors).scan(np.float32([[1, 1]])),
+    ):
         with pytest.raises(ArtifactError, match="not finite"):
             refuse()
 
@@ -181,8 +184,10 @@ def test_a_batch_that_needs_too_much_memory_is_refused(monkeypatch: pytest.Monke
 def test_values_that_are_not_finite_are_refused() -> None:
     vectors = np.ones((5, 2), dtype=np.float16)
     vectors[3, 1] = np.inf
+    query, searcher = np.ones((1, 2), dtype=np.float32), ExactSearcher(vectors)
+    assert searcher.scan(query, np.array([1, 2])).top(2).rows.tolist() == [[1, 2]]  # other rows are not read
     with pytest.raises(ArtifactError, match="row 3 is not finite"):
-        ExactSearcher(vectors)
+        searcher.scan(query)
     with pytest.raises(ValueError, match="NaN"):
         ExactSearcher(vectors[:3]).scan(np.array([[np.nan, 0]], dtype=np.float32))
 
