@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
+from npm.core.memory import keep_few_kernels
 from npm.models.names import WEIGHTS
 
 IGNORED_WEIGHTS = ("pooler.", "cls.", "embeddings.position_ids")
@@ -144,6 +145,7 @@ def load_plain_bert(place: str, entries: Mapping[str, Any]) -> tuple[PlainBert, 
 
     Raises RuntimeError, TypeError or ValueError for weights and entries that do not fit together.
     """
+    keep_few_kernels()  # before the first product: questions and blocks have all lengths
     config = SimpleNamespace(**(DEFAULTS | dict(entries)))
     if config.hidden_size % config.num_attention_heads:
         raise ValueError(f"hidden_size {config.hidden_size} is no multiple of {config.num_attention_heads} heads")

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from npm.core.errors import SettingError
-from npm.core.memory import keep_few_kernels, share_one_heap
+from npm.core.memory import share_one_heap
 from npm.indexing.phrase_index import OpenSearcher
 from npm.models.encoder import Encoder
 from npm.serving.app import make_app
@@ -111,7 +111,6 @@ def serve(
     keys = read_keys(settings.key_file) if settings.key_file else []
     log = RequestLog(settings.log, notice=notice)
     with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
-        keep_few_kernels()  # before a model is loaded; batches of all lengths would fill the memory with them
         share_one_heap()  # before there is a second thread
         metrics = ServerMetrics()
         keeper = IndexKeeper(
