@@ -1,13 +1,13 @@
 """How long choosing a label takes on one core, with the encoder's pass, against the reference's loop on the same data.
 
-    python -m benchmarks.bench_closed_set parity_dir=../shared/parity [repeats=5] [index=DIR] [ivf_index=DIR]
+    python -m benchmarks.bench_closed_set parity_dir=../shared/parity [repeats=5] [index=DIR]
 
 Claims: at least 4 times as many examples a second with the best 4096 rows of either query, at least 10 times exactly
 over all occurrences of the labels' words. The other side is a plain loop as the reference has it (one example at a
 time in float32; IVFPQ with 256 lists of which 8 are probed, 64 bytes a vector; similarities again from the float16
 vectors; a dictionary of probabilities by token). 4 layers × 256, 206,684 vectors, prompts of about 40 tokens; 100 label
 words. Processor time of one thread, so that other work on the machine does not count; waiting for a quiet
-machine takes as long. The indexes are built in temporary folders unless named, which takes about a minute.
+machine takes as long. The index is built in a temporary folder unless named.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.bench_filling import open_parity_index
 from index.faiss_library import faiss_threads, new_faiss_index
-from index.settings import SearchSettings
 from npm.core.types import silent
-from npm.corpus.store import BlockStore
 from npm.evaluation.methods.nonparametric import NonparametricLabels
-from npm.evaluation.methods.occurrences import MOST_TEXTS_PER_SCAN, find_occurrences
+from npm.evaluation.methods.occurrences import find_occurrences
+from npm.evaluation.report import markdown_table
 from npm.evaluation.tasks import (
     Calibration,
     ClosedRetrieval,
@@ -48,17 +46,13 @@ from npm.evaluation.tasks import (
     Task,
     TaskData,
 )
-from npm.indexing.build import index_block_store
-from npm.indexing.generation import Segment
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.queries import QueryVectors, encode_queries
-from tests.parity.corpus import write_parity_store
+from npm.retrieval.queries import encode_queries
 
 K = 4096
 DTYPES = ("float32", "bfloat16")
-GOALS = {ClosedRetrieval.top_k: 4.0, ClosedRetrieval.exact: 10.0}
+GOALS = {ClosedRetrieval.exact: "≥ 10", ClosedRetrieval.top_k: "≥ 4"}
 EXAMPLES, REFERENCE_EXAMPLES = 480, 40
 LABELS, WORDS_PER_LABEL, WORDS_PASSED_OVER = 2, 50, 30
 LISTS, PROBED_LISTS, CODE_BYTES = 256, 8, 64
@@ -133,24 +127,16 @@ def labels_of(
     return [prediction.label for prediction in method.predict(task, examples, silent)]
 
 
-def search(index: PhraseIndex, queries: QueryVectors) -> None:
-    """The rows of all queries, as they are looked for with `top_k`."""
-    step = max(1, min(getattr(index.searcher, "max_queries_per_scan", 64) // 2, MOST_TEXTS_PER_SCAN))
-    for first in range(0, len(queries.start), step):
-        piece = slice(first, first + step)
-        index.searcher.scan(np.concatenate([queries.start[piece], queries.end[piece]])).top(K)
-
-
 def measure(
-    tiers: dict[str, PhraseIndex], encoders: dict[str, Encoder], task: Task, texts: list[str], repeats: int
+    index: PhraseIndex, encoders: dict[str, Encoder], task: Task, texts: list[str], repeats: int
 ) -> dict[str, list[float]]:
     """Seconds an example of every job, the jobs interleaved."""
-    exact, single = next(iter(tiers.values())), encoders["float32"]
+    single = encoders["float32"]
     ids = [
         {single.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0] for word in label.words}
         for label in task.labels
     ]
-    loop = ReferenceLoop(exact, single, ids)
+    loop = ReferenceLoop(index, single, ids)
     examples = [Example(id=str(number), text=texts[number % len(texts)]) for number in range(EXAMPLES)]
     asked = [example.text for example in examples]
     few = asked[:REFERENCE_EXAMPLES]
@@ -160,10 +146,8 @@ def measure(
     }
     for dtype, encoder in encoders.items():
         jobs[f"encoder, {dtype}"] = partial(encode_queries, encoder, asked)
-        jobs[f"exact, {dtype}"] = partial(labels_of, exact, encoder, task, examples, ClosedRetrieval.exact)
-        for tier, index in tiers.items():
-            jobs[f"search, {tier}, {dtype}"] = partial(search, index, encode_queries(encoder, asked))
-            jobs[f"top_k, {tier}, {dtype}"] = partial(labels_of, index, encoder, task, examples, ClosedRetrieval.top_k)
+        for retrieval in (ClosedRetrieval.exact, ClosedRetrieval.top_k):
+            jobs[f"{retrieval.value}, {dtype}"] = partial(labels_of, index, encoder, task, examples, retrieval)
     times: dict[str, list[float]] = {}
     for turn in range(repeats + 1):
         for name, job in jobs.items():
@@ -173,39 +157,20 @@ def measure(
     return times
 
 
-def open_ivf_index(recorded: dict[str, Any], index: Path, encoder: Encoder) -> PhraseIndex:
-    """The same corpus with as many lists as the reference has, of which as many are looked into."""
-    if not BlockStore.is_finished(Segment(index, "00000").corpus):
-        write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
-    search_settings = SearchSettings(list_count=LISTS, probed_lists=PROBED_LISTS)
-    vectors = VectorSettings(pruning=PruningRule.word_boundaries)
-    index_block_store(index, IndexBuildSettings(vectors=vectors, search=search_settings), encoder)
-    return PhraseIndex.open(index)
-
-
-def print_table(times: dict[str, list[float]], tiers: list[str], dtypes: list[str]) -> None:
-    """Medians, ratios to the reference's loop within the same turn, and shares of encoder and search."""
-    reference = times["reference loop"]
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    print("| method | dtype | examples/s | ms | ratio | goal | encoder | search | scoring |\n" + "|---" * 9 + "|")
-    encoder_share = medians["reference loop, its encoder"] / medians["reference loop"]
-    print(
-        f"| reference loop | float32 | {1 / medians['reference loop']:.0f} | {medians['reference loop'] * 1e3:.2f} "
-        f"| 1 | | {encoder_share:.0%} | | |"
-    )
-    kinds = [(f"top {K}, {tier}", f"top_k, {tier}", ClosedRetrieval.top_k) for tier in tiers]
-    for title, job, retrieval in [("exact over occurrences", "exact", ClosedRetrieval.exact), *kinds]:
-        for dtype in dtypes:
-            name = f"{job}, {dtype}"
-            ratio = statistics.median(theirs / ours for theirs, ours in zip(reference, times[name], strict=True))
-            encoder = medians[f"encoder, {dtype}"] / medians[name]
-            search_share = medians.get(name.replace("top_k", "search"), 0.0) / medians[name]
-            search_share = 0.0 if retrieval is ClosedRetrieval.exact else search_share
-            print(
-                f"| {title} | {dtype} | {1 / medians[name]:.0f} | {medians[name] * 1e3:.2f} | {ratio:.1f} "
-                f"| ≥ {GOALS[retrieval]:.0f} | {encoder:.0%} | {search_share:.0%} "
-                f"| {1 - encoder - search_share:.0%} |"
+def print_table(times: dict[str, list[float]], dtypes: list[str]) -> None:
+    """Medians, ratios to the reference's loop within the same turn, and the share of the encoder."""
+    rows = []
+    for kind, goal in [("reference loop", None), *GOALS.items()]:
+        for dtype in dtypes if goal else ["float32"]:
+            name = f"{kind.value}, {dtype}" if isinstance(kind, ClosedRetrieval) else kind
+            taken = statistics.median(times[name])
+            ratio = statistics.median(
+                theirs / ours for theirs, ours in zip(times["reference loop"], times[name], strict=True)
             )
+            encoder = times[f"encoder, {dtype}" if goal else "reference loop, its encoder"]
+            share = statistics.median(encoder) / taken
+            rows.append([name, f"{1 / taken:.0f}", f"{taken * 1e3:.2f}", f"{ratio:.1f}", goal or "", f"{share:.0%}"])
+    print(markdown_table(["method", "examples/s", "ms", "ratio", "goal", "encoder"], rows))
 
 
 def main(argv: list[str]) -> None:
@@ -217,20 +182,15 @@ def main(argv: list[str]) -> None:
     encoders = {dtype: Encoder.load(str(parity / "model"), device="cpu", dtype=dtype) for dtype in DTYPES}
     with tempfile.TemporaryDirectory() as temporary:
         exact = Path(given.get("index", Path(temporary) / "exact"))
-        ivf = Path(given.get("ivf_index", Path(temporary) / "ivf"))
-        tiers = {
-            "exact search": open_parity_index(parity, recorded, exact).index,
-            f"{PROBED_LISTS} of {LISTS} lists": open_ivf_index(recorded, ivf, encoders["float32"]),
-        }
-        index = tiers["exact search"]
+        index = open_parity_index(parity, recorded, exact).index
         words = frequent_words(index, encoders["float32"])
         occurrences = find_occurrences(index, encoders["float32"], words)
         print(f"{len(index.rows):,} vectors × {encoders['float32'].dimensions}, {EXAMPLES} examples, 1 thread")
         print(f"{len(words)} label words with {len(occurrences):,} occurrences")
         with faiss_threads(1):
             texts = [query["text"] for query in recorded["queries"]]
-            times = measure(tiers, encoders, task_of(words), texts, int(given.get("repeats", "5")))
-        print_table(times, list(tiers), list(encoders))
+            times = measure(index, encoders, task_of(words), texts, int(given.get("repeats", "5")))
+        print_table(times, list(encoders))
 
 
 if __name__ == "__main__":

@@ -1,80 +1,277 @@
-"""How much faster a training step on a CPU gets by plain attention, one encoder pass, and kept memory.
+"""Speed and memory of training on a CPU, part by part.
 
-    python -m benchmarks.bench_training [encoder=minilm] [repeats=7]
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_training part=step [encoder=minilm] [repeats=7]
+    … part=memory [encoder=minilm] [steps=60]
+    … part=objectives corpus=FILE [encoder=minilm] [steps=12] [objectives=phrase,masked,…]
+    … part=masking [groups=50]
+    … part=packing corpus=FILE[,FILE] [encoder=minilm]
 
-Each variant runs in a process of its own, because the allocator's setting cannot be taken back; the variants take
-turns, and the table shows medians and their ratio to the first: fused attention, two passes, the allocator as it is.
+step: how much faster a step gets by plain attention, one encoder pass, and kept memory. memory: private memory after
+steps of many lengths, with compiled kernels kept for every shape and for the latest alone. objectives: tokens/s of each
+experiment at 6×384, the fraction of a step that waits for data and masking (goal: under 5 %), and matrix operations of
+a step as torch counts them against what products of 2,048 × 2,048 in bfloat16 reach on the same threads. masking:
+phrase masking of synthetic text against plain Python (goal: over a million tokens/s). packing: tokens/s and the peak of
+private memory of cutting a corpus into blocks (goal: 2 GiB). Variants of the first three have a process of their own,
+because settings of the allocator and of kernels cannot be taken back.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
-VARIANTS = {
+STEPS = {  # plain attention, one pass, memory kept
     "fused attention, two passes": (False, False, False),
     "plain attention, two passes": (True, False, False),
     "plain attention, one pass": (True, True, False),
     "plain attention, one pass, memory kept": (True, True, True),
 }
-SEQUENCES, TOKENS, ROUNDS = 16, 128, 2
+KERNELS = {"all kernels kept": False, "few kernels kept": True}
+NEW_SIZES = ["start.fresh.layers=6", "start.fresh.dimensions=384", "start.fresh.attention_heads=12"]
+EXPERIMENTS = {
+    "phrase": ["experiment=npm_mlm", "objective.masked_weight=0"],
+    "masked": ["experiment=mlm_uniform"],
+    "phrase + masked": ["experiment=npm_mlm"],
+    "sentence": ["experiment=simcse_unsup", "sentences.max_sentences=4000"],
+    "token contrast + masked": ["experiment=tacl"],
+    "denoising": ["experiment=ul2_small", *NEW_SIZES],  # starts from a new encoder-decoder
+}
+SEQUENCES, TOKENS, LONGEST = 16, 128, 320
+STEPS_NOT_COUNTED, MATRIX_SIZE = 2, 2048
 
 
-def step_seconds(encoder_name: str, repeats: int, *, plain: bool, one_pass: bool, keep_memory: bool) -> list[float]:
-    """Seconds of each of `repeats` training steps on random tokens, forward and backward and AdamW in bfloat16."""
+class Stepper:
+    """An encoder in training, and one step of AdamW over random tokens."""
+
+    def __init__(self, name: str, *, plain: bool) -> None:
+        import torch
+
+        from npm.models.encoder import Encoder, use_plain_attention
+
+        self.encoder = Encoder.load(name, device="cpu", dtype="float32", hidden_dropout=0.0, attention_dropout=0.0)
+        if plain:
+            use_plain_attention(self.encoder.model)
+        self.encoder.model.train()
+        self.optimizer = torch.optim.AdamW(self.encoder.model.parameters(), lr=1e-5, fused=True)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def step(self, passes: list[Any]) -> float:
+        """Seconds of a step over token ids i64 [B, L] of each pass."""
+        import torch
+
+        started = time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            vectors = [self.encoder.token_vectors(ids, torch.ones_like(ids)) for ids in passes]  # f32 [B, L, d] each
+        sum((each.square().mean() for each in vectors), torch.zeros(())).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - started
+
+
+def measured_step(variant: str, given: dict[str, str]) -> list[str]:
+    """Seconds and tokens/s of a step of 16 sequences and their masked copies."""
     import torch
 
     from npm.core.memory import keep_freed_memory
-    from npm.models.encoder import Encoder, use_plain_attention
 
+    plain, one_pass, keep_memory = STEPS[variant]
     if keep_memory:
         keep_freed_memory()
-    encoder = Encoder.load(encoder_name, device="cpu", dtype="float32", hidden_dropout=0.0, attention_dropout=0.0)
-    if plain:
-        use_plain_attention(encoder.model)
-    encoder.model.train()
-    optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
-    generator = torch.Generator().manual_seed(0)
-    copies = torch.randint(1000, 20000, (2 * SEQUENCES, TOKENS), generator=generator)  # i64 [2B, L]
-    attention = torch.ones_like(copies)
-    attention[:, -8:] = 0  # a little padding, as in real batches
+    stepper = Stepper(given["encoder"], plain=plain)
+    copies = torch.randint(1000, 20000, (2 * SEQUENCES, TOKENS), generator=stepper.generator)  # i64 [2B, L]
     passes = [copies] if one_pass else list(copies.chunk(2))
-    seconds: list[float] = []
-    for _ in range(repeats + 2):
-        started = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            vectors = [encoder.token_vectors(ids, attention[: len(ids)]) for ids in passes]  # f32 [B, L, d] each
-        torch.cat(vectors).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - started)
-    return seconds[2:]
+    seconds = median([stepper.step(passes) for _ in range(int(given.get("repeats", "7")) + STEPS_NOT_COUNTED)][2:])
+    return [f"{seconds:.3f}", f"{SEQUENCES * TOKENS / seconds:,.0f}"]
+
+
+def measured_memory(variant: str, given: dict[str, str]) -> list[str]:
+    """Private MB after each quarter of steps in which some masked copies read another block in a pass of its own."""
+    import torch
+
+    from npm.core.memory import keep_few_kernels, keep_freed_memory, private_bytes
+
+    keep_freed_memory()
+    if KERNELS[variant]:
+        keep_few_kernels()
+    stepper, steps, found = Stepper(given["encoder"], plain=True), int(given.get("steps", "60")), []
+
+    def drawn(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (1,), generator=stepper.generator))
+
+    for step in range(1, steps + 1):
+        reading, longest = drawn(4, SEQUENCES - 3), drawn(TOKENS + 20, LONGEST)
+        shapes = [(2 * SEQUENCES - reading, TOKENS + longest % 20), (reading, longest)]
+        stepper.step([torch.randint(1000, 20000, shape, generator=stepper.generator) for shape in shapes])
+        if step % (steps // 4) == 0:
+            found.append(f"{private_bytes() / 1e6:,.0f}")
+    return found
+
+
+def measured_objective(name: str, given: dict[str, str]) -> list[str]:
+    """Tokens/s, MFLOP a token, the fraction of the matrix rate, and that of data, over steps after two."""
+    from npm.cli.settings import compose_settings
+    from npm.training.checkpoints import RunFolder
+    from npm.training.data import make_sources
+    from npm.training.model import load_start, make_objective
+    from npm.training.run import make_trainer, training_texts
+
+    steps = int(given.get("steps", "12")) + STEPS_NOT_COUNTED
+    with TemporaryDirectory() as folder:
+        overrides = [f"run={folder}", f"corpus.files=[{given['corpus']}]", "corpus.max_documents=400"]
+        overrides += [f"encoder={given['encoder']}", f"schedule.max_steps={steps}", "trainer.log_every_steps=1"]
+        settings = compose_settings("train", [*EXPERIMENTS[name], *overrides])
+        trained = load_start(settings)
+        objective = make_objective(settings, trained)
+        texts = training_texts(Path(folder), settings, objective.views)
+        batches = make_sources(texts, objective.views, settings, trained).batches
+        trainer = make_trainer(RunFolder(Path(folder)), settings, trained, objective, batches)
+        rate = matrix_rate()
+        trainer.train()
+        rate = max(rate, matrix_rate())  # other work on the machine slows both
+        lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[STEPS_NOT_COUNTED:]
+        records = [json.loads(line) for line in lines]
+        operations = operations_per_token(trainer)
+    speed = median(record["tokens_per_second"] for record in records)
+    data = median(record["data_fraction"] for record in records)
+    return [f"{speed:,.0f}", f"{operations / 1e6:,.0f}", f"{operations * speed / rate:.0%}", f"{data:.1%}"]
+
+
+def matrix_rate() -> float:
+    """The best rate of a few bfloat16 matrix products, in operations a second."""
+    import torch
+
+    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE).bfloat16() for _ in range(2))  # bf16 [n, n] each
+    return 2 * MATRIX_SIZE**3 / min(seconds_of(lambda: torch.mm(left, right)) for _ in range(12))
+
+
+def operations_per_token(trainer: Any) -> float:
+    """Matrix operations of forward and backward passes over three batches, by tokens of training text in them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    operations = tokens = 0
+    trainer.model.train()
+    for number in range(3):
+        batch = trainer.batches[number].to(trainer.accelerator.device)
+        with FlopCounterMode(display=False) as counter:
+            terms = trainer.prepared(batch)
+            trainer.prepared.backward(sum(term.weight * term.sum for term in terms.values()))
+        operations += counter.get_total_flops()
+        tokens += batch.token_count
+    return operations / tokens
+
+
+def masking(given: dict[str, str]) -> Iterator[list[str]]:
+    """Tokens/s of choosing spans, of rendering them, and of plain Python, over the same groups."""
+    import numpy as np
+
+    from npm.core.types import Sequences, TokenFlag
+    from npm.masking.masker import MaskingSettings, build_masker, mask_rng
+    from npm.masking.rendering import MaskRenderer
+    from tests.masking.plain_masking import plain_select
+
+    vocabulary, rng, groups = 20_000, np.random.default_rng(0), []
+    weights = 1 / np.arange(1, vocabulary + 1)  # f64 [vocabulary], of Zipf
+    phrases = rng.choice(vocabulary, (2_000, 10), p=weights / weights.sum())  # i64 [phrases, 10]
+    for _ in range(int(given.get("groups", "50"))):
+        ids = rng.choice(vocabulary, SEQUENCES * 256, p=weights / weights.sum())  # i64 [T]
+        for place in rng.choice(len(ids) - 10, len(ids) // 16, replace=False).tolist():  # phrases that come back
+            phrase = phrases[min(int(rng.zipf(1.5)), len(phrases)) - 1][: min(int(rng.geometric(0.4)), 10)]
+            ids[place : place + len(phrase)] = phrase
+        flags = np.full(len(ids), TokenFlag.WORD_START | TokenFlag.WORD_END, dtype=np.uint8)  # u8 [T]
+        flags[ids < 3] |= np.uint8(TokenFlag.CLAUSE_PUNCTUATION | TokenFlag.PUNCTUATION)
+        flags[ids < 100] |= np.uint8(TokenFlag.STOPWORD)
+        groups.append(Sequences(ids.astype(np.int32), flags, np.arange(SEQUENCES + 1) * 256))
+    masker, renderer = build_masker(MaskingSettings()), MaskRenderer(mask_id=103, pad_id=0)
+    spans = [masker.select(group, mask_rng(0, 0, number)) for number, group in enumerate(groups)]
+    kept = [(group, found) for group, found in zip(groups, spans, strict=True) if found is not None]
+    jobs: dict[str, Callable[[], object]] = {
+        "vectorized": lambda: [masker.select(group, mask_rng(0, 0, n)) for n, group in enumerate(groups)],
+        "rendering": lambda: [renderer.render(*pair) for pair in kept],
+        "plain Python": lambda: [plain_select(group, mask_rng(0, 0, n)) for n, group in enumerate(groups)],
+    }
+    for name, job in jobs.items():
+        yield [name, f"{len(groups) * SEQUENCES * 256 / seconds_of(job):,.0f}"]
+
+
+def packing(given: dict[str, str]) -> Iterator[list[str]]:
+    """Blocks, tokens, tokens/s, and private MiB before and at the peak."""
+    from npm.core.memory import private_bytes
+    from npm.corpus.blocks import BlockPacker, BlockSettings
+    from npm.corpus.documents import CorpusSettings, read_corpus
+    from npm.corpus.store import build_block_store
+    from npm.models.encoder import Encoder
+
+    packer = BlockPacker(Encoder.load(given["encoder"]).tokenizer, BlockSettings())
+    before, started = private_bytes(), time.perf_counter()
+    with TemporaryDirectory() as folder, sampled(private_bytes) as peak:
+        documents = read_corpus(CorpusSettings(files=given["corpus"].split(",")))
+        store = build_block_store(Path(folder) / "blocks", documents, packer, settings={})
+    speed = store.token_count / (time.perf_counter() - started)
+    mib = [f"{value / 2**20:,.0f}" for value in (before, *peak)]
+    yield [f"{store.block_count:,}", f"{store.token_count:,}", f"{speed:,.0f}", *mib]
+
+
+@contextmanager
+def sampled(measure: Callable[[], int]) -> Iterator[list[int]]:
+    """The largest value of `measure` within the block, looked at every 10 ms."""
+    most, ended = [measure()], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            most[0] = max(most[0], measure())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        thread.join()
+
+
+def seconds_of(job: Callable[[], object]) -> float:
+    """Wall-clock time of one call."""
+    started = time.perf_counter()
+    job()
+    return time.perf_counter() - started
+
+
+VARIANTS: dict[str, tuple[list[str], Callable[[str, dict[str, str]], list[str]], list[str]]] = {
+    "step": ([*STEPS], measured_step, ["s a step", "tokens/s"]),
+    "memory": ([*KERNELS], measured_memory, [f"MB after {n}/4 of the steps" for n in range(1, 5)]),
+    "objectives": ([*EXPERIMENTS], measured_objective, ["tokens/s", "MFLOP a token", "of the matrix rate", "data"]),
+}
+ALONE = {
+    "masking": (masking, ["", "tokens/s"]),
+    "packing": (packing, ["blocks", "tokens", "tokens/s", "MiB before", "MiB at the peak"]),
+}
 
 
 def main(arguments: list[str]) -> None:
-    """Run all variants in turn and print a table."""
-    options = {"encoder": "minilm", "repeats": "7", **dict(argument.split("=", 1) for argument in arguments)}
-    if "variant" in options:
-        plain, one_pass, keep_memory = VARIANTS[options["variant"]]
-        steps = step_seconds(
-            options["encoder"], int(options["repeats"]), plain=plain, one_pass=one_pass, keep_memory=keep_memory
-        )
-        print(*steps)
+    """Measure one part and print its table."""
+    given = {"encoder": "minilm", **dict(argument.split("=", 1) for argument in arguments)}
+    if given["part"] in ALONE:
+        rows, header = ALONE[given["part"]]
+        print(" | ".join(header), *(" | ".join(row) for row in rows(given)), sep="\n")
         return
-    seconds: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    for _ in range(ROUNDS):
-        for name in VARIANTS:
-            command = [sys.executable, "-m", "benchmarks.bench_training", f"variant={name}"]
-            command += [f"{key}={value}" for key, value in options.items()]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            seconds[name] += [float(value) for value in printed.split()]
-    first = median(seconds[next(iter(VARIANTS))])
-    print(f"{'variant':<40} {'s a step':>9} {'tokens/s':>9} {'ratio':>6}")
-    for name, values in seconds.items():
-        middle = median(values)
-        print(f"{name:<40} {middle:>9.3f} {SEQUENCES * TOKENS / middle:>9,.0f} {first / middle:>6.2f}")
+    names, measure, header = VARIANTS[given["part"]]
+    if "variant" in given:
+        print(" | ".join([given["variant"], *measure(given["variant"], given)]))
+        return
+    print(" | ".join(["", *header]), flush=True)
+    for name in given["objectives"].split(",") if "objectives" in given else names:
+        command = [sys.executable, "-m", "benchmarks.bench_training", *arguments, f"variant={name}"]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        print(printed.splitlines()[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def keep_few_kernels() -> None:
     """Keep only the latest kernels for matrix products in bfloat16; of no effect once a model was loaded.
 
     One is compiled for each shape, and 1024 are kept in each of two caches: with batches of many lengths that is 20 MB
-    a step, and as much again in the gaps that they leave in the heap (`benchmarks/bench_training_memory.py`).
+    a step, and as much again in the gaps that they leave in the heap (`benchmarks/bench_training.py` part=memory).
     """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, str(KEPT_KERNELS))

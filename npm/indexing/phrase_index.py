@@ -89,20 +89,19 @@ class PhraseIndex:
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:
             raise damaged(folder, f"{astuple(got)} documents, blocks, tokens and rows, expected {astuple(expected)}")
-        searcher = (open_searcher or open_parts)(generation, vectors)
         has_text = store.start_chars is not None
         lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
+        deleted = generation.deleted_documents()  # i64 [deleted]
         index = cls(
             folder=folder,
             manifest=generation.manifest,
             store=store,
             rows=rows,
-            searcher=searcher,
+            searcher=(open_searcher or open_parts)(generation, vectors),  # last: nothing fails after it
             lexicon=lexicon,
             vectors=vectors,
             block_vectors=block_vectors,
         )
-        deleted = generation.deleted_documents()  # i64 [deleted]
         if not len(deleted):
             return index
         live = np.ones(store.document_count, dtype=bool)  # [documents]

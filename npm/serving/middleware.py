@@ -8,28 +8,27 @@ no IPv6.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
+import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
+from typing import Any, BinaryIO
 
+from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from npm.serving.log import RequestLog
 from npm.serving.metrics import ServerMetrics
 from npm.serving.problems import Problem, http_problem, stopping
 from npm.serving.settings import ServeSettings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-FINGERPRINT_DIGITS = 12
-"""Of the SHA-256 of a key, which stands for it in the log."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 DOCS_POLICY = POLICY + "; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
@@ -44,31 +43,31 @@ class RequestState:
 
     id: str
     arrived: float = field(default_factory=perf_counter)
-    key: str = ""
-    """Fingerprint of the key it came with."""
     logged: dict[str, Any] = field(default_factory=dict)
     """What its route adds to its line in the log."""
 
 
-class Frame:
-    """The application with its guards around it."""
+def state_of(request: Request) -> RequestState:
+    """State of a request that came through the middleware."""
+    state: RequestState = request.scope[STATE]
+    return state
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        settings: ServeSettings,
-        keys: Sequence[str],
-        metrics: ServerMetrics,
-        log: RequestLog,
-    ) -> None:
-        self._app, self._settings, self._metrics, self._log = app, settings, metrics, log
-        self._keys = [key.encode() for key in keys]
+
+@dataclass
+class RequestMiddleware:
+    """The application with its guards around it; `log`, opened without a buffer, gets a line of JSON a request."""
+
+    app: ASGIApp
+    settings: ServeSettings
+    keys: Sequence[str]
+    metrics: ServerMetrics
+    log: BinaryIO | None
+    notice: Callable[[str], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
@@ -89,10 +88,10 @@ class Frame:
             await send(message)
 
         try:
-            if (problem := self._refusal(scope, headers, state)) is not None:
+            if (problem := self._refusal(scope, headers)) is not None:
                 await problem.response(state.id)(scope, receive, answer)
             else:
-                await self._app(scope, self._limited(receive), answer)
+                await self.app(scope, self._limited(receive), answer)
         except asyncio.CancelledError:  # the server was told to stop, and its grace is over
             if begun:
                 raise
@@ -101,39 +100,47 @@ class Frame:
             seconds = perf_counter() - state.arrived
             # the route's pattern, or what was never a route: ids and guesses must not become labels
             route = str(getattr(scope.get("route"), "path", "other"))
-            self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.request_seconds.observe(seconds)
-            self._log.write(
+            self.metrics.requests.labels(route, str(status)).inc()
+            self.metrics.request_seconds.observe(seconds)
+            self._write(
+                time=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 request_id=state.id,
                 method=scope["method"],
                 route=route,
                 status=status,
                 seconds=round(seconds, 6),
-                key=state.key,
                 **state.logged,
             )
 
-    def _refusal(self, scope: Scope, headers: Headers, state: RequestState) -> Problem | None:
+    def _write(self, **record: Any) -> None:
+        """Add a line to the log; one that takes no more lines does not stop the server."""
+        if self.log is not None:
+            try:
+                self.log.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+            except OSError as error:
+                self.log = None
+                self.notice(f"the request log ends here: {error.strerror or error}")
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         """The reason why a request is not let in, whatever its content."""
         host = re.sub(r":\d*$", "", headers.get("host", "")).strip("[]").lower()
         # Another host name that leads to the loopback address is how a foreign page would reach a local server.
-        if self._settings.host in LOOPBACK and host not in LOOPBACK:
+        if self.settings.host in LOOPBACK and host not in LOOPBACK:
             return Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f"Host must be 127.0.0.1, localhost or [::1] or the server started with host=, got {host[:100]!r}",
             )
-        if (length := headers.get("content-length", "")).isdigit() and int(length) > self._settings.max_body_bytes:
-            self._metrics.rejected("body")
+        if (length := headers.get("content-length", "")).isdigit() and int(length) > self.settings.max_body_bytes:
+            self.metrics.rejected("body")
             return http_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"})
-        if not self._keys or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+        if not self.keys or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        key = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         # all keys are compared, so that the time taken does not tell which one was near
-        if any([hmac.compare_digest(key, each) for each in self._keys]):
-            state.key = hashlib.sha256(key).hexdigest()[:FINGERPRINT_DIGITS]
+        if any([hmac.compare_digest(key.encode(), each.encode()) for each in self.keys]):
             return None
-        self._metrics.rejected("key")
+        self.metrics.rejected("key")
         return Problem(
             HTTPStatus.UNAUTHORIZED,
             f"{'wrong' if key else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",
@@ -147,15 +154,15 @@ class Frame:
         async def limited() -> Message:
             nonlocal byte_count, in_body
             try:
-                message = await asyncio.wait_for(receive(), self._settings.timeout_seconds if in_body else None)
+                message = await asyncio.wait_for(receive(), self.settings.timeout_seconds if in_body else None)
             except TimeoutError:
-                self._metrics.rejected("slow_body")
+                self.metrics.rejected("slow_body")
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, headers={"Connection": "close"}) from None
             if message["type"] == "http.request":
                 byte_count += len(message.get("body", b""))
                 in_body = bool(message.get("more_body"))
-                if byte_count > self._settings.max_body_bytes:
-                    self._metrics.rejected("body")
+                if byte_count > self.settings.max_body_bytes:
+                    self.metrics.rejected("body")
                     raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers={"Connection": "close"})
             return message
 

@@ -8,16 +8,13 @@ from pathlib import Path
 from time import perf_counter
 
 import npm
-from index.arrays import ShardedArray
 from index.partitioned import parts_of
-from index.types import Searcher
 from npm.core.errors import QueryError, SettingError, UserError
 from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT, Document, silent
 from npm.corpus.markup import shown
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
-from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
 from npm.models.encoder import Encoder
@@ -28,7 +25,7 @@ from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MOST_MASKS, check_query, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval, given_options
 from npm.serving import schema
-from npm.serving.compute import Done
+from npm.serving.batcher import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.settings import ServeSettings
 
@@ -64,26 +61,18 @@ class OpenedIndex:
         `PhraseIndex.open`. Raises ArtifactError as `PhraseFiller.open` does, QueryError for a file of examples that is
         none, PartitionsLost if a partition does not answer.
         """
-        searchers: list[Searcher] = []
-
-        def open_one(generation: Generation, vectors: ShardedArray) -> Searcher:
-            assert open_searcher is not None, "or this would not be called"
-            searchers.append(open_searcher(generation, vectors))
-            return searchers[-1]
-
+        index = PhraseIndex.open(folder, open_searcher)
         try:
-            index = PhraseIndex.open(folder, None if open_searcher is None else open_one)
             filler = PhraseFiller(index, encoder, settings.fill)
             chosen = _examples(filler, settings) if examples is None else examples
             # the folder is read once more for them, now: later it may hold another generation, or be gone
             opened = cls(filler, settings, _facts(filler, settings, chosen))
             filler.fill(WARM_UP)
-            searchers = [each for each in searchers if each is not index.searcher]
-            return opened
-        finally:  # those of attempts that failed
-            for each in searchers:
-                if isinstance(each, ServedPartitions):
-                    each.close()
+        except Exception:
+            if isinstance(index.searcher, ServedPartitions):
+                index.searcher.close()
+            raise
+        return opened
 
     def close(self) -> None:
         """Let partitions go; to be called when nothing is asked any more."""
@@ -167,9 +156,9 @@ class OpenedIndex:
     def over(self, request: schema.OverRequest) -> list[Done]:
         """What the passages of a request answer: the answer, or a probability for each of its words."""
         started = perf_counter()
-        documents: list[str | Document] = [
-            passage if isinstance(passage, str) else Document(passage.id, passage.title, passage.text)
-            for passage in request.passages
+        documents = [
+            Document(each.id, each.title, each.text) if each.id or each.title else each.text
+            for each in request.passages
         ]
         sizes = given_options(k=request.k, occurrences=request.occurrences)
         settings = replace(self.settings.fill, retrieval=Retrieval.dense, documents=None, where=[], **sizes)

@@ -15,8 +15,8 @@ from npm.retrieval.queries import shown_start
 
 SHOWN_CHARS = 200
 """Of what a client sent, in a message."""
-UNIONS = (["text"], ["passages", 0])
-"""Places where one of several forms may stand; 0 is any number."""
+CLIENT_LEFT = 499
+"""Status in the log of a request whose client left; nobody receives it."""
 
 
 class Problem(Exception):
@@ -53,8 +53,8 @@ OF_STATUS = {
     405: "this address takes other methods: see /docs",
     408: "the body did not come in time: send the request again",
     413: "the body is too long: send fewer texts in a request; /v1/index tells the limits",
-    500: "an error of the server: report it with the request_id",
-    503: "the server is stopping: ask another one, or this one again when it is back",
+    500: "internal server error: report it with the request_id",
+    503: "the server is shutting down: ask another one, or this one again when it is back",
     504: "no answer within timeout_ms or the server's limit: ask again later, for fewer texts or with more time",
 }
 """Refusals that depend on nothing but the status."""
@@ -73,17 +73,13 @@ def stopping() -> Problem:
 
 def invalid_request(error: RequestValidationError) -> Problem:
     """The first mistake in the form of a request."""
-    # of a union, such as a text or a list, each part says what it wanted
-    first = max(error.errors(), key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
-    kind, value, place = str(first["type"]), first.get("input"), list(first["loc"])[1:]  # without body or query
-    for union in UNIONS:  # whose part of the form follows its place
-        if [part if isinstance(part, str) else 0 for part in place[: len(union)]] == union:
-            del place[len(union) : len(union) + 1]
-    about = QueryError if kind == "json_invalid" or place[:1] in ([], ["text"], ["documents"]) else SettingError
+    first = error.errors()[0]
+    value, place = first.get("input"), first["loc"][1:]  # without body or query
+    about = SettingError if place and place[0] not in ("text", "documents") else QueryError
     if isinstance(value, bytes):  # what is not said to be JSON is not read
         message = "missing header Content-Type: application/json"
-    elif kind == "json_invalid":
-        message = f"the body is invalid JSON: {first.get('ctx', {}).get('error', '')}"
+    elif first["type"] == "json_invalid":
+        message, about = f"the body is invalid JSON: {first['ctx']['error']}", QueryError
     else:
         where = shown_start(".".join(map(str, place)) or "body", SHOWN_CHARS)
         got = shown_start(json.dumps(value, default=str), SHOWN_CHARS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from npm.core.types import Answer, JointAnswer, Occurrence
 
@@ -59,13 +59,28 @@ class Options(Sizes):
     """Whether the rest of the index may answer while a partition of it does not, instead of a refusal with 503."""
 
 
+class FillQuery(Options):
+    """A text to be filled, in an address; numbers are written as text there."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    text: Text
+    """A text with `<mask>` where a phrase is missing."""
+
+
 class FillRequest(Options):
     """Texts to be filled."""
 
-    text: Text | list[Text] = Field(description="A text with `<mask>` where a phrase is missing, or several texts.")
+    text: Annotated[
+        list[Text],
+        BeforeValidator(
+            lambda text: [text] if isinstance(text, str) else text, json_schema_input_type=Text | list[Text]
+        ),
+    ]
+    """A text with `<mask>` where a phrase is missing, or several texts."""
 
 
-class Passage(Request):
+class FullPassage(Request):
     """A text to answer from."""
 
     text: Text
@@ -73,10 +88,18 @@ class Passage(Request):
     title: ShortText = ""
 
 
+Passage = Annotated[
+    FullPassage,
+    BeforeValidator(
+        lambda text: {"text": text} if isinstance(text, str) else text, json_schema_input_type=Text | FullPassage
+    ),
+]
+
+
 class OverRequest(Sizes):
     """A text to be filled, or words to be scored in it, from passages that come along."""
 
-    passages: Annotated[list[Text | Passage], Field(min_length=1, max_length=LIMITS["passages"])]
+    passages: Annotated[list[Passage], Field(min_length=1, max_length=LIMITS["passages"])]
     text: Text
     """A text with one `<mask>`."""
     words: Annotated[list[ShortText] | None, Field(max_length=LIMITS["words"])] = None

@@ -8,26 +8,28 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import ceil
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from npm.core.errors import SettingError
+from npm.core.errors import SettingError, StorageError
 from npm.core.memory import share_one_heap
 from npm.indexing.phrase_index import OpenSearcher
 from npm.models.encoder import Encoder
 from npm.serving.app import make_app
-from npm.serving.compute import ComputeQueue
-from npm.serving.keeper import IndexKeeper
-from npm.serving.log import RequestLog
+from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics
-from npm.serving.middleware import LOOPBACK, Frame
-from npm.serving.service import Service
+from npm.serving.middleware import LOOPBACK, RequestMiddleware
+from npm.serving.opened import OpenedIndex
+from npm.serving.reload import IndexReloader
+from npm.serving.routes import Service
 from npm.serving.settings import ServeSettings
 
 LEAST_KEY_CHARS = 8
@@ -82,7 +84,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle the signals that end the server, here alone: uvicorn would raise them again behind it."""
+        """Handle the signals that end the server, here alone: uvicorn would raise them again afterwards."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -102,37 +104,34 @@ def serve(
     """Serve the index in `folder` until SIGTERM or SIGINT, and finish what was accepted.
 
     `load_encoder`, which gives the encoder of the index, is called when keys, log and address have been found right;
-    `open_searcher` as in `PhraseIndex.open`.
-
-    `notice` gets the line `serving on http://HOST:PORT`, and what happens to the index. Raises SettingError for an
-    address that cannot be listened at or keys that are none, ArtifactError for an index that cannot be opened,
-    KeyboardInterrupt after SIGINT.
+    `open_searcher` as in `PhraseIndex.open`. `notice` gets the line `serving on http://HOST:PORT`, and what happens to
+    the index. Raises SettingError, StorageError, ArtifactError, and KeyboardInterrupt after SIGINT.
     """
     keys = read_keys(settings.key_file) if settings.key_file else []
-    log = RequestLog(settings.log, notice=notice)
-    with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(opened_log(settings.log)) if settings.log else None
+        listener = stack.enter_context(bound_socket(settings))
         share_one_heap()  # before there is a second thread
-        metrics = ServerMetrics()
-        keeper = IndexKeeper(
-            folder, load_encoder(), settings, metrics=metrics, notice=notice, open_searcher=open_searcher
-        )
-        queue = ComputeQueue(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
-        service = Service(settings, keeper, metrics, queue, notice)
+        metrics, encoder = ServerMetrics(), load_encoder()
+        open_index = partial(OpenedIndex.open, folder, encoder, settings, open_searcher=open_searcher)
+        reloader = IndexReloader(open_index, settings, metrics=metrics, notice=notice)
+        batcher = Batcher(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
+        service = Service(settings, reloader, metrics, batcher, notice)
         if settings.host not in LOOPBACK and not keys:
             notice(f"warning: whoever reaches {settings.host} may read the corpus: there is no key_file=")
-        framed: ASGIApp = Frame(make_app(service), settings=settings, keys=keys, metrics=metrics, log=log)
+        app: ASGIApp = RequestMiddleware(make_app(service), settings, keys, metrics, log, notice)
         if settings.cors:  # around all else, so that a page of these origins can read a refusal too
-            framed = CORSMiddleware(
-                framed,
+            app = CORSMiddleware(
+                app,
                 allow_origins=settings.cors,
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
-                expose_headers=["ETag", "X-Request-ID"],
+                expose_headers=["X-Request-ID"],
             )
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 4)
         config = uvicorn.Config(
-            framed,
+            app,
             http=Connection,
             limit_concurrency=most,
             log_config=None,
@@ -142,7 +141,8 @@ def serve(
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=ceil(settings.grace_seconds),
         )
-        server = Server(config, service, address_of(listener, settings.host))
+        host, port = settings.host, listener.getsockname()[1]
+        server = Server(config, service, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         server.run(sockets=[listener])
     if server.interrupted:
         raise KeyboardInterrupt
@@ -150,29 +150,29 @@ def serve(
 
 def bound_socket(settings: ServeSettings) -> socket.socket:
     """A socket bound to host and port, before anything that takes time is loaded. Raises SettingError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+    with contextlib.ExitStack() as stack:
         try:
+            family, kind, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+            listener = stack.enter_context(socket.socket(family, kind))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise SettingError(
-            f"cannot listen at host={settings.host} port={settings.port}: {error.strerror or error}; "
-            "port=0 takes a free port"
-        ) from error
+            listener.bind(address)  # not yet listening: until the index is open, connections are refused
+        except OSError as error:
+            raise SettingError(
+                f"cannot bind to host={settings.host} port={settings.port}: {error.strerror or error}; "
+                "port=0 takes a free port"
+            ) from error
+        stack.pop_all()
     return listener
 
 
-def address_of(listener: socket.socket, host: str) -> str:
-    """The address that people open."""
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def opened_log(place: str) -> BinaryIO:
+    """File that lines are added to, - being standard error. Raises StorageError if it cannot be opened."""
+    if place == "-":
+        return open(2, "ab", buffering=0, closefd=False)
+    try:
+        return Path(place).open("ab", buffering=0)
+    except OSError as error:
+        raise StorageError(f"log: cannot write {place}: {error.strerror or error}") from error
 
 
 def read_keys(file: str) -> list[str]:

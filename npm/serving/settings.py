@@ -48,8 +48,6 @@ class ServeSettings(Settings):
     """File for a line of JSON a request, or - for standard error; unset: none."""
     log_texts: bool = False
     """Whether the lines of the log hold the texts that were asked, which may be private."""
-    metrics: bool = True
-    """Whether /metrics answers, in the text format of Prometheus."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(tokens_per_batch=TOKENS_PER_BATCH))
     """How texts are filled where a request does not say; `documents` and `where` are defaults too, not a lock."""
 

@@ -23,8 +23,8 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost, ServedPartitions
+from npm.serving.routes import fill_jobs
 from npm.serving.schema import Options
-from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 from tests.helpers.running_server import until
 
@@ -233,8 +233,7 @@ def test_a_partition_of_a_generation_that_is_gone_is_refused(built_index: Path) 
 
 def test_texts_that_allow_partial_answers_are_not_computed_with_texts_that_do_not(served: Served) -> None:
     async def groups() -> set[str]:
-        service = Service(ServeSettings(), None, None, None, print)  # type: ignore[arg-type]
-        both = (service.jobs(served.opened, TEXTS[:1], Options(allow_partial=allowed)) for allowed in (False, True))
+        both = (fill_jobs(served.opened, TEXTS[:1], Options(allow_partial=allowed)) for allowed in (False, True))
         return {job.group for jobs in both for job in jobs}
 
     assert len(asyncio.run(groups())) == 2

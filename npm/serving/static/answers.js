@@ -15,7 +15,7 @@ export function answerSection(answer, response, openPassage) {
 }
 
 /** The text with its masks filled, as a heading. */
-export function filledText(text, phrases) {
+function filledText(text, phrases) {
   return element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(text), phrases));
 }
 
@@ -78,7 +78,7 @@ function phraseItem(phrase, options, openPassage, heading, ...beside) {
 }
 
 /** A phrase in its sentence, with the title of the document, which opens the passage. */
-export function place(occurrence, onOpen) {
+function place(occurrence, onOpen) {
   const start = occurrence.start_char - occurrence.context_start_char;
   const end = occurrence.end_char - occurrence.context_start_char;
   const title = occurrence.title || occurrence.document;

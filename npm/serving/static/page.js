@@ -2,12 +2,9 @@
 
 import { answerSection, comparison, facts, forPrograms, problemBox } from "./answers.js";
 import { button, byId, counted, element, MASK, withMasks } from "./elements.js";
-import * as labels from "./labels.js";
 import { connectPassage, openPassage } from "./passage.js";
 import { ask, curl, keepKey, Problem } from "./server.js";
 
-const HISTORY = "npmlm.history";
-const MOST_REMEMBERED = 50;
 const COMPARED = ["hybrid", "bm25", "dense"];
 
 let index = null; // what /v1/index says; null until it has answered
@@ -15,12 +12,10 @@ let running = null; // AbortController of what is being asked
 
 // --- what is asked, in the form and in the address ---
 
-/** What the form holds, as it is asked: {task, text, ...}. */
+/** What the form holds, as it is asked. */
 function readForm() {
-  if (!byId("labels-form").hidden) return { task: "labels", ...labels.readForm() };
   const lines = (id) => byId(id).value.split("\n").map((line) => line.trim()).filter(Boolean);
   return {
-    task: "fill",
     text: byId("text").value,
     k: numeric(byId("k").value),
     occurrences: numeric(byId("occurrences").value),
@@ -35,14 +30,8 @@ function readForm() {
 /** What the address asks, in the same form; what it does not say is as the index has it by default. */
 function readAddress() {
   const query = new URLSearchParams(location.search);
-  const text = query.get("text") ?? "";
-  if (query.get("task") === "labels") {
-    const words = query.getAll("words");
-    return { task: "labels", text, labels: query.getAll("label").map((label, number) => [label, words[number] ?? ""]) };
-  }
   return {
-    task: "fill",
-    text,
+    text: query.get("text") ?? "",
     k: numeric(query.get("k") ?? `${index.defaults.k}`),
     occurrences: numeric(query.get("occurrences") ?? `${index.defaults.occurrences}`),
     retrieval: query.get("retrieval") ?? index.defaults.retrieval,
@@ -56,15 +45,6 @@ function readAddress() {
 /** The address that asks this. */
 function addressOf(request) {
   const query = new URLSearchParams();
-  if (request.task === "labels") {
-    query.append("task", "labels");
-    query.append("text", request.text);
-    for (const [label, words] of request.labels) {
-      query.append("label", label);
-      query.append("words", words);
-    }
-    return `?${query}`;
-  }
   for (const name of ["text", "k", "retrieval"]) query.append(name, request[name] ?? "");
   if (request.occurrences !== index.defaults.occurrences) query.append("occurrences", request.occurrences ?? "");
   if (request.scoring !== "default") query.append("scoring", request.scoring);
@@ -75,15 +55,6 @@ function addressOf(request) {
 }
 
 function writeForm(request) {
-  for (const form of ["fill", "labels"]) byId(`${form}-form`).hidden = form !== request.task;
-  for (const link of document.querySelectorAll("nav a")) {
-    if (link.dataset.task === request.task) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  if (request.task === "labels") {
-    labels.writeForm(request);
-    return;
-  }
   for (const name of ["text", "k", "occurrences", "retrieval", "scoring"]) byId(name).value = request[name] ?? "";
   for (const name of ["where", "documents"]) byId(name).value = request[name].join("\n");
   byId("compare").checked = request.compare;
@@ -99,7 +70,7 @@ function numeric(text) {
 }
 
 /** The body of a request to fill; no documents at all means all of them, an empty list would mean none. */
-function fillBody({ task, compare, documents, ...body }) {
+function fillBody({ compare, documents, ...body }) {
   if (documents.length > 0) body.documents = documents;
   if (index.partitions > 1) body.allow_partial = true; // an answer of the rest says what is missing
   return body;
@@ -145,7 +116,6 @@ async function run(request) {
     byId("answers").append(...shown);
     byId("answers").hidden = false;
     say(said);
-    remember(addressOf(request));
   } catch (error) {
     if (signal.aborted) return;
     clear();
@@ -161,13 +131,6 @@ async function run(request) {
 
 /** The elements of the answer and the line that says what came. */
 async function asked(request, signal) {
-  if (request.task === "labels") {
-    const body = labels.labelsBody(request);
-    const response = await ask("v1/labels", { body, signal });
-    const open = (places, number) => openPassage(places, number, response.index.generation);
-    const said = `${counted(response.labels.length, "label")} in ${response.took_ms.total.toFixed(0)} ms`;
-    return { shown: labels.labelsSection(response, body, open), said };
-  }
   if (request.compare) return compared(request, signal);
   const body = fillBody(request);
   const response = await ask("v1/fill", { body, signal });
@@ -235,7 +198,7 @@ function showProblem(problem) {
   clearProblem();
   const asksKey = problem.field === "key";
   if (asksKey) byId("key-form").hidden = false;
-  const form = document.querySelector(asksKey ? "#key-form" : "main > form:not([hidden]):not(#key-form)");
+  const form = document.querySelector(asksKey ? "#key-form" : "#fill-form");
   const field = problem.fields.map((name) => form.querySelector(`[data-field="${name}"]`)).find(Boolean);
   const box = problemBox(problem);
   box.id = "problem";
@@ -251,59 +214,7 @@ function showProblem(problem) {
   say(`Not answered: ${problem.title}`);
 }
 
-// --- what was asked before, in this browser only ---
-
-function remembered() {
-  try {
-    const kept = JSON.parse(localStorage.getItem(HISTORY) ?? "[]");
-    return Array.isArray(kept) ? kept.filter((address) => typeof address === "string" && address.startsWith("?")) : [];
-  } catch {
-    return []; // storage is switched off, or holds what this page did not write
-  }
-}
-
-function keep(addresses) {
-  try {
-    if (addresses.length > 0) localStorage.setItem(HISTORY, JSON.stringify(addresses.slice(0, MOST_REMEMBERED)));
-    else localStorage.removeItem(HISTORY);
-  } catch {
-    return; // storage is switched off or full: there is no history then
-  }
-  showHistory();
-}
-
-function remember(address) {
-  keep([address, ...remembered().filter((other) => other !== address)]);
-}
-
-function showHistory() {
-  const addresses = remembered();
-  const list = byId("history").querySelector("ul");
-  const focused = list.contains(document.activeElement);
-  const items = addresses.map((address) => {
-    const query = new URLSearchParams(address);
-    const more = query.get("task") === "labels" ? query.getAll("label").join(", ") : settingsIn(query);
-    const link = element("a", { href: address, dir: "auto" }, query.get("text") ?? "");
-    const forget = () => keep(remembered().filter((other) => other !== address));
-    return element("li", {}, link, " ", element("span", { class: "identifier" }, more), button("Forget", forget));
-  });
-  list.replaceChildren(...items);
-  byId("history").hidden = addresses.length === 0;
-  byId("history").querySelector("summary").textContent = `Earlier questions (${addresses.length})`;
-  if (focused) (list.querySelector("a") ?? byId("text")).focus();
-}
-
-function settingsIn(query) {
-  const shown = ["where", "documents"].flatMap((name) => query.getAll(name));
-  return [query.get("compare") === "1" ? "compared" : query.get("retrieval"), ...shown].join(", ");
-}
-
 // --- the form's buttons ---
-
-function insertMask(field) {
-  field.setRangeText(MASK, field.selectionStart, field.selectionEnd, "end");
-  field.focus();
-}
 
 /** Add the condition that is put together in the row below the field; a value that could be misread is quoted. */
 function addCondition() {
@@ -317,23 +228,21 @@ function addCondition() {
 }
 
 function connect() {
-  for (const form of [byId("fill-form"), byId("labels-form")]) {
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      if (index === null) start(submit);
-      else submit();
-    });
-  }
-  for (const field of document.querySelectorAll("textarea.text")) {
-    field.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      field.form.requestSubmit();
-    });
-  }
-  for (const insert of document.querySelectorAll(".insert-mask")) {
-    insert.addEventListener("click", () => insertMask(byId(insert.dataset.into)));
-  }
+  byId("fill-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (index === null) start(submit);
+    else submit();
+  });
+  byId("text").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    byId("fill-form").requestSubmit();
+  });
+  byId("insert-mask").addEventListener("click", () => {
+    const field = byId("text");
+    field.setRangeText(MASK, field.selectionStart, field.selectionEnd, "end");
+    field.focus();
+  });
   byId("scoring").addEventListener("change", () => {
     if (byId("scoring").value === "reference") byId("retrieval").value = "bm25"; // the original looks there
   });
@@ -347,13 +256,8 @@ function connect() {
     event.preventDefault();
     useKey();
   });
-  byId("forget-all").addEventListener("click", () => {
-    keep([]);
-    byId("text").focus();
-  });
   document.addEventListener("click", followLink);
   window.addEventListener("popstate", () => index !== null && apply());
-  labels.connectLabels();
   connectPassage((identifier) => {
     byId("documents").value = identifier;
     byId("settings").open = true;
@@ -398,7 +302,6 @@ async function start(goOn = begin) {
   clearProblem();
   byId("key-form").hidden = true;
   showIndex();
-  showHistory();
   goOn();
 }
 

@@ -12,7 +12,6 @@ const shown = { places: [], number: 0, around: FIRST_AROUND, generation: null, r
 /** Open the dialog at one of the places of a phrase; `generation` is that of the index that answered. */
 export function openPassage(places, number, generation) {
   Object.assign(shown, { places, number, around: FIRST_AROUND, generation });
-  byId("passage-only").hidden = byId("fill-form").hidden; // labels are looked for in all documents
   byId("passage").showModal();
   byId("passage-title").focus();
   load();
