@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,16 +158,18 @@ def _json_lines(file: StoredFile, on_bad: OnBad) -> Rows:
 
 
 def _json_rows(file: StoredFile, on_bad: OnBad) -> Rows:
-    """Yield the items of a JSON list, or the objects of JSON lines in spite of the file's name."""
+    """Yield the items of a JSON list, or of the one list of an object, or of JSON lines in spite of the file's name."""
     with open_text(file) as stream:
-        is_list = stream.read(64).lstrip().startswith(b"[")
-    if not is_list:
+        begin = stream.read(4096).lstrip()
+    if not (begin.startswith(b"[") or re.match(rb'\{\s*"[^"]*"\s*:\s*\[\s*\{', begin)):
         yield from _json_lines(file, on_bad)
         return
     try:
         rows = json.loads("".join(line for _, line in read_lines(file, keep_ends=True)))
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{file} is not JSON: {error}") from None
+    if isinstance(rows, dict):
+        (rows,) = rows.values() if len(rows) == 1 else [[rows]]
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise CorpusError(f"{file}: item {number} is not a JSON object, but {row!r:.80}")

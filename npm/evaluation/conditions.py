@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npm.core.errors import CorpusError, SettingError
-from npm.core.types import Answer, Progress
 from npm.corpus.conditions import NUMBER, OPERATOR, ORDERS, parse_conditions
-from npm.indexing.phrase_index import NoDocumentError, PhraseIndex, select
-
-if TYPE_CHECKING:
-    from npm.evaluation.tasks import Example, Task
 
 FIELD = re.compile(r"\{(\w+)\}")
 """Part of a condition that is filled from an example's row."""
-NO_DOCUMENT = "no document of the index meets the conditions of this example"
 
 
 def is_templated(condition: str) -> bool:
@@ -79,61 +72,3 @@ def is_iso_date(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def examples_by_condition(examples: Sequence[Example]) -> dict[tuple[str, ...], list[int]]:
-    """The indices of the examples that are answered under the same conditions."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, example in enumerate(examples):
-        groups.setdefault(example.where, []).append(number)
-    return groups
-
-
-def answered(
-    task: Task,
-    examples: Sequence[Example],
-    parts: Iterable[tuple[PhraseIndex | None, list[int]]],
-    answer: Callable[[PhraseIndex, list[Example]], Iterable[Answer]],
-    progress: Progress,
-    *,
-    at_once: int = 1,
-) -> list[Answer]:
-    """The answers to all examples in their order; without phrases to those that no document may answer.
-
-    `parts` are those of `admissible_parts`, and `answer` answers some examples from a part.
-    """
-    found: dict[int, Answer] = {}
-    for part, numbers in parts:
-        for first in range(0, len(numbers), at_once):
-            batch = numbers[first : first + at_once]
-            own = [examples[number] for number in batch]
-            none = (Answer(example.text, (), notes=(NO_DOCUMENT,)) for example in own)
-            found |= zip(batch, none if part is None else answer(part, own), strict=True)
-            progress(f"task {task.name}", len(found), len(examples))
-    return [found[number] for number in range(len(examples))]
-
-
-def admissible_parts(
-    index: PhraseIndex,
-    examples: Sequence[Example],
-    *,
-    where: Sequence[str] = (),
-    documents: Sequence[str] | None = None,
-) -> Iterator[tuple[PhraseIndex | None, list[int]]]:
-    """`index` with only those documents live that may answer, and the indices of the examples that these are for.
-
-    Those that meet `where`, are among `documents` and meet the examples' own conditions, None if there is none. The
-    lexicon and block vectors stay as they are. Raises as `select` does, NoDocumentError for `where` and `documents`
-    where examples have no conditions of their own.
-    """
-    for conditions, numbers in examples_by_condition(examples).items():
-        part: PhraseIndex | None = index
-        if where or conditions or documents is not None:
-            try:
-                allowed = select(index, documents, [*where, *conditions])
-                part = replace(index, live_blocks=allowed.blocks, live_rows=allowed.rows)
-            except NoDocumentError:
-                if not conditions:
-                    raise
-                part = None
-        yield part, numbers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.corpus.markup import visible
-from npm.evaluation.conditions import admissible_parts
+from npm.evaluation.methods.admissible import admissible_parts
 from npm.evaluation.methods.occurrences import name_blocks
 from npm.indexing.embed import check_tokenizer
 
@@ -55,7 +55,7 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
     check_tokenizer(encoder, index.store)
     named = np.zeros(len(examples), dtype=bool)  # [n]
     answered = np.zeros(len(examples), dtype=bool)  # [n]
-    for admissible, numbers in admissible_parts(index, examples, where=fill.where, documents=fill.documents):
+    for admissible, numbers in admissible_parts(index, examples, fill):
         if admissible is None:
             continue
         own = [examples[number] for number in numbers]

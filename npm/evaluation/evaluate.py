@@ -6,8 +6,9 @@ Shapes: n examples, g groups, C labels.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,26 +18,28 @@ from npm.core.errors import SettingError
 from npm.core.files import sha256_of_bytes
 from npm.core.settings import as_json
 from npm.core.types import Progress, silent
-from npm.evaluation.conditions import NO_DOCUMENT, check_conditions, is_templated
+from npm.evaluation.conditions import check_conditions, is_templated
 from npm.evaluation.coverage import Coverage, coverage_of, overlapping_examples
 from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups, find_data, read_task
-from npm.evaluation.methods.registry import ClosedMethod, OpenMethod, Resources
+from npm.evaluation.methods.admissible import NO_DOCUMENT
+from npm.evaluation.methods.registry import Method, load_method, method_names
+from npm.evaluation.methods.resources import Resources
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval, macro_f1
-from npm.evaluation.report import ScoreTable, TaskScores, score_rows, suite_markdown, terminal_table
-from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
+from npm.evaluation.report import Sample, ScoreTable, Table, TaskScores, sample_card, score_rows, suite_markdown
+from npm.evaluation.results import CheckRecord, Result, any_record, index_facts, model_facts
 from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Macro, Split, Suite, Task, load_task, task_names
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from npm.indexing.phrase_index import PhraseIndex
 
 
 EXAMPLES_PER_TASK = 3000
 """Without limit=, as in the paper."""
+SAMPLE_ROWS = 3
+"""Phrases or labels of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Score:
     count: int
     micro: Interval | None  # over examples; None without any
     macro: Interval | None = None  # over groups; None where the task has none
+    among: Interval | None = None  # over examples, of open tasks: one of the phrases is right
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,10 @@ class TaskResult:
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)  # bool [n] each, examples of each score
     answer_tokens: Sequence[str] = ()  # of each example of an open task: 1, 2, 3 or 4+
 
-    def row(self, scope: str, *, macro: bool) -> TaskScores | None:
-        """The task's row of a table; None without scores of this scope."""
+    def row(self, scope: str, average: str) -> TaskScores | None:
+        """The task's row of a table by `micro`, `macro` (where there is one) or `among`; None without such scores."""
         scores = {method.name: method.scores[scope] for method in self.methods if scope in method.scores}
-        found = {name: score.macro if macro and score.macro else score.micro for name, score in scores.items()}
+        found = {name: getattr(score, average) or score.micro for name, score in scores.items()}
         known = {name: interval for name, interval in found.items() if interval is not None}
         return TaskScores(self.task.name, next(iter(scores.values())).count, known) if known else None
 
@@ -149,33 +153,26 @@ class TaskResult:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The task's lines of predictions.jsonl, one for each example and method."""
+        closed = self.task.suite is Suite.closed
         for method in self.methods:
             for number, (example, prediction) in enumerate(zip(self.examples, method.predictions, strict=True)):
-                common: dict[str, Any] = {
-                    "task": self.task.name,
-                    "method": method.name,
-                    "id": example.id,
-                    "text": example.text,
-                }
-                common["correct"] = bool(method.right[number])
-                closed = self.task.suite is Suite.closed
-                yield common | (self._label_record if closed else self._answer_record)(number, example, prediction)
+                common = {"task": self.task.name, "method": method.name, "id": example.id, "text": example.text}
+                own = self._label_record(example, prediction) if closed else self._answer_record(number, prediction)
+                yield {**common, "correct": bool(method.right[number]), **own}
 
-    def _label_record(self, _: int, example: Example, prediction: Any) -> dict[str, Any]:
+    def _label_record(self, example: Example, prediction: Any) -> dict[str, Any]:
         names = [label.name for label in self.task.labels]
         shown = {"scores": list(prediction.scores), "evidence": [asdict(each) for each in prediction.evidence]}
         return {"gold": names[example.label], "prediction": names[prediction.label], **shown}
 
-    def _answer_record(self, number: int, example: Example, answer: Any) -> dict[str, Any]:
-        best = answer.phrases[0] if answer.phrases else None
+    def _answer_record(self, number: int, answer: Any) -> dict[str, Any]:
+        example, best = self.examples[number], answer.phrases[0] if answer.phrases else None
+        names = ("phrase", "score", "occurrence_count")
         found: dict[str, Any] = {
             "gold": list(example.answers),
             "group": example.group,
             "prediction": best and best.phrase,
-            "phrases": [
-                {"phrase": each.phrase, "score": each.score, "occurrence_count": each.occurrence_count}
-                for each in answer.phrases
-            ],
+            "phrases": [{name: getattr(each, name) for name in names} for each in answer.phrases],
             "evidence": [asdict(each) for each in best.occurrences] if best else [],
         }
         if self.coverage is not None:
@@ -187,11 +184,31 @@ class TaskResult:
         optional = {"old_answers": list(example.old_answers), "where": list(example.where)}
         return found | {name: value for name, value in optional.items() if value}
 
+    def samples(self, count: int) -> Iterator[Sample]:
+        """What the first method says to some of the examples, evenly spread over all."""
+        method, names = self.methods[0], [label.name for label in self.task.labels]
+        for number in np.unique(np.linspace(0, len(self.examples) - 1, min(count, len(self.examples))).astype(int)):
+            example, prediction = self.examples[number], method.predictions[number]
+            title = f"{self.task.name}, {method.name}: {example.text}"
+            if self.task.suite is Suite.open:
+                phrases = prediction.phrases[:SAMPLE_ROWS]
+                rows = [
+                    (exact_match(each.phrase, example.answers), each.score, each.phrase, (*each.occurrences, None)[0])
+                    for each in phrases
+                ]
+                yield Sample(title, example.answers[0], rows)
+            else:
+                places = {each.label: each.occurrence for each in prediction.evidence}
+                scores = prediction.scores
+                order = sorted(range(len(names)), key=scores.__getitem__, reverse=True)[:SAMPLE_ROWS]
+                rows = [(each == example.label, scores[each], names[each], places.get(each)) for each in order]
+                yield Sample(title, names[example.label], rows)
+
 
 def evaluate_task(
     task: Task,
     examples: Sequence[Example],
-    methods: Sequence[ClosedMethod | OpenMethod],
+    methods: Sequence[Method],
     *,
     encoder: Encoder | None = None,
     index: PhraseIndex | None = None,
@@ -206,34 +223,23 @@ def evaluate_task(
     `fill` admits covers them. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
     """
     masks = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
-    groups, answer_tokens, coverage, overlap = None, [], None, None
+    result = TaskResult(task, examples, [], masks=masks)
     if task.suite is Suite.open:
         assert encoder is not None, "answers are measured in its tokens"
         lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
         answer_tokens = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
-        own_groups = [example.group for example in examples]
-        groups = {Macro.answer_tokens: answer_tokens, Macro.group: own_groups}.get(task.macro)
-        if index is not None:
-            coverage = coverage_of(examples, index, encoder, fill or FillSettings())
-            if coverage.subject_named is not None:
-                masks["covered"] = coverage.subject_named
+        coverage = None if index is None else coverage_of(examples, index, encoder, fill or FillSettings())
+        if coverage is not None and coverage.subject_named is not None:
+            masks["covered"] = coverage.subject_named
         for name in task.subsets:
             mask = np.array([name in example.subsets for example in examples], dtype=bool)  # [n]
             masks |= {name: mask} if mask.any() else {}
+        result = replace(result, coverage=coverage, masks=masks, answer_tokens=answer_tokens)
     elif index is not None:
-        overlap = overlapping_examples(examples, index)
-
-    def score(right: np.ndarray, mask: np.ndarray) -> Score:
-        kept = right[mask]  # bool [kept]
-        if not len(kept):
-            return Score(0, None)
-        micro = bootstrap_interval(kept, np.random.default_rng(seed), resamples=resamples)
-        macro = None
-        if groups is not None:
-            numbers = np.unique(np.array(groups)[mask], return_inverse=True)[1]  # i64 [kept]
-            macro = group_mean_interval(kept, numbers, np.random.default_rng(seed), resamples=resamples)
-        return Score(len(kept), micro, macro)
-
+        result = replace(result, overlap=overlapping_examples(examples, index))
+    own_groups = {Macro.answer_tokens: result.answer_tokens, Macro.group: [each.group for each in examples]}
+    score = partial(_score, own_groups.get(task.macro), seed=seed, resamples=resamples)
+    has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
     results: list[MethodResult] = []
     for number, method in enumerate(methods):
 
@@ -241,24 +247,47 @@ def evaluate_task(
             progress(stage, before + done, len(examples) * len(methods))
 
         predictions = method.predict(task, examples, method_progress)
-        right = _right(predictions, examples, lambda each: each.answers)  # bool [n]
-        scores = {scope: score(right, mask) for scope, mask in masks.items()}
-        has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
+        right = _right(predictions, examples, 1)  # bool [n]
+        among = _right(predictions, examples, None) if task.suite is Suite.open else None  # bool [n]
+        scores = {scope: score(right, mask, among) for scope, mask in result.masks.items()}
         if has_old.any():
-            scores["old_answers"] = score(_right(predictions, examples, lambda each: each.old_answers), has_old)
+            before = [replace(example, answers=example.old_answers) for example in examples]
+            scores["old_answers"] = score(_right(predictions, before, 1), has_old, None)
         results.append(MethodResult(method.name, predictions, right, scores, method.facts))
-    return TaskResult(task, examples, results, coverage, overlap, masks, answer_tokens)
+    return replace(result, methods=results)
 
 
-def _right(
-    predictions: Sequence[Any], examples: Sequence[Example], accepted: Callable[[Example], Sequence[str]]
-) -> np.ndarray:
-    """Mask bool [n] of the labels that are right, or of the best phrases that are accepted."""
+def _score(
+    groups: Sequence[str] | None,
+    right: np.ndarray,
+    mask: np.ndarray,
+    among: np.ndarray | None,
+    *,
+    seed: int,
+    resamples: int,
+) -> Score:
+    """Share of right answers over the examples in a mask bool [n], and over their `groups`."""
+
+    def interval(kept: np.ndarray) -> Interval:
+        return bootstrap_interval(kept, np.random.default_rng(seed), resamples=resamples)
+
+    kept = right[mask]  # bool [kept]
+    if not len(kept):
+        return Score(0, None)
+    macro = None
+    if groups is not None:
+        numbers = np.unique(np.array(groups)[mask], return_inverse=True)[1]  # i64 [kept]
+        macro = group_mean_interval(kept, numbers, np.random.default_rng(seed), resamples=resamples)
+    return Score(len(kept), interval(kept), macro, None if among is None else interval(among[mask]))
+
+
+def _right(predictions: Sequence[Any], examples: Sequence[Example], count: int | None) -> np.ndarray:
+    """Mask bool [n] of the labels that are right, or of the answers with a right one among the first phrases."""
     return np.array(
         [
             prediction.label == example.label
             if example.label >= 0
-            else bool(prediction.phrases) and exact_match(prediction.phrases[0].phrase, accepted(example))
+            else any(exact_match(each.phrase, example.answers) for each in prediction.phrases[:count])
             for prediction, example in zip(predictions, examples, strict=True)
         ],
         dtype=bool,
@@ -275,53 +304,24 @@ def _shares(right: np.ndarray, groups: Sequence[str]) -> dict[str, dict[str, Any
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteResult:
-    """All tasks of one evaluation."""
-
-    results: Sequence[TaskResult]
-    record: dict[str, Any]
-    """What all numbers depend on, as in the manifest."""
-
-    def tables(self) -> list[ScoreTable]:
-        """Accuracy of closed tasks; exact match of open ones, over all examples and over parts of them."""
-        closed = [result for result in self.results if result.task.suite is Suite.closed]
-        opened = [result for result in self.results if result.task.suite is Suite.open]
-        titles = {"all": "Open tasks", "covered": "Open tasks whose subject the corpus names"}
-        titles |= {name: f"Open tasks, subset {name}" for each in opened for name in each.masks if name not in titles}
-        chosen = [("Closed tasks: accuracy", closed, "all", False)]
-        for macro in (True, False) if any(each.task.macro is not Macro.none for each in opened) else (False,):
-            how = f"exact match, {'macro' if macro else 'micro'} average"
-            chosen += [(f"{title}: {how}", opened, scope, macro) for scope, title in titles.items()]
-        old = "Open tasks: share answered with what was right at another date only"
-        chosen.append((old, opened, "old_answers", False))
-        rows = [(title, [each.row(scope, macro=macro) for each in own]) for title, own, scope, macro in chosen]
-        tables = [ScoreTable(title, [row for row in own if row is not None]) for title, own in rows]
-        return [table for table in tables if table.scores]
-
-    def notes(self) -> list[str]:
-        """Remarks for a reader of the tables."""
-        return [note for result in self.results for note in result.notes()]
-
-    def write(self, out: str | Path) -> None:
-        """Write predictions.jsonl, metrics.json and results.md to the folder `out`; see `write_results`."""
-        write_results(
-            out,
-            record=self.record,
-            predictions=(record for result in self.results for record in result.records()),
-            metrics={
-                "settings": self.record["settings"],
-                "tasks": {result.task.name: result.metrics() for result in self.results},
-            },
-            report=suite_markdown(self.tables(), self.notes()),
-        )
-
-    def show(self, console: Console) -> None:
-        """Print the tables and the notes."""
-        for table in self.tables():
-            console.print(terminal_table(*score_rows(table), title=table.title, numbers=(2, 3)))
-        for note in self.notes():
-            console.print(f"note: {note}", markup=False)
+def score_tables(results: Sequence[TaskResult]) -> list[ScoreTable]:
+    """Accuracy of closed tasks; exact match of open ones, over all examples and over parts of them."""
+    closed = [result for result in results if result.task.suite is Suite.closed]
+    opened = [result for result in results if result.task.suite is Suite.open]
+    titles = {"all": "Open tasks", "covered": "Open tasks whose subject the corpus names"}
+    titles |= {name: f"Open tasks, subset {name}" for each in opened for name in each.masks if name not in titles}
+    chosen = [("Closed tasks: accuracy", closed, "all", "micro")]
+    averages = ("macro", "micro") if any(each.task.macro is not Macro.none for each in opened) else ("micro",)
+    for average in averages:
+        chosen += [(f"{titles[scope]}: exact match, {average} average", opened, scope, average) for scope in titles]
+    answers = (answer for each in opened for method in each.methods for answer in method.predictions)
+    if (most := max((len(answer.phrases) for answer in answers), default=0)) > 1:
+        chosen.append((f"Open tasks: one of the first {most} phrases is right (hit@{most})", opened, "all", "among"))
+    old = "Open tasks: share answered with what was right at another date only"
+    chosen.append((old, opened, "old_answers", "micro"))
+    rows = [(title, [each.row(scope, average) for each in own]) for title, own, scope, average in chosen]
+    tables = [ScoreTable(title, [row for row in own if row is not None]) for title, own in rows]
+    return [table for table in tables if table.scores]
 
 
 def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[str] = ()) -> list[Task]:
@@ -341,14 +341,19 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[st
 
 
 def evaluate_suite(
-    settings: ZeroShotEvaluation, tasks: Sequence[Task], *, check_record: CheckRecord = any_record, progress: Progress
-) -> SuiteResult:
-    """Ask the methods of `settings` the examples of all `tasks`.
+    settings: ZeroShotEvaluation,
+    tasks: Sequence[Task],
+    *,
+    show: int = 0,
+    check_record: CheckRecord = any_record,
+    progress: Progress,
+) -> Result:
+    """Ask the methods of `settings` the examples of all `tasks`, of each of which `show` predictions are shown.
 
     All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
     """
     resources = Resources(settings)
-    names = {task.name: resources.method_names(task) for task in tasks}
+    names = {task.name: method_names(settings, task) for task in tasks}
     if unused := [name for name in settings.method if not any(name in own for own in names.values())]:
         raise SettingError(f"method {unused[0]} answers none of the tasks {', '.join(names)}: leave it out")
     check_conditions(settings.fill.where, where="fill.where")
@@ -373,7 +378,7 @@ def evaluate_suite(
     examples = {task.name: read(task, settings.split, settings.limit or EXAMPLES_PER_TASK) for task in tasks}
     made = {
         task.name: [
-            resources.method(name, task, lambda task=task: read(task, Split.dev, None))  # type: ignore[misc]
+            load_method(name, task, resources, lambda task=task: read(task, Split.dev, None))  # type: ignore[misc]
             for name in names[task.name]
         ]
         for task in tasks
@@ -395,7 +400,16 @@ def evaluate_suite(
             progress=progress,
         )
         results.append(result)
-    return SuiteResult(results, record)
+    tables, notes = score_tables(results), [note for result in results for note in result.notes()]
+    return Result(
+        record,
+        [line for result in results for line in result.records()],
+        {"tasks": {result.task.name: result.metrics() for result in results}},
+        [Table(table.title, *score_rows(table), (2, 3)) for table in tables],
+        notes,
+        report=suite_markdown(tables, notes),
+        samples=[sample_card(sample) for result in results for sample in result.samples(show)] if show else [],
+    )
 
 
 def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task], data_dir: Path | None) -> None:
@@ -422,7 +436,7 @@ def _sources(resources: Resources, task: Task) -> dict[str, Any]:
         facts["language_model"] = model_facts(resources.language_model()[0])
     for kind in ("causal", "t5"):
         if getattr(settings.zero_shot, kind).model:
-            facts[kind] = model_facts(resources.writer(kind).model)
+            facts[kind] = model_facts(resources.generator(kind))
     return facts
 
 

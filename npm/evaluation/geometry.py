@@ -8,8 +8,7 @@ Shapes: n vectors, m pairs of the same meaning, d dimensions, k = min(n, d), B s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -87,40 +86,29 @@ def whitened(vectors: np.ndarray) -> np.ndarray:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Spectrum:
-    """Singular values s of the matrix of unit vectors (Gao et al. 2021, §5 and appendix F.1)."""
+def spectrum(units: np.ndarray) -> dict[str, Any]:
+    """Singular values s of unit vectors f64 [n, d] (Gao et al. 2021, §5 and appendix F.1).
 
-    effective_rank: float  # exp H(p), pᵢ = sᵢ² / Σ s² (Roy and Vetterli 2007, EUSIPCO, there of s): 1 to k
-    top_share: float  # p₁
-    values: tuple[float, ...] = field(repr=False)  # s / s₁, k of them, falling
+    `effective_rank`: exp H(p), pᵢ = sᵢ² / Σ s² (Roy and Vetterli 2007, EUSIPCO, there of s), 1 to k; `top_share`: p₁;
+    `values`: s / s₁, k of them, falling.
 
-
-def spectrum(units: np.ndarray) -> Spectrum:
-    """Spectrum of unit vectors f64 [n, d].
-
-    >>> round(spectrum(np.eye(4)).effective_rank, 9), spectrum(np.eye(4)).top_share
+    >>> round(spectrum(np.eye(4))["effective_rank"], 9), spectrum(np.eye(4))["top_share"]
     (4.0, 0.25)
     """
     values = np.linalg.svd(units, compute_uv=False)  # f64 [k]
     shares = values**2 / (values**2).sum()  # f64 [k]
     filled = shares[shares > 0]
-    entropy = -(filled * np.log(filled)).sum()
-    return Spectrum(float(np.exp(entropy)), float(shares[0]), tuple((values / values[0]).tolist()))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerGeometry:
-    """Token vectors of one layer, special tokens included."""
-
-    layer: int  # 0: the embeddings
-    anisotropy: float  # mean cosine of two different tokens, of the same sentence or not
-    self_similarity: float  # mean over sentences of the mean cosine of two different tokens of the sentence
+    rank = np.exp(-(filled * np.log(filled)).sum())
+    return {"effective_rank": float(rank), "top_share": float(shares[0]), "values": (values / values[0]).tolist()}
 
 
 @torch.inference_mode()
-def layer_geometry(encoder: Encoder, sentences: Sequence[str]) -> tuple[LayerGeometry, ...]:
-    """The embeddings and the states after each layer, over all tokens of at least one sentence, truncated if long."""
+def layer_geometry(encoder: Encoder, sentences: Sequence[str]) -> list[dict[str, float]]:
+    """Mean cosine of two different tokens, special ones included, after the embeddings and each layer.
+
+    `anisotropy`: of the same sentence or not; `self_similarity`: of the same sentence, the mean over sentences. At
+    least one sentence, truncated if long.
+    """
     sums, counts = [], []
     with evaluating(encoder.model):
         for start in range(0, len(sentences), SENTENCES_PER_PASS):
@@ -141,4 +129,4 @@ def layer_geometry(encoder: Encoder, sentences: Sequence[str]) -> tuple[LayerGeo
     anisotropies = mean_cosine(of_sentences.sum(1), tokens.sum())  # f64 [layers]
     similarities = mean_cosine(of_sentences, tokens).mean(1)  # f64 [layers]
     pairs = zip(anisotropies.tolist(), similarities.tolist(), strict=True)
-    return tuple(LayerGeometry(layer, *pair) for layer, pair in enumerate(pairs))
+    return [{"layer": layer, "anisotropy": a, "self_similarity": s} for layer, (a, s) in enumerate(pairs)]

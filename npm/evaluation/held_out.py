@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +30,8 @@ from npm.core.types import Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.text import is_title
 from npm.evaluation.metrics import Interval, bootstrap_interval, ratio_standard_error
-from npm.evaluation.report import Row, percent, terminal_table
-from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
+from npm.evaluation.report import Table, percent
+from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import (
     DenoisingTaskSettings,
     HeldOutSettings,
@@ -52,7 +51,6 @@ from npm.objectives.nonparametric import NonparametricMasked, following_tokens, 
 from npm.objectives.settings import NonparametricSettings
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from npm.core.types import Block, Document
@@ -61,6 +59,8 @@ if TYPE_CHECKING:
     from npm.models.masked_lm import MaskedHead
 
 
+ARTICLES = {"in_batch": 200, "masked_tokens": 200, "denoising": 64}
+"""Articles of each task without limit=."""
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
 NO_MODE = "none"
@@ -79,15 +79,16 @@ class Article:
 
 
 def held_out_articles(
-    documents: Iterable[Document], model: StoredModel, settings: HeldOutSettings, *, task: str
+    documents: Iterable[Document], model: StoredModel, settings: HeldOutSettings, *, limit: int | None = None, task: str
 ) -> list[Article]:
-    """The first blocks of the first long enough documents, or all blocks of all documents; others are not read.
+    """The first blocks of the first `limit` long enough documents, or all blocks of all; others are not read.
 
     Raises CorpusError if there are too few, SettingError for blocks that leave no space for text, or that the model
     does not accept; `task` names the group of its settings.
     """
     _check_length(model, settings.max_block_tokens, task=task)
-    every, count = settings.takes_every_document, settings.blocks_per_article
+    every = isinstance(settings, MaskedTokensSettings) and settings.every_document
+    count, wanted = settings.blocks_per_article, limit or ARTICLES[task]
     # One block more than is used, so that the last one ends where it would end in the entire document.
     enough_tokens = max(settings.least_tokens, (count + 1) * settings.max_block_tokens)
     blocks = BlockSettings(
@@ -109,14 +110,14 @@ def held_out_articles(
         if packed and (every or (text_tokens >= settings.least_tokens and len(packed) >= count)):
             sequences = _sequences(packed if every else packed[:count])
             articles.append(Article(len(articles), document.id, sequences))
-            if len(articles) == settings.articles and not every:
+            if len(articles) == wanted and not every:
                 return articles
     if every and articles:
         return articles
     if every:
         raise CorpusError("corpus.files has no text")
     raise CorpusError(
-        f"too few long articles: {len(articles)} of {settings.articles} with at least {settings.least_tokens} tokens "
+        f"too few long articles: {len(articles)} of {wanted} with at least {settings.least_tokens} tokens "
         f"in {count} blocks; give more text, or a smaller limit"
     )
 
@@ -141,33 +142,6 @@ def _check_length(model: StoredModel, token_count: int, *, task: str, block_toke
 Measure = Callable[[Article], list[Line]]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutResult:
-    """Sums of each article, and means over all."""
-
-    record: Mapping[str, Any]  # settings and fingerprints: what the numbers depend on
-    lines: tuple[Line, ...]
-    means: Mapping[str, Any]
-    title: str
-    header: Row
-    rows: Sequence[Row]
-    notes: tuple[str, ...] = ()
-
-    def metrics(self) -> dict[str, Any]:
-        """As stored in metrics.json."""
-        return {**self.record, **self.means}
-
-    def write(self, out: str | Path) -> None:
-        """Write predictions.jsonl and metrics.json to the folder `out`; see `write_results`."""
-        write_results(out, record=self.record, predictions=self.lines, metrics=self.metrics())
-
-    def show(self, console: Console) -> None:
-        """Print the table."""
-        console.print(terminal_table(self.header, self.rows, title=self.title))
-        for note in self.notes:
-            console.print(f"note: {note}", markup=False)
-
-
 def _measured(
     model: StoredModel,
     articles: Sequence[Article],
@@ -177,7 +151,7 @@ def _measured(
     heads: Sequence[nn.Module] = (),
     check_record: CheckRecord,
     progress: Progress,
-) -> tuple[dict[str, Any], list[Line]]:
+) -> tuple[dict[str, Any], tuple[Line, ...]]:
     """The full record, and the lines of all articles, with `model` and `heads` in evaluation mode."""
     digest = sha256()
     for each in articles:
@@ -191,7 +165,7 @@ def _measured(
         for done, article in enumerate(articles, start=1):
             lines += ({"document": article.document, **line} for line in measure(article))
             progress("articles", done, len(articles))
-    return record, lines
+    return record, tuple(lines)
 
 
 def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
@@ -249,7 +223,7 @@ def evaluate_in_batch(
     *,
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
-) -> HeldOutResult:
+) -> Result:
     """Mask the articles, and count how often the best key is a positive; `top1` is the mean of both sides.
 
     Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
@@ -276,14 +250,9 @@ def evaluate_in_batch(
         sides = [f"{100 * own[side]:.1f}" for side in ("start_top1", "end_top1")]
         rows.append([name, percent(Interval(**own["top1"])), *sides, f"{own['loss']:.2f}"])
     rows.append(["a random key", *[f"{100 * chance:.2f}"] * 3, ""])
-    return HeldOutResult(
-        record=record,
-        lines=tuple(lines),
-        means={**whole, **counts, "shorter": {str(each): {"dimensions": each, **shorter[each]} for each in lengths}},
-        title=f"in-batch retrieval of {span_count} spans on {len(lines)} held-out articles",
-        header=["", "top-1, % [95 %]", "start, %", "end, %", "loss"],
-        rows=rows,
-    )
+    means = {**whole, **counts, "shorter": {str(each): {"dimensions": each, **shorter[each]} for each in lengths}}
+    title = f"in-batch retrieval of {span_count} spans on {len(lines)} held-out articles"
+    return Result(record, lines, means, [Table(title, ["", "top-1, % [95 %]", "start, %", "end, %", "loss"], rows)])
 
 
 def _sums(terms: Mapping[str, float], suffix: str) -> dict[str, Any]:
@@ -339,14 +308,14 @@ def evaluate_masked_tokens(
     *,
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
-) -> HeldOutResult:
+) -> Result:
     """Mask tokens of the articles and predict them; standard errors take articles as clusters.
 
     Article i is masked by the seed, epoch 0 and i. Perplexity exp(NLL) compares encoders of one tokenizer only. Raises
     CorpusError if nothing was masked.
     """
     sample = sample if sample is not None else SampleSettings()
-    unread = ("articles", "least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
+    unread = ("least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
     asked = {name: value for name, value in as_json(asdict(settings)).items() if name not in unread}
     asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
     facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
@@ -367,26 +336,20 @@ def evaluate_masked_tokens(
     shown = f"{100 * accuracy:.2f}{_error(accuracy_error, 100)}", f"{loss:.3f}{_error(loss_error)}"
     of = "all held-out documents" if settings.every_document else "held-out articles"
     whole = "masked tokens" if settings.unit.value == "token" else "whole masked words"
-    return HeldOutResult(
-        record=record,
-        lines=tuple(lines),
-        means={
-            "prediction_count": count,
-            "loss": loss,
-            "loss_standard_error": loss_error,  # None of a single article
-            "accuracy": accuracy,
-            "accuracy_standard_error": accuracy_error,
-            "perplexity": perplexity,
-            "article_count": len(lines),
-        },
-        title=f"{whole} of {of}, {100 * settings.masked_fraction:g} % of the tokens masked",
-        header=["", "articles", "predictions", "accuracy, %", "loss, nats", "perplexity"],
-        rows=[[encoder.name, f"{len(lines)}", f"{count}", *shown, f"{perplexity:.4g}" if perplexity else "∞"]],
-        notes=(
-            "± is the standard error over articles.",
-            "perplexities compare encoders of the same tokenizer only.",
-        ),
-    )
+    means = {
+        "prediction_count": count,
+        "loss": loss,
+        "loss_standard_error": loss_error,  # None of a single article
+        "accuracy": accuracy,
+        "accuracy_standard_error": accuracy_error,
+        "perplexity": perplexity,
+        "article_count": len(lines),
+    }
+    title = f"{whole} of {of}, {100 * settings.masked_fraction:g} % of the tokens masked"
+    header = ["", "articles", "predictions", "accuracy, %", "loss, nats", "perplexity"]
+    row = [encoder.name, f"{len(lines)}", f"{count}", *shown, f"{perplexity:.4g}" if perplexity else "∞"]
+    notes = ["± is the standard error over articles.", "perplexities compare encoders of the same tokenizer only."]
+    return Result(record, lines, means, [Table(title, header, [row])], notes)
 
 
 def _error(value: float | None, scale: float = 1.0) -> str:
@@ -401,7 +364,7 @@ def evaluate_denoising(
     *,
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
-) -> HeldOutResult:
+) -> Result:
     """NLL of every denoiser under every mode token; intervals are from a bootstrap over articles.
 
     The masks of an article depend on the seed, its number and the denoiser alone. Raises EncoderError if the tokenizer
@@ -440,15 +403,9 @@ def evaluate_denoising(
         row = cells[place : place + len(modes)]
         shown = [f"{cell['nll']['mean']:.3f}{'*' * cell['own_mode']}" for cell in row]
         rows.append([row[0]["denoiser"], str(row[0]["targets"]), *shown])
-    return HeldOutResult(
-        record=record,
-        lines=tuple(lines),
-        means={"cells": cells},
-        title="loss of denoisers (rows) under mode tokens (columns)",
-        header=["denoiser", "targets", *modes],
-        rows=rows,
-        notes=("nats a target token; the star marks the mode token of the denoiser.",),
-    )
+    table = Table("loss of denoisers (rows) under mode tokens (columns)", ["denoiser", "targets", *modes], rows)
+    note = "nats a target token; the star marks the mode token of the denoiser."
+    return Result(record, lines, {"cells": cells}, [table], [note])
 
 
 def _cell(lines: Sequence[Line], own_mode: str, sample: SampleSettings) -> dict[str, Any]:

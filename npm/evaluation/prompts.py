@@ -6,6 +6,7 @@ A template is text with `{{ field }}` or `{{ field | filter }}`. Filters are tho
 
 from __future__ import annotations
 
+import random
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,26 @@ def question(text: str) -> str:
     quoted = len(text) > 1 and text[0] == text[-1] == '"'
     plain = text[1:-1].strip() if quoted else text
     return plain if plain.endswith("?") else f"{plain}?"
+
+
+_LETTER_PAIRS, _PAIR_EDITS = re.compile(r"<mask>|(\w)(\w)"), (r"\2\1", r"\2", r"\1\1\2")
+
+
+def letter_noise(text: str, share: float) -> str:
+    """`text` with about `share` of its letters swapped with the next, dropped or doubled; masks and digits stay.
+
+    Drawn by the text itself, so that an example has the same noise whatever others are asked.
+
+    >>> letter_noise("The longest river is <mask>.", 0.25)
+    'The olngest irve is <mask>.'
+    """
+    rng = random.Random(text)
+
+    def edited(pair: re.Match[str]) -> str:
+        is_kept = not pair[1] or not pair[0].isalpha() or rng.random() >= 2 * share
+        return pair[0] if is_kept else pair.expand(rng.choice(_PAIR_EDITS))
+
+    return _LETTER_PAIRS.sub(edited, text)
 
 
 _BRACKETS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "-lcb-": "{", "-rcb-": "}"}
@@ -110,6 +131,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "cloze": cloze,
     "detokenize": detokenize,
     "final_stop": lambda text: text if not text or text[-1] in string.punctuation else f"{text}.",
+    "letter_noise": letter_noise,
     "lower_first": lambda text: text[:1].lower() + text[1:],
     "no_final_punctuation": lambda text: text.rstrip(string.punctuation + string.whitespace),
     "question": question,

@@ -13,13 +13,28 @@ from typing import TYPE_CHECKING
 from npm.evaluation.metrics import Interval
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
+    from rich.table import Table as RichTable
+
+    from npm.core.types import Occurrence
 
 
 Row = Sequence[str]
 LEAST_TEXT_COLUMNS = 20
 MISSING = "–"
+PHRASE_COLUMNS = 22
+"""Widest a phrase may be in a sample before it is wrapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells to show."""
+
+    title: str
+    header: Row
+    rows: Sequence[Row]
+    numbers: Sequence[int] | None = None
+    """Columns of numbers, by default all but the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +140,18 @@ def markdown_table(header: Row, rows: Iterable[Row]) -> str:
 
 def terminal_table(
     header: Row, rows: Iterable[Row], *, title: str | None = None, numbers: Iterable[int] | None = None
-) -> Table:
+) -> RichTable:
     """The same table for a terminal; `numbers` are the columns of numbers, by default all but the first.
 
     Numbers are not broken, so that a column of text keeps room for its longest cell, or for LEAST_TEXT_COLUMNS of it.
     """
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     right = set(range(1, len(header)) if numbers is None else numbers)
     heading = Text(title) if title else None
-    table = Table(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     cells = list(rows)
     for number, name in enumerate(header):
         if number in right:
@@ -147,6 +162,47 @@ def terminal_table(
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prediction to show."""
+
+    title: str
+    answer: str
+    rows: Sequence[tuple[bool, float, str, Occurrence | None]]
+    """Whether it is right, score, phrase or label, and where it was found; best first."""
+
+
+def sample_card(sample: Sample) -> Group:
+    """A text with its best phrases or labels: score, phrase, the sentence it was found in with the document's title.
+
+    The phrase is marked in the sentence; ✓ precedes a right one. Without any, what would have been right is named.
+    """
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from npm.core.display import marked_context, one_line
+
+    heading = Text(one_line(sample.title), style="bold cyan")
+    if not any(is_right for is_right, *_ in sample.rows):
+        heading.append(f"  (answer: {one_line(sample.answer)})", style="not bold red")
+    grid = RichTable.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(no_wrap=True, width=1)
+    grid.add_column(no_wrap=True, width=5, justify="right")
+    grid.add_column(overflow="fold", max_width=PHRASE_COLUMNS, min_width=PHRASE_COLUMNS)
+    grid.add_column(overflow="fold", ratio=1)
+    for is_right, score, phrase, occurrence in sample.rows:
+        found = Text("") if occurrence is None else marked_context(occurrence)
+        if occurrence is not None:
+            found.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")
+        style = "bold green" if is_right else "bold"
+        grid.add_row(Text("✓" * is_right, style="green"), f"{score:.3f}", Text(one_line(phrase), style=style), found)
+    if not sample.rows:
+        grid.add_row("", "", Text("no phrase found", style="dim"), "")
+    return Group(heading, Padding(grid, (0, 0, 1, 2)))
 
 
 def memory_console(*, least: int, usual: int, most: int) -> Console:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,12 @@ from npm.core.errors import ArtifactError, named
 from npm.core.files import check_writable, digest_of, json_bytes, replace_file
 from npm.core.records import refuse_changed
 from npm.core.settings import as_json
+from npm.evaluation.report import Table, terminal_table
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.stored import StoredModel
     from npm.retrieval.fill import PhraseFiller
@@ -36,6 +39,42 @@ CheckRecord = Callable[[Mapping[str, Any]], None]
 
 def any_record(record: Mapping[str, Any]) -> None:
     """Default: refuse nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a task measured."""
+
+    record: Mapping[str, Any]
+    """Settings and fingerprints that the numbers depend on, as in the manifest."""
+    lines: Sequence[Mapping[str, Any]]
+    """Lines of predictions.jsonl."""
+    means: Mapping[str, Any]
+    """What metrics.json has besides the record."""
+    tables: Sequence[Table]
+    notes: Sequence[str] = ()
+    report: str = ""
+    """Text of results.md, if any."""
+    samples: Sequence[RenderableType] = ()
+    """Shown behind the tables."""
+
+    def metrics(self) -> dict[str, Any]:
+        """As stored in metrics.json."""
+        return {**self.record, **self.means}
+
+    def write(self, out: str | Path) -> None:
+        """Write the files of the folder `out`; see `write_results`."""
+        metrics = self.metrics()
+        write_results(out, record=self.record, predictions=self.lines, metrics=metrics, report=self.report)
+
+    def show(self, console: Console) -> None:
+        """Print the tables and the notes."""
+        for each in self.tables:
+            console.print(terminal_table(each.header, each.rows, title=each.title or None, numbers=each.numbers))
+        for note in self.notes:
+            console.print(f"note: {note}", markup=False)
+        for sample in self.samples:
+            console.print(sample)
 
 
 def check_out(out: str | Path, *, report: bool = True) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from npm.core.errors import SettingError, exclusive
+from npm.core.errors import SettingError
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.tasks import ClosedScoring, Split
@@ -22,8 +22,8 @@ class SampleSettings(Settings):
     split: Split = Split.test
     """`dev`: the examples or questions to choose settings on; `test`: those to report."""
     limit: PositiveInt | None = None
-    """Examples of a task at most; null takes 3000 of a zero-shot task, all questions of demo, and as many articles as
-    the task's own settings say (in_batch.articles=…)."""
+    """Examples of a task at most; null takes 3000 of a zero-shot task, 64 articles of denoising
+    and 200 of the other tasks on held-out text."""
     seed: NonNegativeInt = 0
     """Seed of samples, of masks and of the bootstrap."""
     resamples: PositiveInt = 10_000
@@ -88,9 +88,9 @@ class ZeroShotEvaluation(SampleSettings):
     given: ClassVar[frozenset[str]] = frozenset()
     """Keys that the command line gave, of those with the value of the default too; empty in Python."""
     task: list[PathText] = field(default_factory=list)
-    """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
-    `masked_tokens` (masked language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=);
-    zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
+    """Tasks: zero-shot ones by name (`demo`, which asks about the demo corpus, sst2, agn, trex, …) or your own by the
+    path of its YAML file; on held-out text, with corpus.files=: `in_batch` (retrieval), `masked_tokens` (masked
+    language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=)."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
     method: list[str] = field(default_factory=list)
@@ -116,33 +116,15 @@ class ZeroShotEvaluation(SampleSettings):
     """Zero-shot tasks."""
 
 
-class DemoSettings(Settings):
-    """Task `demo`: which questions are asked."""
-
-    questions: PathText = ""
-    """File of questions; empty: those shipped with the demo corpus."""
-    baseline: bool = True
-    """Whether a random span of the right passage is scored beside the index."""
-    letter_noise: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """About this share of the letters of each question is swapped with the next, dropped or doubled, drawn by seed=."""
-
-
 class HeldOutSettings(Settings):
     """Which articles are held out, and how they are cut; numbers are reported with the defaults."""
 
-    articles: PositiveInt = 200
-    """Articles, the first of the corpus that are long enough; limit= says the same."""
     least_tokens: PositiveInt = 2048
     """Shortest article, in tokens."""
     blocks_per_article: Annotated[int, Field(ge=2)] = 16
     """Blocks from the beginning of each article, masked together; at least 2."""
     max_block_tokens: Annotated[int, Field(ge=4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
-
-    @property
-    def takes_every_document(self) -> bool:
-        """Whether all documents are asked, whole and however short, in place of the first long ones."""
-        return False
 
 
 class InBatchSettings(HeldOutSettings):
@@ -180,19 +162,12 @@ class MaskedTokensSettings(HeldOutSettings):
     """What is masked as a whole: `token` or `word`."""
     every_document: bool = False
     """Ask every document of the corpus once, whole and however short, in place of the beginnings of long articles: for
-    text of single sentences. articles, least_tokens and blocks_per_article are not read then."""
-
-    @property
-    def takes_every_document(self) -> bool:
-        """Whether all documents are asked, whole and however short, in place of the first long ones."""
-        return self.every_document
+    text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
 
 
 class DenoisingTaskSettings(HeldOutSettings):
     """Task `denoising`: which articles are held out and corrupted."""
 
-    articles: PositiveInt = 64
-    """Articles, the first of the corpus that are long enough; limit= says the same."""
     least_tokens: PositiveInt = 512
     """Shortest article, in tokens."""
     blocks_per_article: Annotated[int, Field(ge=2)] = 4
@@ -260,10 +235,10 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Folder for predictions.jsonl and metrics.json; what else lies in it stays. Required."""
     overwrite: bool = False
     """Whether results of another task, or of other settings, are replaced in `out`."""
+    show: NonNegativeInt = 0
+    """Predictions of each zero-shot task that are printed behind the tables."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
-    demo: DemoSettings = field(default_factory=DemoSettings)
-    """Task demo."""
     in_batch: InBatchSettings = field(default_factory=InBatchSettings)
     """Task in_batch."""
     masked_tokens: MaskedTokensSettings = field(default_factory=MaskedTokensSettings)
@@ -272,10 +247,3 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task denoising."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
-
-    def check(self) -> None:
-        """Refuse two numbers of articles."""
-        for name in ("in_batch", "masked_tokens", "denoising"):
-            group = getattr(self, name)
-            if self.limit is not None and group.articles not in (type(group)().articles, self.limit):
-                raise exclusive("limit", f"{name}.articles")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,26 +24,15 @@ from npm.core.settings import as_json
 from npm.core.types import Progress, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
-from npm.evaluation.geometry import (
-    LayerGeometry,
-    Spectrum,
-    alignment,
-    layer_geometry,
-    mean_cosine,
-    spectrum,
-    uniformity,
-    whitened,
-)
+from npm.evaluation.geometry import alignment, layer_geometry, mean_cosine, spectrum, uniformity, whitened
 from npm.evaluation.metrics import Interval
-from npm.evaluation.report import Row, percent, terminal_table
-from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
+from npm.evaluation.report import Table, percent
+from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import GeometrySettings, PoolerPost, SampleSettings, StsSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from npm.models.encoder import Encoder
 
 
@@ -215,125 +205,21 @@ def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
     return float(spearman(pair_cosines(encode, pairs), pairs.gold))
 
 
-@dataclass(frozen=True, slots=True)
-class SetScore:
-    """Scores of one encoder on one set."""
-
-    spearman: Interval  # over all pairs, subsets together
-    subset_spearman: Mapping[str, float]
-    subset_mean: float | None
-    subset_weighted_mean: float | None  # by the subsets' pairs
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Geometry of one encoder's sentence vectors; see npm/evaluation/geometry.py."""
-
-    alignment: float
-    uniformity: float
-    anisotropy: float
-    spectrum: Spectrum
-    layers: tuple[LayerGeometry, ...]  # token vectors; empty where they were not measured
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderScores:
-    """Results of one encoder."""
-
-    name: str
-    facts: Mapping[str, Any]
-    sets: Mapping[str, SetScore]
-    average: Interval | None  # plain mean over the sets; None for a single set
-    geometry: Geometry | None
-
-
-@dataclass(frozen=True, slots=True)
-class StsResult:
-    """Scores of one encoder, or of two: before and after."""
-
-    sets: tuple[SentencePairs, ...]
-    cosines: tuple[np.ndarray, ...]  # f64 [e, n] of each set
-    encoders: tuple[EncoderScores, ...]
-    differences: tuple[Interval, ...]  # after − before by set, then of the average of several; paired bootstrap
-    geometry_facts: Mapping[str, Any]  # of the pairs that the geometry was measured on; empty without it
-    record: Mapping[str, Any]
-
-    def metrics(self) -> dict[str, Any]:
-        """As stored in metrics.json."""
-        sets = [
-            {
-                "name": pairs.name,
-                "split": pairs.split,
-                "pair_count": len(pairs),
-                "without_gold": pairs.without_gold,
-                "subsets": dict(Counter(filter(None, pairs.subsets))),
-            }
-            for pairs in self.sets
-        ]
-        return {
-            **self.record,
-            "sets": sets,
-            "geometry": self.geometry_facts,
-            "encoders": [asdict(each) for each in self.encoders],
-            "differences": [asdict(each) for each in self.differences],
-        }
-
-    def predictions(self) -> Iterator[dict[str, Any]]:
-        """Lines of predictions.jsonl, one per pair; with `cosine_before` for two encoders."""
-        for pairs, cosines in zip(self.sets, self.cosines, strict=True):
-            columns = zip(
-                pairs.subsets, pairs.first, pairs.second, pairs.gold.tolist(), cosines.T.tolist(), strict=True
-            )
-            for number, (subset, first, second, gold, own) in enumerate(columns):
-                before = {"cosine_before": own[0]} if len(own) > 1 else {}
-                line = {"set": pairs.name, "subset": subset, "number": number, "sentence1": first, "sentence2": second}
-                yield {**line, "gold": gold, "cosine": own[-1], **before}
-
-    def write(self, out: str | Path) -> None:
-        """Write predictions.jsonl and metrics.json to the folder `out`; see `write_results`."""
-        write_results(out, record=self.record, predictions=self.predictions(), metrics=self.metrics())
-
-    def show(self, console: Console) -> None:
-        """Print the tables and notes."""
-        console.print(terminal_table(*set_rows(self), title="cosine against gold score, over all pairs of a set"))
-        geometries = [each.geometry for each in self.encoders if each.geometry is not None]
-        heads = BEFORE_AND_AFTER if len(geometries) == 2 else ("",)
-        if geometries:
-            names = [head or self.encoders[0].name for head in heads]
-            rows = [[name, *map(shown, geometries)] for name, shown in GEOMETRY_ROWS.items()]
-            console.print(terminal_table(["sentence vectors of STS-B", *names], rows))
-        if any(each.layers for each in geometries):
-            header = ["layer", *(f"{what} {head}".strip() for what in ("sentence", "any two") for head in heads)]
-            title = "mean cosine of two tokens: of the same sentence, and of any"
-            console.print(terminal_table(header, layer_rows(geometries), title=title))
-        for note in notes(self):
-            console.print(f"note: {note}", markup=False)
-
-
-GEOMETRY_ROWS: Mapping[str, Callable[[Geometry], str]] = {
-    "alignment ↓": lambda each: f"{each.alignment:.3f}",
-    "uniformity ↓": lambda each: f"{each.uniformity:.3f}",
-    "anisotropy (mean cosine) ↓": lambda each: f"{each.anisotropy:.3f}",
-    "effective rank of the spectrum": lambda each: f"{each.spectrum.effective_rank:.1f}",
-    "share of the top direction, %": lambda each: f"{100 * each.spectrum.top_share:.1f}",
-}
-
-
 def evaluate_sts(
     encoders: Sequence[SentenceVectors],
     sets: Sequence[SentencePairs],
     settings: StsSettings,
-    sample: SampleSettings | None = None,
+    sample: SampleSettings,
     *,
     geometry_pairs: Sequence[SentencePairs] = (),
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
-) -> StsResult:
-    """Score one encoder, or two (before, after), on `sets`, and measure the geometry on `geometry_pairs` of STS-B.
+) -> Result:
+    """Score one encoder, or two on the same pairs, `before` and `after`; intervals from a bootstrap over pairs.
 
-    Raises EncoderError for vectors without a direction, CorpusError if no geometry pair has the same meaning.
+    All are measured before anything is resampled. `geometry_pairs` are those of STS-B that the geometry is measured on.
+    Raises CorpusError if no geometry pair has the same meaning.
     """
-    sample = sample if sample is not None else SampleSettings()
     record = {
         "task": "sts",
         "settings": {name: getattr(sample, name) for name in ("seed", "resamples")}
@@ -342,18 +228,16 @@ def evaluate_sts(
         "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in (*sets, *geometry_pairs)},
     }
     check_record(record)
-    steps = len(encoders) * (len(sets) + 1)
-    cosines: list[list[np.ndarray]] = []  # [e][s] f64 [n]
-    geometries: list[Geometry | None] = []
-    for each in encoders:
-        cosines.append([])
-        for pairs in sets:
-            cosines[-1].append(pair_cosines(each.encode, pairs))
-            progress("sets", sum(map(len, cosines)) + len(geometries), steps)
-        own = measure_geometry(each, geometry_pairs, settings.geometry, seed=sample.seed) if geometry_pairs else None
-        geometries.append(own)
-        progress("sets", len(geometries) * (len(sets) + 1), steps)
-    by_set = tuple(np.stack(each) for each in zip(*cosines, strict=True))  # f64 [e, n] each
+    by_encoder = []  # [e][s] f64 [n]
+    geometries = []
+    for number, each in enumerate(encoders):
+        by_encoder.append([pair_cosines(each.encode, pairs) for pairs in sets])
+        measured = (
+            measure_geometry(each, geometry_pairs, settings.geometry, seed=sample.seed) if geometry_pairs else None
+        )
+        geometries.append(measured)
+        progress("encoders", number + 1, len(encoders))
+    by_set = [np.stack(each) for each in zip(*by_encoder, strict=True)]  # f64 [e, n] each
     rng, pairs_of = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
     exact = _with_average(np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1))  # f64 [e, s + 1]
     resampled = _with_average(
@@ -362,23 +246,36 @@ def evaluate_sts(
         )
     )  # f64 [r, e, s + 1]
     scores = []
-    for place, (vectors, measured) in enumerate(zip(encoders, geometries, strict=True)):
+    for place, (vectors, geometry) in enumerate(zip(encoders, geometries, strict=True)):
         intervals = _intervals(exact[place], resampled[:, place])
-        by_name = {
-            pairs.name: _set_score(pairs, own[place], interval)
-            for (own, pairs), interval in zip(pairs_of, intervals, strict=False)
-        }
-        scores.append(
-            EncoderScores(vectors.name, vectors.facts, by_name, intervals[-1] if sets[1:] else None, measured)
-        )
-    return StsResult(
-        sets=tuple(sets),
-        cosines=by_set,
-        encoders=tuple(scores),
-        differences=_intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else (),
-        geometry_facts=_geometry_facts(geometry_pairs) if geometry_pairs else {},
-        record=record,
-    )
+        columns = zip(pairs_of, intervals, strict=False)  # the last may be of the average
+        by_name = {pairs.name: _set_score(pairs, own[place], interval) for (own, pairs), interval in columns}
+        average = intervals[-1] if sets[1:] else None
+        own = {"name": vectors.name, "facts": dict(vectors.facts), "sets": by_name}
+        scores.append({**own, "average": average, "geometry": geometry})
+    differences = _intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else []
+    described = [
+        {"name": each.name, "split": each.split, "pair_count": len(each), "without_gold": each.without_gold}
+        | {"subsets": dict(Counter(filter(None, each.subsets)))}
+        for each in sets
+    ]
+    facts: dict[str, Any] = {}
+    if geometry_pairs:
+        facts["splits"] = [pairs.split for pairs in geometry_pairs]
+        facts["sentence_count"] = len({each for pairs in geometry_pairs for each in (*pairs.first, *pairs.second)})
+        facts["aligned_pair_count"] = sum(int((pairs.gold > SAME_MEANING).sum()) for pairs in geometry_pairs)
+    means = {"sets": described, "geometry": facts, "encoders": scores, "differences": differences}
+    return Result(record, tuple(_lines(sets, by_set)), means, tuple(_tables(means)), tuple(_notes(means)))
+
+
+def _lines(sets: Sequence[SentencePairs], by_set: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+    """Lines of predictions.jsonl, one per pair; with `cosine_before` for two encoders."""
+    for pairs, cosines in zip(sets, by_set, strict=True):
+        columns = zip(pairs.subsets, pairs.first, pairs.second, pairs.gold.tolist(), cosines.T.tolist(), strict=True)
+        for number, (subset, first, second, gold, own) in enumerate(columns):
+            before = {"cosine_before": own[0]} if len(own) > 1 else {}
+            line = {"set": pairs.name, "subset": subset, "number": number, "sentence1": first, "sentence2": second}
+            yield {**line, "gold": gold, "cosine": own[-1], **before}
 
 
 def _with_average(by_set: np.ndarray) -> np.ndarray:
@@ -386,26 +283,29 @@ def _with_average(by_set: np.ndarray) -> np.ndarray:
     return np.append(by_set, by_set.mean(-1, keepdims=True), axis=-1) if by_set.shape[-1] > 1 else by_set
 
 
-def _intervals(exact: np.ndarray, resampled: np.ndarray) -> tuple[Interval, ...]:
+def _intervals(exact: np.ndarray, resampled: np.ndarray) -> list[dict[str, float]]:
     """95 % percentile intervals of the columns of `exact` f64 [c], `resampled` f64 [r, c]."""
     columns = np.stack([exact, *np.quantile(resampled, [0.025, 0.975], axis=0)], axis=1)  # f64 [c, 3]
-    return tuple(Interval(*each) for each in columns.tolist())
+    return [asdict(Interval(*each)) for each in columns.tolist()]
 
 
-def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: Interval) -> SetScore:
+def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: dict[str, float]) -> dict[str, Any]:
+    """Scores of one encoder on one set: over all pairs, of each subset, and the subsets' mean, also by their pairs."""
     sizes, subsets = Counter(filter(None, pairs.subsets)), np.array(pairs.subsets)
     inside = {name: subsets == name for name in sizes}  # bool [n] each
     by_subset = {name: float(spearman(cosines[each], pairs.gold[each])) for name, each in inside.items()}
-    values = list(by_subset.values())
-    means = (
-        (float(np.mean(values)), float(np.average(values, weights=list(sizes.values())))) if values else (None, None)
-    )
-    return SetScore(interval, by_subset, *means)
+    values, weights = list(by_subset.values()), list(sizes.values())
+    return {
+        "spearman": interval,
+        "subset_spearman": by_subset,
+        "subset_mean": float(np.mean(values)) if values else None,
+        "subset_weighted_mean": float(np.average(values, weights=weights)) if values else None,
+    }
 
 
 def measure_geometry(
     vectors: SentenceVectors, sets: Sequence[SentencePairs], settings: GeometrySettings, *, seed: int
-) -> Geometry:
+) -> dict[str, Any]:
     """Geometry over the distinct sentences of `sets`, alignment over their pairs of the same meaning.
 
     `seed` draws the sentences whose tokens are measured. Raises CorpusError if no pair has the same meaning.
@@ -419,73 +319,76 @@ def measure_geometry(
             " from 0 to 1 by 5, or set sts.geometry.pairs=none"
         )
     numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
-    layers: tuple[LayerGeometry, ...] = ()
+    layers: list[dict[str, float]] = []
     if (wanted := min(settings.layer_sentences, len(units))) and vectors.encoder is not None:
         sentences = list(dict.fromkeys([*first, *second]))
         drawn = np.random.default_rng(seed).choice(len(sentences), size=wanted, replace=False)  # i64 [wanted]
         layers = layer_geometry(vectors.encoder, [sentences[place] for place in drawn])
-    return Geometry(
-        alignment=alignment(units[numbers[: len(first)][same]], units[numbers[len(first) :][same]]),
-        uniformity=uniformity(units),
-        anisotropy=float(mean_cosine(units.sum(0), len(units))),
-        spectrum=spectrum(units),
-        layers=layers,
-    )
-
-
-def _geometry_facts(sets: Sequence[SentencePairs]) -> dict[str, Any]:
     return {
-        "splits": [pairs.split for pairs in sets],
-        "sentence_count": len({sentence for pairs in sets for sentence in (*pairs.first, *pairs.second)}),
-        "aligned_pair_count": sum(int((pairs.gold > SAME_MEANING).sum()) for pairs in sets),
+        "alignment": alignment(units[numbers[: len(first)][same]], units[numbers[len(first) :][same]]),
+        "uniformity": uniformity(units),
+        "anisotropy": float(mean_cosine(units.sum(0), len(units))),
+        "spectrum": spectrum(units),
+        "layers": layers,
     }
 
 
-def set_rows(result: StsResult) -> tuple[Row, list[Row]]:
-    """Header and rows: Spearman × 100 of each set and of their average, of two encoders with their difference."""
-    names = [f"{pairs.name} {pairs.split}" for pairs in result.sets]
-    counts = [str(len(pairs)) for pairs in result.sets]
-    columns = [[score.spearman for score in each.sets.values()] for each in result.encoders]
-    if len(names) > 1:
-        names, counts = [*names, f"average of {len(names)}"], [*counts, ""]
-        columns = [[*own, each.average] for own, each in zip(columns, result.encoders, strict=True) if each.average]
-    if len(columns) == 1:
-        cells, header = [map(percent, columns[0])], ["Spearman × 100 [95 %]"]
-    else:
-        cells = [(f"{100 * each.mean:.1f}" for each in own) for own in columns]  # type: ignore[misc]
-        cells += [(percent(each, sign="+") for each in result.differences)]  # type: ignore[list-item]
+def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
+    """Spearman × 100 of each set and of their average, of two encoders with their difference; then the geometry."""
+    encoders, sets = means["encoders"], means["sets"]
+    names, counts = [f"{each['name']} {each['split']}" for each in sets], [str(each["pair_count"]) for each in sets]
+    columns = [[score["spearman"] for score in each["sets"].values()] for each in encoders]
+    if sets[1:]:
+        names, counts = [*names, f"average of {len(sets)}"], [*counts, ""]
+        columns = [[*own, each["average"]] for own, each in zip(columns, encoders, strict=True)]
+    two, header = len(encoders) == 2, ["Spearman × 100 [95 %]"]
+    cells = [[f"{100 * each['mean']:.1f}" if two else percent(Interval(**each)) for each in own] for own in columns]
+    if two:
         header = [*BEFORE_AND_AFTER, "after − before [95 %]"]
-    return ["set", "pairs", *header], [[*row] for row in zip(names, counts, *cells, strict=True)]
+        cells.append([percent(Interval(**each), sign="+") for each in means["differences"]])
+    rows = list(zip(names, counts, *cells, strict=True))
+    yield Table("cosine against gold score, over all pairs of a set", ["set", "pairs", *header], rows)
+    geometries = [each["geometry"] for each in encoders if each["geometry"]]
+    if geometries:
+        heads = BEFORE_AND_AFTER if two else (encoders[0]["name"],)
+        rows = [(name, *map(shown, geometries)) for name, shown in GEOMETRY_ROWS.items()]
+        yield Table("", ["sentence vectors of STS-B", *heads], rows)
+    if any(each["layers"] for each in geometries):
+        heads = BEFORE_AND_AFTER if two else ("",)
+        header = ["layer", *(f"{what} {head}".strip() for what in ("sentence", "any two") for head in heads)]
+        rows = []
+        for number, layers in enumerate(zip_longest(*(each["layers"] for each in geometries))):
+            keys = ("self_similarity", "anisotropy")
+            own = [f"{each[key]:.3f}" if each else "" for key in keys for each in layers]
+            rows.append((str(number) if number else "embeddings", *own))
+        yield Table("mean cosine of two tokens: of the same sentence, and of any", header, rows)
 
 
-def layer_rows(geometries: Sequence[Geometry]) -> list[Row]:
-    """A row per layer: mean cosine of two tokens of a sentence, then of any two tokens, by encoder."""
-    rows: list[Row] = []
-    for number in range(max(len(each.layers) for each in geometries)):
-        layers = [each.layers[number] if number < len(each.layers) else None for each in geometries]
-        cells = [layer and f"{layer.self_similarity:.3f}" for layer in layers]
-        cells += [layer and f"{layer.anisotropy:.3f}" for layer in layers]
-        rows.append([str(number) if number else "embeddings", *(cell or "" for cell in cells)])
-    return rows
+GEOMETRY_ROWS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "alignment ↓": lambda each: f"{each['alignment']:.3f}",
+    "uniformity ↓": lambda each: f"{each['uniformity']:.3f}",
+    "anisotropy (mean cosine) ↓": lambda each: f"{each['anisotropy']:.3f}",
+    "effective rank of the spectrum": lambda each: f"{each['spectrum']['effective_rank']:.1f}",
+    "share of the top direction, %": lambda each: f"{100 * each['spectrum']['top_share']:.1f}",
+}
 
 
-def notes(result: StsResult) -> Iterator[str]:
+def _notes(means: Mapping[str, Any]) -> Iterator[str]:
     """Facts that a reader of the tables needs: the encoders, what is absent, and what cannot be compared."""
-    heads = BEFORE_AND_AFTER if len(result.encoders) == 2 else ("encoder",)
-    for head, each in zip(heads, result.encoders, strict=True):
-        yield f"{head}: {each.name} ({', '.join(each.facts[k] for k in ('pooler', 'pooler_post') if k in each.facts)})"
-    split = result.sets[0].split
-    if absent := TEST_PAIRS.keys() - {pairs.name for pairs in result.sets}:
+    heads = BEFORE_AND_AFTER if len(means["encoders"]) == 2 else ("encoder",)
+    for head, each in zip(heads, means["encoders"], strict=True):
+        poolers = [each["facts"][key] for key in ("pooler", "pooler_post") if key in each["facts"]]
+        yield f"{head}: {each['name']} ({', '.join(poolers)})"
+    split = means["sets"][0]["split"]
+    if absent := TEST_PAIRS.keys() - {each["name"] for each in means["sets"]}:
         yield f"left out, because data_dir has no {split} part of them: {', '.join(sorted(absent))}"
-    for pairs in result.sets:
-        if split == "test" and len(pairs) != TEST_PAIRS[pairs.name]:
-            yield (
-                f"{pairs.name} has {len(pairs):,} pairs here and {TEST_PAIRS[pairs.name]:,} in published results: "
-                "do not compare them"
-            )
-        if pairs.without_gold:
-            yield f"{pairs.without_gold:,} pairs of {pairs.name} have no gold score and are left out"
-    if facts := result.geometry_facts:
+    for each in means["sets"]:
+        name, count = each["name"], each["pair_count"]
+        if split == "test" and count != TEST_PAIRS[name]:
+            yield f"{name} has {count:,} pairs here and {TEST_PAIRS[name]:,} in published results: do not compare them"
+        if each["without_gold"]:
+            yield f"{each['without_gold']:,} pairs of {name} have no gold score and are left out"
+    if facts := means["geometry"]:
         yield (
             f"geometry: {facts['sentence_count']:,} sentences of STS-B {', '.join(facts['splits'])}; "
             f"alignment: {facts['aligned_pair_count']:,} pairs with a gold score above {SAME_MEANING:g}"

@@ -165,6 +165,8 @@ class TaskData(Settings):
     development: Development = Development.none
     development_file: str = ""
     """Examples to choose settings on, in the same columns, in place of `development`."""
+    split: str = ""
+    """Column that says `dev` or `test` of each row, in place of both."""
 
 
 class Label(Settings):
@@ -205,6 +207,8 @@ class Task(Settings):
     """Open tasks: settings of filling, by key, unless the command says otherwise."""
     subsets: dict[str, str] = field(default_factory=dict)
     """Open tasks: name → column that says whether an example is in the subset, over which all is reported too."""
+    methods: list[str] = field(default_factory=list)
+    """Methods that are asked unless method= says otherwise; empty: all that the settings serve."""
     where: list[str] = field(default_factory=list)
     """Open tasks: conditions on the documents that answer an example, with `{column}` for the value of its row."""
     scoring: ClosedScoring = field(default_factory=ClosedScoring)
@@ -222,7 +226,8 @@ class Task(Settings):
     @property
     def has_development(self) -> bool:
         """Return True if there are examples to choose settings on."""
-        return bool(self.data.development_file) or self.data.development is not Development.none
+        data = self.data
+        return bool(data.development_file or data.split) or data.development is not Development.none
 
     def check(self) -> None:
         """Refuse contradictions."""
@@ -255,8 +260,10 @@ class Task(Settings):
             "macro: answer_tokens is for open tasks only": is_closed and self.macro is Macro.answer_tokens,
             "macro: group needs data.columns.group": self.macro is Macro.group and "group" not in columns,
             "examples_per_group needs macro": self.examples_per_group and self.macro is Macro.none,
-            "data.development and data.development_file exclude each other": self.data.development_file
-            and self.data.development is not Development.none,
+            "data.development, data.development_file and data.split exclude each other": sum(
+                map(bool, (self.data.development_file, self.data.split, self.data.development is not Development.none))
+            )
+            > 1,
             "data.file or data.hub is required": not (self.data.file or self.data.hub),
             "scoring.k needs scoring.retrieval: top_k": self.scoring.k
             and self.scoring.retrieval is not ClosedRetrieval.top_k,
@@ -291,6 +298,10 @@ labels:
 """The smallest task; the documentation shows it too."""
 
 
+DEMO = Path(__file__).parents[1] / "assets" / "demo"
+"""Folder of the demo corpus, of the questions about it, and of the tasks that ask them."""
+
+
 def task_names(folder: Path) -> list[str]:
     """The names of the tasks in a folder of YAML files, sorted."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
@@ -304,8 +315,8 @@ def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] =
     given = str(name_or_path)
     path = Path(given)
     if path.suffix not in (".yaml", ".yml") and path.name == given:
-        path = folder / f"{given}.yaml"
-        if given not in (shipped := task_names(folder)):
+        path = (DEMO if given == "demo" else folder) / f"{given}.yaml"
+        if given not in (shipped := ["demo", *task_names(folder)]):
             near_by = near(given, [*others, *shipped])
             raise SettingError(f"unknown task {given!r}: {near_by}, or give the path of a .yaml file")
     try:

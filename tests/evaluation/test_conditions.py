@@ -13,8 +13,9 @@ from npm.core.errors import CorpusError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.evaluation.conditions import NO_DOCUMENT, filled_conditions
+from npm.evaluation.conditions import filled_conditions
 from npm.evaluation.evaluate import TaskResult, evaluate_task
+from npm.evaluation.methods.admissible import NO_DOCUMENT
 from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
 from npm.evaluation.methods.generative import DecoderWriter, PhraseWriter
 from npm.evaluation.methods.nonparametric import PhraseAnswers

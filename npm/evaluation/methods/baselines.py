@@ -15,27 +15,27 @@ import numpy as np
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
-from npm.evaluation.conditions import NO_DOCUMENT, admissible_parts, answered
+from npm.evaluation.methods.admissible import NO_DOCUMENT, admissible_parts, answered
 from npm.evaluation.methods.occurrences import name_blocks
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks import Example, LabelPrediction, Task
-from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.spans import SpanFinder
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
+    from npm.evaluation.methods.resources import Resources
     from npm.indexing.lexicon import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
-    from npm.retrieval.spans import CandidateSpans
 
 
 NO_BLOCK = "no block that may be looked in holds an answer"
 
 
-def closed_method(name: str, _: Task, resources: Resources) -> MajorityLabel | RandomLabel:
+def closed_method(
+    name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]
+) -> MajorityLabel | RandomLabel:
     """Method `majority` or `random`."""
     return MajorityLabel() if name == "majority" else RandomLabel(seed=resources.settings.seed)
 
@@ -50,38 +50,10 @@ def open_method(
     return OracleBlocks(filler) if name == "oracle-blocks" else RandomSpanOfBestBlock(filler, resources.settings.seed)
 
 
-class BlockSpans:
-    """The phrases of one block that a filler's settings allow, whatever is asked."""
-
-    def __init__(self, filler: PhraseFiller, ends: RowMap) -> None:
-        """`ends` are the tokens that a phrase may start and end with."""
-        self._store = filler.index.store
-        self._ends = ends
-        tokens, words = filler.settings.phrase_limits(of_bytes=filler.encoder.spells_bytes)
-        self._finder = SpanFinder(
-            self._store,
-            ends,
-            max_phrase_tokens=tokens,
-            max_phrase_words=words,
-            scoring=filler.settings.scoring,
-            words_only=filler.encoder.query_masks == 1,
-        )
-        self.reader = SurfaceReader(self._store, filler.encoder.tokenizer)
-
-    def of(self, block: int) -> CandidateSpans:
-        """All of them, m spans."""
-        edges = self._store.block_offsets[block : block + 2]  # i64 [2]
-        return self._finder.find(self._ends.rows_within(edges[:1], edges[1:]), None)
-
-    def texts(self, candidates: CandidateSpans) -> list[str]:
-        """The surface text of each."""
-        return self.reader.texts(candidates.starts, candidates.lengths)
-
-
-def lexicon_of(index: PhraseIndex, *, fix: str) -> BlockLexicon:
-    """The lexicon of an index. Raises SettingError, which advises `fix`, if the index has no text."""
+def lexicon_of(index: PhraseIndex) -> BlockLexicon:
+    """The lexicon of an index. Raises SettingError if the index has no text."""
     if index.lexicon is None:
-        raise SettingError(f"index={index.folder} has no text, which a baseline needs: {fix}")
+        raise SettingError(f"index={index.folder} has no text, which a baseline needs: leave this method out")
     return index.lexicon
 
 
@@ -92,9 +64,6 @@ class MajorityLabel:
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
-
-    def prepare(self, task: Task) -> None:
-        """Nothing to prepare."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """The same prediction for all: the labels' shares among `examples`."""
@@ -113,9 +82,6 @@ class RandomLabel:
     def __init__(self, *, seed: int) -> None:
         self.facts: dict[str, Any] = {"seed": seed}
         self._seed = seed
-
-    def prepare(self, task: Task) -> None:
-        """Nothing to prepare."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One label per example, drawn by seed and id, so that it does not depend on which others are asked."""
@@ -162,38 +128,46 @@ class RandomSpanOfBestBlock:
 
     def __init__(self, filler: PhraseFiller, seed: int) -> None:
         """Raises SettingError if the index has no text."""
-        self._lexicon = lexicon_of(filler.index, fix="leave this method out")
+        self._lexicon = lexicon_of(filler.index)
         self._filler = filler
-        self._spans = BlockSpans(filler, filler.index.rows)
-        self._new_words_only = filler.settings.scoring.exclude_query_phrases
+        tokens, words = filler.settings.phrase_limits(of_bytes=filler.encoder.spells_bytes)
+        self._finder = SpanFinder(
+            filler.index.store,
+            filler.index.rows,
+            max_phrase_tokens=tokens,
+            max_phrase_words=words,
+            scoring=filler.settings.scoring,
+            words_only=filler.encoder.query_masks == 1,
+        )
+        self._reader = SurfaceReader(filler.index.store, filler.encoder.tokenizer)
         self.facts = {"seed": seed, **filler_facts(filler)}
         self._seed = seed
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One phrase an example, drawn by seed and id; none where no block shares a word with the text."""
-        settings = self._filler.settings
-        parts = admissible_parts(self._filler.index, examples, where=settings.where, documents=settings.documents)
-        return answered(task, examples, parts, self._answers, progress)
+        parts = admissible_parts(self._filler.index, examples, self._filler.settings)
 
-    def _answers(self, part: PhraseIndex, examples: Sequence[Example]) -> list[Answer]:
-        return [Answer(example.text, self._drawn(example, part.live_blocks)) for example in examples]
+        def drawn(part: PhraseIndex, own: list[Example]) -> list[Answer]:
+            return [Answer(example.text, self._drawn(example, part.live_blocks)) for example in own]
+
+        return answered(task, examples, parts, drawn, progress)
 
     def _drawn(self, example: Example, allowed_blocks: np.ndarray | None) -> tuple[Phrase, ...]:
         """A phrase of the best of the blocks in the mask bool [blocks], or of all."""
         best = self._lexicon.best_blocks([example.text], 1, allowed=allowed_blocks)
         if not best.found[0, 0]:
             return ()
-        candidates = self._spans.of(int(best.blocks[0, 0]))
-        texts = self._spans.texts(candidates)
+        edges = self._filler.index.store.block_offsets[int(best.blocks[0, 0]) :][:2]  # i64 [2]
+        candidates = self._finder.find(self._filler.index.rows.rows_within(edges[:1], edges[1:]), None)  # m spans
+        texts = self._reader.texts(candidates.starts, candidates.lengths)
         asked = frozenset(words_of(example.text.replace(MASK_TEXT, " ")))
-        allowed = [
-            place for place, text in enumerate(texts) if not (self._new_words_only and says_nothing_new(text, asked))
-        ]
+        new_words_only = self._filler.settings.scoring.exclude_query_phrases
+        allowed = [place for place, text in enumerate(texts) if not (new_words_only and says_nothing_new(text, asked))]
         if not allowed:
             return ()
         place = allowed[int(example_rng(self._seed, example).integers(len(allowed)))]
         chosen = candidates.where(np.array([place]))
-        places = self._spans.reader.occurrences(chosen.starts, chosen.lengths)
+        places = self._reader.occurrences(chosen.starts, chosen.lengths)
         return (Phrase(texts[place], 1 / len(allowed), 1, places),)
 
 
@@ -208,7 +182,7 @@ class OracleBlocks:
 
     def __init__(self, filler: PhraseFiller) -> None:
         """Raises SettingError if the index has no text."""
-        self._lexicon = lexicon_of(filler.index, fix="leave this method out")
+        self._lexicon = lexicon_of(filler.index)
         self._filler = filler
         self.facts: dict[str, Any] = {}
 
@@ -234,8 +208,7 @@ class OracleBlocks:
         """
         settings = self._filler.settings
         chosen: list[np.ndarray | None] = [None] * len(examples)
-        whole = self._filler.index
-        for index, places in admissible_parts(whole, examples, where=settings.where, documents=settings.documents):
+        for index, places in admissible_parts(self._filler.index, examples, settings):
             if index is None:
                 continue
             names = list(dict.fromkeys(name for place in places for name in examples[place].answers))

@@ -25,9 +25,9 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.evaluation.conditions import admissible_parts, answered
+from npm.evaluation.methods.admissible import admissible_parts, answered
 from npm.evaluation.methods.baselines import lexicon_of
-from npm.evaluation.methods.parametric import PromptedLabels, WordLogs, check_word
+from npm.evaluation.methods.parametric import PromptedLabels, WordLogs, check_word, check_words
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.tasks import Calibration, Example, Task, load_verbalizer
@@ -37,7 +37,7 @@ from npm.models.denoiser import Denoiser
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
+    from npm.evaluation.methods.resources import Resources
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.stored import StoredModel
 
@@ -205,23 +205,20 @@ def _generated(
 Writer = DecoderWriter | SentinelWriter
 
 
-def load_writer(kind: str, name: str, device: str, dtype: Any) -> Writer:
-    """The model `name` of the kind `causal` or `t5`. Raises EncoderError if it cannot serve."""
-    if kind == "t5":
-        return SentinelWriter(Denoiser.load(name, device=device, dtype=dtype))
-    return DecoderWriter(Decoder.load(name, device=device, dtype=dtype))
+def _writer(name: str, resources: Resources) -> Writer:
+    """The model that writes for a method. Raises EncoderError if it cannot serve."""
+    model = resources.generator("t5" if name == "t5" else "causal")
+    return SentinelWriter(model) if isinstance(model, Denoiser) else DecoderWriter(model)
 
 
-def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels:
+def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PromptedLabels:
     """Method `causal`, `causal-pmi`, `causal-knn` or `t5`."""
-    writer = resources.writer("t5" if name == "t5" else "causal")
-    facts: dict[str, Any] = {
-        "model": {**model_facts(writer.model), "dtype": writer.model.dtype_name},
-        "reads": writer.reads,
-    }
+    writer, verbalizer = _writer(name, resources), load_verbalizer(task, "label_words")
+    model = {**model_facts(writer.model), "dtype": writer.model.dtype_name}
+    facts: dict[str, Any] = {"model": model, "reads": writer.reads}
+    calibration = Calibration.prompt if name == "causal-pmi" else Calibration.none
     word_logs: WordLogs = partial(writer_logs, writer)
-    if name == "causal-pmi" or task.template.lstrip().startswith(MASK_TEXT):
-        writer.prompts([task.prompt.empty()], room=1)  # refuses a decoder that cannot begin a text, before the work
+    check_words(word_logs, task, verbalizer, calibration)
     if name == "causal-knn":
         assert isinstance(writer, DecoderWriter), "the other writer has no prefixes"
         causal, index = resources.settings.zero_shot.causal, resources.index(task)[0]
@@ -231,10 +228,9 @@ def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels
     return PromptedLabels(
         name,
         word_logs,
-        check_words=partial(check_words, writer.model),
         facts=facts,
-        verbalizer=load_verbalizer(task, "label_words"),
-        calibration=Calibration.prompt if name == "causal-pmi" else Calibration.none,
+        verbalizer=verbalizer,
+        calibration=calibration,
         examples_per_call=EXAMPLES_PER_PASS,
     )
 
@@ -242,8 +238,7 @@ def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels
 def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PhraseWriter:
     """Method `causal`, `causal-bm25` or `t5`."""
     index = resources.index(task)[0] if name == "causal-bm25" else None
-    writer = resources.writer("t5" if name == "t5" else "causal")
-    return PhraseWriter(name, writer, index, resources.fill_settings(task))
+    return PhraseWriter(name, _writer(name, resources), index, resources.fill_settings(task))
 
 
 def continuation_logs(
@@ -263,7 +258,9 @@ def continuation_logs(
         tokens = written_words(writer.model, words, after_space=after_space)
         prompts, cut = writer.prompts([texts[number] for number in chosen.tolist()], room=max(map(len, tokens)))
         is_cut[chosen] = cut
-        stems = _longest_stems(tokens)
+        heads = dict.fromkeys(tuple(ids[:-1]) for ids in tokens)
+        # all but the last tokens of each word, without those that another one begins with
+        stems = [each for each in heads if not any(each == more[: len(each)] for more in heads if more != each)]
         owners = [next(n for n, stem in enumerate(stems) if stem[: len(ids) - 1] == tuple(ids[:-1])) for ids in tokens]
         for row, number, logits in writer.logits(prompts, stems):
             logs = logits.log_softmax(1).double()  # f64 [n, V]
@@ -290,22 +287,6 @@ def written_words(model: StoredModel, words: Sequence[str], *, after_space: bool
     return tokens
 
 
-def check_words(model: StoredModel, words: Sequence[str]) -> None:
-    """Raise SettingError for a word that cannot be written."""
-    for after_space in (False, True):
-        written_words(model, words, after_space=after_space)
-
-
-def _longest_stems(tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """All but the last tokens of each word, without those that another one begins with.
-
-    >>> _longest_stems([[5], [1, 2], [1, 2, 3], [1, 4]])
-    [(1, 2)]
-    """
-    stems = list(dict.fromkeys(tuple(ids[:-1]) for ids in tokens))
-    return [stem for stem in stems if not any(len(each) > len(stem) and each[: len(stem)] == stem for each in stems)]
-
-
 def writer_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """log P(word | text) f64 [q, W] of a model that writes, and whether each text was cut, bool [q]: a `WordLogs`."""
     first, rest, cut = continuation_logs(writer, texts, words)
@@ -326,15 +307,14 @@ class PhraseWriter:
         self._writer = writer
         self._index = index
         self._settings = settings or FillSettings()
-        self._lexicon = None if index is None else lexicon_of(index, fix="leave this method out")
+        self._lexicon = None if index is None else lexicon_of(index)
         self.facts: dict[str, Any] = {}
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer an example, without phrases where passages stand before texts and no document may answer."""
         parts: Iterable[tuple[Any, list[int]]] = [(self, [*range(len(examples))])]  # no index: any example is answered
         if self._index is not None:
-            where, documents = self._settings.where, self._settings.documents
-            parts = admissible_parts(self._index, examples, where=where, documents=documents)
+            parts = admissible_parts(self._index, examples, self._settings)
         answers = answered(task, examples, parts, self._answers, progress, at_once=TEXTS_GENERATED_TOGETHER)
         self.facts = {
             "model": {**model_facts(self._writer.model), "dtype": self._writer.model.dtype_name},
@@ -383,7 +363,7 @@ class NeighbourLogs:
 
     def __init__(self, writer: DecoderWriter, index: PhraseIndex, *, share: float, temperature: float, k: int) -> None:
         """λ, T and k. Raises SettingError if the index has no text."""
-        lexicon_of(index, fix="leave this method out")
+        lexicon_of(index)
         self._writer = writer
         self._index = index
         self._share, self._temperature, self._k = share, temperature, k

@@ -1,21 +1,23 @@
-"""Scores of labels from scores of their words, and their calibration by prompts made of the reference corpus.
+"""Scores of labels from the evidence of their words, and their calibration by prompts made of the reference corpus.
 
 Shapes: q examples, W words of all labels, L labels, w words of one label.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npm.core.errors import SettingError, named
 from npm.corpus.text import sentence_bounds
-from npm.evaluation.tasks import LabelMean
+from npm.evaluation.methods.occurrences import WordOccurrences, WordScores
+from npm.evaluation.tasks import BY_CORPUS, Calibration, Example, LabelMean, Task, Verbalizer
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.occurrences import WordOccurrences, WordScores
-    from npm.evaluation.tasks import Task, Verbalizer
+    from npm.core.types import Progress
     from npm.indexing.phrase_index import PhraseIndex
 
 
@@ -32,61 +34,97 @@ class LabelWords:
 
     def __init__(self, task: Task, verbalizer: Verbalizer, occurrences: WordOccurrences) -> None:
         """Raises SettingError if a label has no word with a vector, or two labels have words of the same tokens."""
-        self.words = occurrences.words
-        self.names = [label.name for label in task.labels]
         self.numbers: list[np.ndarray] = []
         """Indices of the words that count for each label, L times i64 [w]."""
         self.notes: list[str] = []
         self.counts: dict[str, dict[str, int]] = {}
         """Occurrences with vectors, by label and word."""
-        place = f"task {task.name}, verbalizer {verbalizer.name}"
-        number_of = {word: number for number, word in enumerate(self.words)}
+        place, words = f"task {task.name}, verbalizer {verbalizer.name}", occurrences.words
         counts, totals = occurrences.counts.tolist(), occurrences.total_counts.tolist()
         owners: dict[tuple[bytes, bytes] | int, tuple[str, int]] = {}  # occurrences → label and word they count for
-        for name, words in zip(self.names, verbalizer.words, strict=True):
-            numbers, kept = [number_of[word] for word in words], []
-            shown = [f"{self.words[n]} ({totals[n]})" for n in numbers if not counts[n]]
-            if len(shown) == len(numbers):
+        for name, own in zip((label.name for label in task.labels), verbalizer.words, strict=True):
+            numbers, kept = [words.index(word) for word in own], []
+            absent = [f"{words[number]} ({totals[number]})" for number in numbers if not counts[number]]
+            shown = f"in the corpus, by their counts: {named(absent, most=WORDS_NAMED)}"
+            if len(absent) == len(numbers):
                 raise SettingError(
-                    f"{place}: no word of the label {name!r} has a vector in the corpus, by their counts: "
-                    f"{named(shown, most=WORDS_NAMED)}; set zero_shot.closed.verbalizer"
+                    f"{place}: no word of the label {name!r} has a vector {shown}; set zero_shot.closed.verbalizer"
                 )
             for number in numbers:
                 here = slice(*occurrences.offsets[number : number + 2].tolist())
                 places = occurrences.starts[here].tobytes(), occurrences.lengths[here].tobytes()
                 owner, counted = owners.setdefault(places if counts[number] else number, (name, number))
+                both = f"{words[counted]!r} and {words[number]!r}"
                 if owner != name:
-                    raise SettingError(
-                        f"{place}: {self.words[counted]!r} of the label {owner!r} and "
-                        f"{self.words[number]!r} of {name!r} are the same tokens: take one out"
-                    )
+                    raise SettingError(f"{place}: {both} of {owner!r} and {name!r} are the same tokens: take one out")
                 if counted == number:
                     kept.append(number)
                 else:
-                    same = f"{self.words[counted]!r} and {self.words[number]!r} of the label {name!r}"
-                    self.notes.append(f"the words {same} occur at the same positions of the corpus: they count once")
+                    self.notes.append(f"{both} of the label {name!r} occur at the same positions: they count once")
             self.numbers.append(np.array(kept, dtype=np.int64))
-            self.counts[name] = {self.words[number]: counts[number] for number in kept}
-            if shown:
-                missing = f"{len(shown)} of the {len(numbers)} words of the label {name!r} have no vector in the corpus"
-                self.notes.append(f"{missing}, by their counts: {named(shown, most=WORDS_NAMED)}")
+            self.counts[name] = {words[number]: counts[number] for number in kept}
+            if absent:
+                self.notes.append(
+                    f"{len(absent)} of the {len(numbers)} words of the label {name!r} have no vector {shown}"
+                )
 
-    def logs(self, scores: WordScores, mean: LabelMean) -> np.ndarray:
-        """log of each label's evidence, f64 [q, L]; -inf without any.
 
-        With E_v the evidence of word v over its n_v occurrences: `sum` is Σ E_v, `occurrences` is Σ E_v / Σ n_v,
-        `words` is the mean of E_v / n_v over the words that have occurrences.
-        """
-        columns = []
-        for numbers in self.numbers:
-            held = numbers[scores.counts[numbers] > 0]  # i64 [w]
-            logs = scores.log_sums[:, held]  # f64 [q, w]
-            if mean is LabelMean.words:
-                columns.append(np.logaddexp.reduce(logs - np.log(scores.counts[held]), axis=1) - np.log(len(held)))
-            else:
-                count = scores.counts[held].sum() if mean is LabelMean.occurrences else 1
-                columns.append(np.logaddexp.reduce(logs, axis=1) - np.log(count))
-        return np.stack(columns, axis=1)  # [q, L]
+def label_logs(numbers: Sequence[np.ndarray], scores: WordScores, mean: LabelMean) -> np.ndarray:
+    """log of the evidence of each label's words `numbers`, f64 [q, L]; -inf without any.
+
+    With E_v the evidence of word v over its n_v occurrences: `sum` is Σ E_v, `occurrences` is Σ E_v / Σ n_v, `words`
+    is the mean of E_v / n_v over the words that have occurrences.
+    """
+    columns = []
+    for own in numbers:
+        held = own[scores.counts[own] > 0]  # i64 [w]
+        logs, counts = scores.log_sums[:, held], scores.counts[held]  # f64 [q, w], i64 [w]
+        divisor = {LabelMean.words: len(held), LabelMean.occurrences: counts.sum(), LabelMean.sum: 1}[mean]
+        each = logs - np.log(counts) if mean is LabelMean.words else logs  # f64 [q, w]
+        columns.append(np.logaddexp.reduce(each, axis=1) - np.log(divisor))
+    return np.stack(columns, axis=1)  # [q, L]
+
+
+def scored_batches(
+    task: Task,
+    examples: Sequence[Example],
+    word_scores: Callable[[Sequence[str]], WordScores],
+    numbers: Sequence[np.ndarray],
+    progress: Progress,
+    *,
+    mean: LabelMean,
+    calibration: Calibration,
+    prompts: Sequence[str] = (),
+    at_once: int,
+) -> Iterator[tuple[WordScores, np.ndarray]]:
+    """Evidence of words, and calibrated logs of labels f64 [q, L], of `at_once` examples at a time.
+
+    `word_scores` maps texts to the evidence of words; calibration by the corpus needs its `prompts`. Raises
+    SettingError if a label has no evidence at the empty template that calibrates.
+    """
+    prior, at_prompts = np.zeros(len(numbers)), None  # f64 [L]
+    if calibration is Calibration.prompt:
+        (prior,) = label_logs(numbers, word_scores([task.prompt.empty()]), mean)  # f64 [L]
+        if np.isneginf(prior).any():
+            absent = ", ".join(task.labels[label].name for label in np.flatnonzero(np.isneginf(prior)))
+            raise SettingError(
+                f"zero_shot.closed.calibration: {task.name} has no evidence for {absent} at the empty template: "
+                "set zero_shot.closed.retrieval=exact, a larger k, or zero_shot.closed.calibration=none"
+            )
+    elif calibration in BY_CORPUS:
+        at_prompts = word_scores(prompts).log_sums  # f64 [prompts, W]
+    for first in range(0, len(examples), at_once):
+        batch = examples[first : first + at_once]
+        scores = word_scores([example.text for example in batch])
+        if at_prompts is not None:
+            held = scores.counts > 0  # bool [W]
+            logs = scores.log_sums.copy()  # f64 [q, W]
+            scaled = calibration is Calibration.corpus_scaled
+            relative = relative_logs(logs[:, held], at_prompts[:, held], scaled=scaled)  # f64 [q, held words]
+            logs[:, held] = relative + np.log(scores.counts[held])
+            scores = replace(scores, log_sums=logs)
+        yield scores, label_logs(numbers, scores, mean) - prior
+        progress(f"task {task.name}", first + len(batch), len(examples))
 
 
 def label_shares(logs: np.ndarray) -> np.ndarray:

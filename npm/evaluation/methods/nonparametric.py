@@ -18,13 +18,12 @@ import numpy as np
 from npm.core.errors import SettingError
 from npm.core.settings import as_json
 from npm.core.types import Answer, Progress
-from npm.evaluation.conditions import NO_DOCUMENT, examples_by_condition
-from npm.evaluation.methods.label_words import LabelWords, corpus_prompts, label_shares, relative_logs
-from npm.evaluation.methods.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
+from npm.evaluation.methods.admissible import NO_DOCUMENT, admissible_parts, answered
+from npm.evaluation.methods.label_words import LabelWords, corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks import (
     BY_CORPUS,
-    Calibration,
     ClosedRetrieval,
     ClosedScoring,
     Evidence,
@@ -37,7 +36,6 @@ from npm.evaluation.tasks import (
     load_verbalizer,
     task_scoring,
 )
-from npm.indexing.phrase_index import NoDocumentError
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_masks
@@ -45,7 +43,7 @@ from npm.retrieval.scoring import Combination
 from npm.retrieval.settings import Retrieval
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
+    from npm.evaluation.methods.resources import Resources
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
 
@@ -54,17 +52,20 @@ EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 TEXTS_PER_CALL = 64
 
 
-def closed_method(name: str, task: Task, resources: Resources) -> NonparametricLabels:
+def closed_method(
+    name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]
+) -> NonparametricLabels:
     """Method `npm`, `npm-single` or `mlm-knn`."""
     index, encoder = resources.index(task, parametric=name == "mlm-knn")
     one_mask = None if name == "npm" else True
-    return NonparametricLabels(name, index, encoder, one_mask, resources.settings.zero_shot.closed)
+    method = NonparametricLabels(name, index, encoder, one_mask, resources.settings.zero_shot.closed)
+    method.prepare(task)
+    return method
 
 
 def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PhraseAnswers:
     """Method `npm`, which searches as the settings say, or one that names its retrieval."""
-    filler = PhraseFiller(*resources.index(task), resources.fill_settings(task))
-    return PhraseAnswers(filler, name)
+    return PhraseAnswers(PhraseFiller(*resources.index(task), resources.fill_settings(task)), name)
 
 
 class NonparametricLabels:
@@ -92,44 +93,47 @@ class NonparametricLabels:
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
 
-    def prepare(self, task: Task) -> None:
-        """Raise SettingError for incompatible settings, a corpus without text, a label without occurrences."""
-        scoring, *_ = self._read(task)
-        if scoring.calibration in BY_CORPUS:
-            self._prompts(task, scoring)
+    def prepare(
+        self, task: Task
+    ) -> tuple[ResolvedScoring, Verbalizer, WordOccurrences, LabelWords, list[str] | tuple[()]]:
+        """Scoring of the labels of `task`, their words, each label with some in the corpus, and prompts that calibrate.
+
+        Raises SettingError for incompatible settings, a corpus without text, a label without occurrences.
+        """
+        scoring = task_scoring(task, self._scoring)
+        verbalizer = load_verbalizer(task, scoring.verbalizer)
+        words = tuple(dict.fromkeys(word for own in verbalizer.words for word in own))
+        occurrences = self._occurrences(words, scoring.single_tokens)
+        labels = LabelWords(task, verbalizer, occurrences)
+        if scoring.calibration not in BY_CORPUS:
+            return scoring, verbalizer, occurrences, labels, ()
+        if scoring.retrieval is not ClosedRetrieval.exact:
+            raise SettingError(
+                f"zero_shot.closed.calibration by the corpus needs zero_shot.closed.retrieval=exact, "
+                f"got {scoring.retrieval.value} (task {task.name})"
+            )
+        return scoring, verbalizer, occurrences, labels, corpus_prompts(task, self._index)
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction per example. Raises what `prepare` raises."""
-        scoring, verbalizer, occurrences, labels = self._read(task)
-        by_exact = scoring.retrieval is ClosedRetrieval.exact
-        scorer = (WordScorer if by_exact else WordHits)(self._index, occurrences)
-        word_scores = partial(self._word_scores, scorer, scoring)
-        baseline: np.ndarray | float = 0.0
-        if scoring.calibration is Calibration.prompt:
-            empty = word_scores(self._encoded([task.prompt.empty()], scoring))
-            baseline = labels.logs(empty, scoring.label_mean)  # f64 [1, L]
-            if np.isneginf(baseline).any():
-                missing = ", ".join(np.array(labels.names)[np.isneginf(baseline[0])].tolist())
-                raise SettingError(
-                    f"zero_shot.closed.calibration: {task.name} has no evidence for {missing} at the empty template: "
-                    "set zero_shot.closed.retrieval=exact, a larger k, or zero_shot.closed.calibration=none"
-                )
-        at_prompts = None
-        if scoring.calibration in BY_CORPUS:
-            at_prompts = word_scores(self._encoded(self._prompts(task, scoring), scoring))
+        scoring, verbalizer, occurrences, labels, prompts = self.prepare(task)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
-        for first in range(0, len(examples), EXAMPLES_SCORED_TOGETHER):
-            batch = examples[first : first + EXAMPLES_SCORED_TOGETHER]
-            scores = word_scores(self._encoded([example.text for example in batch], scoring))
-            if at_prompts is not None:
-                scores = _relative(scores, at_prompts, scoring.calibration)
-            logs = labels.logs(scores, scoring.label_mean)  # f64 [q, L]
+        for scores, logs in scored_batches(
+            task,
+            examples,
+            partial(self._word_scores, occurrences, scoring),
+            labels.numbers,
+            progress,
+            mean=scoring.label_mean,
+            calibration=scoring.calibration,
+            prompts=prompts,
+            at_once=EXAMPLES_SCORED_TOGETHER,
+        ):
             without_evidence += int(np.isneginf(logs).all(axis=1).sum())
-            shares = label_shares(logs - baseline).tolist()  # q lists of L
             evidence = self._evidence(labels, scores, occurrences, scoring.label_mean)
+            shares = label_shares(logs).tolist()  # q lists of L
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
-            progress(f"task {task.name}", len(predictions), len(examples))
         self.facts = {
             "encoder": model_facts(self._encoder),
             "index": self._index.manifest.digest,
@@ -142,48 +146,30 @@ class NonparametricLabels:
         }
         return predictions
 
-    def _read(self, task: Task) -> tuple[ResolvedScoring, Verbalizer, WordOccurrences, LabelWords]:
-        """Scoring of the labels of `task`, and their words, each label with some in the corpus."""
-        scoring = task_scoring(task, self._scoring)
-        verbalizer = load_verbalizer(task, scoring.verbalizer)
-        words = tuple(dict.fromkeys(word for own in verbalizer.words for word in own))
-        occurrences = self._occurrences(words, scoring.single_tokens)
-        return scoring, verbalizer, occurrences, LabelWords(task, verbalizer, occurrences)
-
-    def _word_scores(
-        self, scorer: WordScorer | WordHits, scoring: ResolvedScoring, queries: QueryVectors
-    ) -> WordScores:
-        """The evidence of each word at each masked position."""
+    def _word_scores(self, occurrences: WordOccurrences, scoring: ResolvedScoring, texts: Sequence[str]) -> WordScores:
+        """The evidence of each word at the masked position of each text."""
+        queries, one_query = self._encoded(texts, scoring.last_tokens), self._one_mask
         factor = self._encoder.similarity_scale / scoring.temperature
-        if scoring.temperature_twice and not self._one_mask:
+        if scoring.temperature_twice and not one_query:
             factor /= scoring.temperature
-        if isinstance(scorer, WordHits):
-            return scorer.score(queries, k=scoring.k, factor=factor, one_query=self._one_mask)
+        if scoring.retrieval is ClosedRetrieval.top_k:
+            return hit_scores(self._index, occurrences, queries, k=scoring.k, factor=factor, one_query=one_query)
         # The end query of a single mask is zero: both ends would count one similarity twice.
-        combination = Combination.product if self._one_mask else scoring.combination
-        return scorer.score(queries, factor=factor, combination=combination)
+        combination = Combination.product if one_query else scoring.combination
+        return scan_scores(self._index, occurrences, queries, factor=factor, combination=combination)
 
-    def _prompts(self, task: Task, scoring: ResolvedScoring) -> list[str]:
-        """Prompts made of the corpus. Raises SettingError where they cannot calibrate, or cannot be made."""
-        if scoring.retrieval is not ClosedRetrieval.exact:
-            raise SettingError(
-                f"zero_shot.closed.calibration by the corpus needs zero_shot.closed.retrieval=exact, "
-                f"got {scoring.retrieval.value} (task {task.name})"
-            )
-        return corpus_prompts(task, self._index)
-
-    def _encoded(self, texts: Sequence[str], scoring: ResolvedScoring) -> QueryVectors:
+    def _encoded(self, texts: Sequence[str], last_tokens: int | None) -> QueryVectors:
         """The queries of q texts."""
-        pieces: list[QueryVectors] = []
-        for first in range(0, len(texts), EXAMPLES_ENCODED_TOGETHER):
-            batch = texts[first : first + EXAMPLES_ENCODED_TOGETHER]
-            masks = 1 if self._one_mask else 2
-            found = encode_masks(self._encoder, batch, masks_per_text=masks, last_tokens=scoring.last_tokens)
-            start = found.vectors[:, 0]  # f32 [q, d]
-            end = np.zeros_like(start) if self._one_mask else found.vectors[:, 1]  # f32 [q, d]
-            pieces.append(QueryVectors(start=start, end=end, cut=found.cut))
-        columns = zip(*((piece.start, piece.end, piece.cut) for piece in pieces), strict=True)
-        return QueryVectors(*map(np.concatenate, columns))
+        masks = 1 if self._one_mask else 2
+        batches = (
+            texts[first : first + EXAMPLES_ENCODED_TOGETHER]
+            for first in range(0, len(texts), EXAMPLES_ENCODED_TOGETHER)
+        )
+        pieces = [encode_masks(self._encoder, each, masks_per_text=masks, last_tokens=last_tokens) for each in batches]
+        vectors = np.concatenate([piece.vectors for piece in pieces])  # f32 [q, masks, d]
+        start = vectors[:, 0]  # f32 [q, d]
+        end = np.zeros_like(start) if self._one_mask else vectors[:, 1]  # f32 [q, d]
+        return QueryVectors(start=start, end=end, cut=np.concatenate([piece.cut for piece in pieces]))
 
     def _evidence(
         self, labels: LabelWords, scores: WordScores, occurrences: WordOccurrences, mean: LabelMean
@@ -202,24 +188,12 @@ class NonparametricLabels:
         place_of = dict(zip(shown.tolist(), places, strict=False))  # empty for a corpus without text
         return [
             tuple(
-                Evidence(label=label, word=labels.words[word], score=log, occurrence=place_of[number])
+                Evidence(label=label, word=occurrences.words[word], score=log, occurrence=place_of[number])
                 for label, (word, log, number) in enumerate(zip(*row, strict=True))
                 if number in place_of
             )
             for row in zip(best_words.tolist(), best_logs.tolist(), numbers.tolist(), strict=True)
         ]
-
-
-def _relative(scores: WordScores, at_prompts: WordScores, calibration: Calibration) -> WordScores:
-    """Scores whose mean evidence E_v / n_v is relative to that at the prompts; the same for words without any."""
-    held = scores.counts > 0  # bool [W]
-    counts = np.log(scores.counts[held])  # f64 [held words]
-    logs = scores.log_sums.copy()  # f64 [q, W]
-    scaled = calibration is Calibration.corpus_scaled
-    logs[:, held] = counts + relative_logs(
-        scores.log_sums[:, held] - counts, at_prompts.log_sums[:, held] - counts, scaled=scaled
-    )
-    return replace(scores, log_sums=logs)
 
 
 class PhraseAnswers:
@@ -231,33 +205,29 @@ class PhraseAnswers:
         self._filler = filler
         retrieval = filler.settings.retrieval if name == "npm" else Retrieval(name.removeprefix("npm-"))
         self._settings = replace(filler.settings, retrieval=retrieval)
-        self.facts = filler_facts(filler, self._settings)
+        self._facts = filler_facts(filler, self._settings)
+        self.facts: dict[str, Any] = self._facts
         if retrieval in (Retrieval.bm25, Retrieval.hybrid) and filler.index.lexicon is None:
             raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer per example, under its conditions; without phrases where no document may answer."""
-        answers: dict[int, Answer] = {}
         # One occurrence at least, whatever the filler would show: a prediction says where it was found.
-        shown, retrieval = max(1, self._settings.occurrences), self._settings.retrieval
-        for conditions, numbers in examples_by_condition(examples).items():
-            where = [*self._settings.where, *conditions]
-            for first in range(0, len(numbers), TEXTS_PER_CALL):
-                batch = numbers[first : first + TEXTS_PER_CALL]
-                texts = [examples[number].text for number in batch]
-                try:
-                    found = self._filler.fill(texts, occurrences=shown, retrieval=retrieval, where=where)
-                except NoDocumentError:
-                    if not conditions:
-                        raise
-                    found = [Answer(text, (), notes=(NO_DOCUMENT,)) for text in texts]
-                answers |= dict(zip(batch, found, strict=True))
-                progress(f"task {task.name}", len(answers), len(examples))
-        in_order = [answers[number] for number in range(len(examples))]
+        shown = max(1, self._settings.occurrences)
+        unfiltered = replace(self._settings, where=[], documents=None, occurrences=shown)
+        fillers = (
+            (None if part is None else PhraseFiller(part, self._filler.encoder, unfiltered), numbers)
+            for part, numbers in admissible_parts(self._filler.index, examples, self._settings)
+        )
+
+        def fill(filler: PhraseFiller, own: list[Example]) -> list[Answer]:
+            return filler.fill([example.text for example in own])
+
+        answers = answered(task, examples, fillers, fill, progress, at_once=TEXTS_PER_CALL)
         counts = {
-            "cut": sum(answer.cut for answer in in_order),
-            "unanswered": sum(not answer.phrases for answer in in_order),
-            "inadmissible": sum(NO_DOCUMENT in answer.notes for answer in in_order),
+            "cut": sum(answer.cut for answer in answers),
+            "unanswered": sum(not answer.phrases for answer in answers),
+            "inadmissible": sum(NO_DOCUMENT in answer.notes for answer in answers),
         }
-        self.facts = {**self.facts, "counts": counts}
-        return in_order
+        self.facts = {**self._facts, "counts": counts}
+        return answers

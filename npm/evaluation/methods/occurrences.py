@@ -2,8 +2,8 @@
 
 `find_occurrences`: one pass over the token ids, whatever the number of words. A word may be several tokens. It is
 looked for as the tokenizer writes it at the start of a text and after a space, as given and with a capital, and found
-where these tokens begin and end with a word of the text. `WordScorer` weighs all occurrences: every vector at an end of
-one is multiplied with every query, chunk by chunk. `WordHits` weighs those among the best rows of a search.
+where these tokens begin and end with a word of the text. `scan_scores` weighs all occurrences, `hit_scores` those among
+the best rows of a search.
 
 Shapes: W words, F their forms of one length, n occurrences, c of a chunk, T tokens of a chunk, a begins of words, b of
 them that may be words of one length; q queries, t texts of one scan, k hits a query, h pairs of a hit and an
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ from npm.models.similarity import scaled_similarity
 from npm.retrieval.scoring import Combination
 
 if TYPE_CHECKING:
-    from index.types import Hits
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.retrieval.queries import QueryVectors
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
 TOKENS_PER_CHUNK = 1 << 20
 """Tokens looked at together: about 20 MB, whatever the corpus."""
+SCORES_PER_CHUNK, MAX_OCCURRENCES_PER_CHUNK = 1 << 21, 8192
+MAX_TEXTS_PER_SCAN = 64
+"""Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +168,6 @@ def _as_keys(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows, dtype=np.int64).view(f"S{8 * rows.shape[1]}").reshape(len(rows))  # [b]
 
 
-SCORES_PER_CHUNK = 1 << 21
-MOST_OCCURRENCES_PER_CHUNK = 8192
-
-
 @dataclass(frozen=True, slots=True)
 class WordScores:
     """The evidence of each word at each masked position, in logarithms; -inf for a word without any."""
@@ -179,185 +177,81 @@ class WordScores:
     best: np.ndarray  # i64 [q, W], number of its heaviest occurrence; -1 without one
     best_logs: np.ndarray  # f64 [q, W], log of what that one weighs
 
-
-class WordScorer:
-    """Words with their occurrences in an index, scored for any number of queries."""
-
-    def __init__(self, index: PhraseIndex, occurrences: WordOccurrences) -> None:
-        """Raises ValueError for an index whose vectors are known to its searcher alone."""
-        if index.vectors is None:
-            raise ValueError("an index without stored vectors cannot score words")
-        self.occurrences = occurrences
-        starts, ends = occurrences.start_rows, occurrences.end_rows  # i64 [n] each
-        is_single = starts == ends  # bool [n]
-        self._singles, self._pairs = np.flatnonzero(is_single), np.flatnonzero(~is_single)  # occurrence numbers
-        self._vectors = index.vectors
-
-    def _at(self, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Vectors f32 [c, d] of the occurrences `numbers` i64 [c] at one end."""
-        return to_float32(self._vectors.take(rows[numbers]))
-
-    def score(self, queries: QueryVectors, *, factor: float, combination: Combination) -> WordScores:
-        """log Σ e^(s + t) (product) or log Σ (e^s + e^t) (sum) over each word's occurrences.
-
-        s and t are `factor` times the inner products of the start query with the first token's vector and of the end
-        query with the last one's (Min et al. 2022, arXiv 2212.01349, §3); `factor` is the similarity scale divided by
-        the temperature.
-        """
-        start, end = (scaled_similarity(side, factor) for side in (queries.start, queries.end))  # f32 [q, d] each
-        is_product = combination is Combination.product
-        # With one vector k at both ends, s + t is one product with the sum of the queries: half the work.
-        sides = [start + end] if is_product else [start, end]
-        sums = _RunningSums(len(start), self.occurrences)
-        for first, stop in _chunks(len(self._singles), len(start)):
-            numbers = self._singles[first:stop]  # i64 [c]
-            vectors = self._at(self.occurrences.start_rows, numbers)  # f32 [c, d]
-            sums.add(numbers, [side @ vectors.T for side in sides])  # f32 [q, c] each
-        for first, stop in _chunks(len(self._pairs), len(start)):
-            numbers = self._pairs[first:stop]  # i64 [c]
-            s = start @ self._at(self.occurrences.start_rows, numbers).T  # f32 [q, c]
-            t = end @ self._at(self.occurrences.end_rows, numbers).T  # f32 [q, c]
-            sums.add(numbers, [s + t] if is_product else [s, t])
-        return sums.finished()
+    @classmethod
+    def empty(cls, query_count: int, counts: np.ndarray) -> WordScores:
+        """No evidence for words of `counts` i64 [W] yet."""
+        shape = query_count, len(counts)
+        sums, best_logs = np.full((2, *shape), -np.inf)  # f64 [q, W] each
+        return cls(sums, counts, np.full(shape, -1, dtype=np.int64), best_logs)
 
 
-def _chunks(count: int, query_count: int) -> Iterator[tuple[int, int]]:
-    """Ranges [first, stop) of at most as many occurrences as have `SCORES_PER_CHUNK` scores."""
-    step = min(max(SCORES_PER_CHUNK // max(query_count, 1), 1), MOST_OCCURRENCES_PER_CHUNK)
-    for first in range(0, count, step):
-        yield first, min(first + step, count)
+def scan_scores(
+    index: PhraseIndex, occurrences: WordOccurrences, queries: QueryVectors, *, factor: float, combination: Combination
+) -> WordScores:
+    """log Σ e^(s + t) (product) or log Σ (e^s + e^t) (sum) over all occurrences of each word.
+
+    s and t are `factor` times the inner products of the start query with the first token's vector and of the end query
+    with the last one's (Min et al. 2022, arXiv 2212.01349, §3); `factor` is the similarity scale divided by the
+    temperature.
+    """
+    assert index.vectors is not None, "an index without stored vectors cannot score words"
+    start, end = (scaled_similarity(side, factor) for side in (queries.start, queries.end))  # f32 [q, d] each
+    found = WordScores.empty(len(start), occurrences.counts)
+    step = min(max(SCORES_PER_CHUNK // max(len(start), 1), 1), MAX_OCCURRENCES_PER_CHUNK)
+    edges = occurrences.offsets.tolist()
+    for word, (begin, stop) in enumerate(pairwise(edges)):
+        for first in range(begin, stop, step):
+            here = slice(first, min(first + step, stop))
+            firsts, lasts = occurrences.start_rows[here], occurrences.end_rows[here]  # i64 [c] each
+            vectors = to_float32(index.vectors.take(firsts))  # f32 [c, d]
+            if combination is Combination.product and np.array_equal(firsts, lasts):
+                logs = (start + end) @ vectors.T  # f32 [q, c]: one product instead of two
+            else:
+                s, t = start @ vectors.T, end @ to_float32(index.vectors.take(lasts)).T  # f32 [q, c] each
+                logs = s + t if combination is Combination.product else np.logaddexp(s, t)
+            heaviest = logs.argmax(axis=1)  # i64 [q]
+            tops = np.take_along_axis(logs, heaviest[:, None], axis=1)  # f32 [q, 1]
+            totals = tops[:, 0] + np.log(np.exp(logs - tops).sum(axis=1, dtype=np.float64))  # f64 [q]
+            found.log_sums[:, word] = np.logaddexp(found.log_sums[:, word], totals)
+            better = tops[:, 0] > found.best_logs[:, word]  # bool [q]
+            found.best[better, word] = first + heaviest[better]
+            found.best_logs[better, word] = tops[better, 0]
+    return found
 
 
-class _RunningSums:
-    """Sums of exponentials that grow chunk by chunk, each relative to the largest exponent so far."""
+def hit_scores(
+    index: PhraseIndex, occurrences: WordOccurrences, queries: QueryVectors, *, k: int, factor: float, one_query: bool
+) -> WordScores:
+    """log P of each word: a softmax over all rows found, summed over those at an end of one of its occurrences.
 
-    def __init__(self, query_count: int, occurrences: WordOccurrences) -> None:
-        self._occurrences = occurrences
-        shape = (query_count, len(occurrences.words))
-        self._tops = np.full(shape, -np.inf)  # f64 [q, W], largest exponent so far
-        self._sums = np.zeros(shape)  # f64 [q, W], relative to it
-        self._best = np.full(shape, -1, dtype=np.int64)  # i64 [q, W]
-        self._best_logs = np.full(shape, -np.inf)  # f64 [q, W]
-
-    def add(self, numbers: np.ndarray, exponents: list[np.ndarray]) -> None:
-        """Add occurrences `numbers` i64 [c], ascending; each weighs Σ e^x over the `exponents` x f32 [q, c]."""
-        bounds = np.searchsorted(numbers, self._occurrences.offsets)  # i64 [W + 1], in the chunk
-        for word in np.flatnonzero(np.diff(bounds)).tolist():
-            here = slice(*bounds[word : word + 2].tolist())
-            of_word = [each[:, here] for each in exponents]  # f32 [q, occurrences of the word] each
-            tops = np.maximum.reduce([each.max(axis=1) for each in of_word])  # f32 [q]
-            weights = np.exp(of_word[0] - tops[:, None])  # f32 [q, occurrences of the word]
-            for each in of_word[1:]:
-                weights += np.exp(each - tops[:, None])
-            heaviest = weights.argmax(axis=1)  # i64 [q]
-            top_weights = np.take_along_axis(weights, heaviest[:, None], axis=1)[:, 0]  # f32 [q]
-            higher = np.maximum(self._tops[:, word], tops)  # f64 [q]
-            before = self._sums[:, word] * np.exp(self._tops[:, word] - higher)  # f64 [q]
-            added = weights.sum(axis=1, dtype=np.float64) * np.exp(tops.astype(np.float64) - higher)  # f64 [q]
-            self._sums[:, word], self._tops[:, word] = before + added, higher
-            logs = tops + np.log(top_weights, dtype=np.float64)  # f64 [q]
-            better = logs > self._best_logs[:, word]  # bool [q]
-            self._best[better, word] = numbers[here][heaviest[better]]
-            self._best_logs[better, word] = logs[better]
-
-    def finished(self) -> WordScores:
-        """The logarithms of all sums."""
-        logs = np.log(self._sums, out=np.full(self._sums.shape, -np.inf), where=self._sums > 0)  # f64 [q, W]
-        return WordScores(
-            log_sums=np.where(self._sums > 0, self._tops + logs, -np.inf),
-            counts=self._occurrences.counts,
-            best=self._best,
-            best_logs=self._best_logs,
-        )
-
-
-MOST_TEXTS_PER_SCAN = 64
-"""Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""
-
-
-class WordHits:
-    """Words with their occurrences in an index, looked for among the best rows of any number of queries."""
-
-    def __init__(self, index: PhraseIndex, occurrences: WordOccurrences) -> None:
-        self._index = index
-        self.occurrences = occurrences
-        row_count = len(index.rows)
-        self._sides = [_Side(rows, row_count) for rows in (occurrences.start_rows, occurrences.end_rows)]
-        self._words = np.repeat(np.arange(len(occurrences.words)), occurrences.counts)  # i64 [n], of each occurrence
-
-    def score(self, queries: QueryVectors, *, k: int, factor: float, one_query: bool) -> WordScores:
-        """log P of each word: a softmax over all rows found, summed over those at an end of one of its occurrences.
-
-        The start query finds k rows, whose tokens are to begin a word, the end query k rows, whose tokens are to end
-        one; both go into one softmax of `factor` times their inner products, as the reference has it. With
-        `one_query` the start query alone is asked. A word that no row stands for has -inf.
-        """
-        query_count, word_count = len(queries.start), len(self.occurrences.words)
-        log_sums, best_logs = (np.full((query_count, word_count), -np.inf) for _ in range(2))  # f64 [q, W] each
-        best = np.full((query_count, word_count), -1, dtype=np.int64)  # i64 [q, W]
-        k = min(k, len(self._index.rows))
-        sides = self._sides[:1] if one_query else self._sides
-        most_queries = self._index.searcher.max_queries_per_scan
-        texts_per_scan = max(1, min(most_queries // len(sides), MOST_TEXTS_PER_SCAN))
-        for first in range(0, query_count, texts_per_scan):
-            piece = slice(first, first + texts_per_scan)
-            asked = [queries.start[piece], queries.end[piece]][: len(sides)]  # f32 [t, d] each
-            hits = self._index.searcher.scan(np.concatenate(asked), self._index.live_rows).top(k)
-            found = self._found(hits, sides, factor)
-            log_sums[piece], best[piece], best_logs[piece] = self._summed(*found, len(asked[0]))
-        return WordScores(log_sums=log_sums, counts=self.occurrences.counts, best=best, best_logs=best_logs)
-
-    def _found(self, hits: Hits, sides: list[_Side], factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Texts i64 [h], occurrences i64 [h] and log P f64 [h] of the hits [sides · t, k] of t texts."""
-        text_count = len(hits.rows) // len(sides)
-        logs = scaled_similarity(hits.scores.astype(np.float64), factor)  # f64 [sides · t, k], -inf where none is found
-        pooled = np.concatenate(np.split(logs, len(sides)), axis=1)  # f64 [t, sides · k]
-        tops = pooled.max(axis=1, initial=-np.inf, keepdims=True)  # f64 [t, 1]
-        has_hit = tops > -np.inf  # bool [t, 1]
-        totals = np.exp(pooled - np.where(has_hit, tops, 0)).sum(axis=1, keepdims=True)  # f64 [t, 1], 0 without a hit
-        log_totals = tops + np.log(totals, where=has_hit, out=np.zeros_like(totals))  # f64 [t, 1]
-        columns: list[tuple[np.ndarray, ...]] = []
-        for number, side in enumerate(sides):
-            of_side = slice(number * text_count, (number + 1) * text_count)
-            texts, places = np.nonzero(side.has(hits.rows[of_side]) & hits.found[of_side])  # i64 [hits of this side]
-            occurrences, which = side.occurrences(hits.rows[of_side][texts, places])  # i64 [h] each
-            texts, places = texts[which], places[which]  # i64 [h] each
-            columns.append((texts, occurrences, logs[of_side][texts, places] - log_totals[texts, 0]))
-        texts, occurrences, found_logs = map(np.concatenate, zip(*columns, strict=True))  # [h] each
-        return texts, occurrences, found_logs
-
-    def _summed(
-        self, texts: np.ndarray, numbers: np.ndarray, logs: np.ndarray, text_count: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """log Σ P f64 [t, W], the best occurrence i64 [t, W] and its log P f64 [t, W], over hits [h] of t texts."""
-        shape = text_count, len(self.occurrences.words)
-        cells = texts * shape[1] + self._words[numbers]  # i64 [h], of t · W
-        sums = np.bincount(cells, weights=np.exp(logs), minlength=shape[0] * shape[1])  # f64 [t · W]
-        best_logs = np.full(len(sums), -np.inf)  # f64 [t · W]
-        np.maximum.at(best_logs, cells, logs)
-        best = np.where(best_logs > -np.inf, len(self.occurrences), -1)  # i64 [t · W], the first of equally heavy ones
-        is_best = logs == best_logs[cells]  # bool [h]
-        np.minimum.at(best, cells[is_best], numbers[is_best])
-        log_sums = np.log(sums, out=np.full(len(sums), -np.inf), where=sums > 0)  # f64 [t · W]
-        return log_sums.reshape(shape), best.reshape(shape), best_logs.reshape(shape)
-
-
-class _Side:
-    """Occurrences by their row at this end."""
-
-    def __init__(self, rows: np.ndarray, row_count: int) -> None:
-        self._order = np.argsort(rows, kind="stable")  # i64 [n]
-        self._rows = rows[self._order]  # i64 [n], ascending
-        self._has = np.zeros(row_count, dtype=bool)  # [rows]
-        self._has[rows] = True
-
-    def has(self, rows: np.ndarray) -> np.ndarray:
-        """Mask bool [...] of the `rows` i64 [...] that have an occurrence."""
-        return np.asarray(self._has[rows])
-
-    def occurrences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The occurrences i64 [h] that have one of `rows` i64 [n], and which of them each has, i64 [h]."""
-        distinct, places = np.unique(rows, return_inverse=True)  # several texts find the same rows
-        first = np.searchsorted(self._rows, distinct)[places]  # i64 [n]
-        stop = np.searchsorted(self._rows, distinct, side="right")[places]  # i64 [n]
-        return self._order[concatenated_ranges(first, stop)], np.repeat(np.arange(len(rows)), stop - first)
+    The start query finds k rows, whose tokens are to begin a word, the end query k rows, whose tokens are to end one;
+    both go into one softmax of `factor` times their inner products, as the reference has it. With `one_query` the start
+    query alone is asked. A word that no row stands for has -inf.
+    """
+    found = WordScores.empty(len(queries.start), occurrences.counts)
+    of_word = np.repeat(np.arange(len(occurrences.words)), occurrences.counts)  # i64 [n]
+    ends = [occurrences.start_rows, occurrences.end_rows][: 1 if one_query else 2]  # i64 [n] each
+    orders = [np.argsort(rows, kind="stable") for rows in ends]  # i64 [n] each
+    ends = [rows[order] for rows, order in zip(ends, orders, strict=True)]  # ascending
+    texts_per_scan = max(1, min(index.searcher.max_queries_per_scan // len(ends), MAX_TEXTS_PER_SCAN))
+    for first in range(0, len(queries.start), texts_per_scan):
+        sides = [side[first : first + texts_per_scan] for side in (queries.start, queries.end)][: len(ends)]
+        hits = index.searcher.scan(np.concatenate(sides), index.live_rows).top(min(k, len(index.rows)))
+        exponents = scaled_similarity(hits.scores.astype(np.float64), factor)  # f64 [sides · t, k]
+        for text in range(len(sides[0])):
+            pieces = []
+            for side, (rows, order) in enumerate(zip(ends, orders, strict=True)):
+                row = side * len(sides[0]) + text
+                own = hits.rows[row, hits.found[row]]  # i64 [hits of this side]
+                low, high = (np.searchsorted(rows, own, side=each) for each in ("left", "right"))
+                numbers = order[concatenated_ranges(low, high)]  # i64 [h]
+                pieces.append((numbers, np.repeat(exponents[row, hits.found[row]], high - low)))
+            numbers, logs = (np.concatenate(column) for column in zip(*pieces, strict=True))  # [h] each
+            logs = logs - np.logaddexp.reduce(exponents[text :: len(sides[0])], axis=None)  # f64 [h]
+            words = of_word[numbers]  # i64 [h]
+            np.logaddexp.at(found.log_sums[first + text], words, logs)
+            best_first = np.lexsort((numbers, -logs))  # i64 [h], the first of equally heavy ones
+            held, places = np.unique(words[best_first], return_index=True)
+            found.best[first + text, held] = numbers[best_first[places]]
+            found.best_logs[first + text, held] = logs[best_first[places]]
+    return found

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,15 +28,25 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares, relative_logs
+from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.occurrences import WordScores
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import model_facts
-from npm.evaluation.tasks import BY_CORPUS, Calibration, Example, LabelPrediction, Task, Verbalizer, load_verbalizer
+from npm.evaluation.tasks import (
+    BY_CORPUS,
+    Calibration,
+    Example,
+    LabelMean,
+    LabelPrediction,
+    Task,
+    Verbalizer,
+    load_verbalizer,
+)
 from npm.models.batches import encode_sequences
 from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, query_notes
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
+    from npm.evaluation.methods.resources import Resources
     from npm.models.encoder import Encoder
     from npm.models.masked_lm import MaskedHead
     from npm.models.stored import StoredModel
@@ -60,66 +71,59 @@ class PromptedLabels:
         name: str,
         word_logs: WordLogs,
         *,
-        check_words: Callable[[Sequence[str]], None],
         facts: dict[str, Any],
         verbalizer: Verbalizer,
         calibration: Calibration = Calibration.none,
-        prompts: Callable[[], Sequence[str]] = tuple,
+        prompts: Sequence[str] = (),
         examples_per_call: int = EXAMPLES_PER_CALL,
     ) -> None:
-        """`verbalizer` has the words of a task's labels; calibration by the corpus needs its `prompts`.
-
-        `check_words` raises SettingError for words that the model cannot write; `facts` say which model it is.
-        """
+        """`verbalizer` has the words of a task's labels, `facts` say which model it is; calibration by the corpus needs
+        its `prompts`."""
         self.name = name
         self.facts = facts
         self._model_facts = facts
         self._word_logs = word_logs
-        self._check_words = check_words
         self._verbalizer = verbalizer
         self._calibration = calibration
         self._prompts = prompts
         self._examples_per_call = examples_per_call
 
-    def prepare(self, _: Task) -> None:
-        """Raise UserError for what would stop `predict`: words that the tokenizer cannot write, no text for prompts."""
-        self._check_words([word for own in self._verbalizer.words for word in own])
-        if self._calibration in BY_CORPUS:
-            self._prompts()
-
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction per example. Raises SettingError for a word that the tokenizer cannot write."""
         label_words = self._verbalizer.words
         words = tuple(word for own in label_words for word in own)
-        scaled = self._calibration is Calibration.corpus_scaled
-        at_prompts: np.ndarray | None = None  # f64 [prompts, W]
-        if self._calibration in BY_CORPUS:
-            at_prompts = self._word_logs(tuple(self._prompts()), words)[0]
-        label_prior: np.ndarray | float = 0.0
-        if self._calibration is Calibration.prompt:
-            label_prior = label_scores(self._word_logs((task.prompt.empty(),), words)[0], label_words)
-        predictions: list[LabelPrediction] = []
-        cut_count = 0
-        for first in range(0, len(examples), self._examples_per_call):
-            texts = tuple(example.text for example in examples[first : first + self._examples_per_call])
-            logs, cut = self._word_logs(texts, words)  # f64 [q, W], bool [q]
-            if at_prompts is not None:
-                logs = relative_logs(logs, at_prompts, scaled=scaled)
-            scores = label_scores(logs, label_words) - label_prior  # f64 [q, labels]
-            cut_count += int(cut.sum())
-            predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores).tolist()]
-            progress(f"task {task.name}", len(predictions), len(examples))
+        edges = np.cumsum([0, *map(len, label_words)]).tolist()
+        cut_counts: list[int] = []  # of the prompts that calibrate, and of each batch
+
+        def word_scores(texts: Sequence[str]) -> WordScores:
+            logs, cut = self._word_logs(tuple(texts), words)  # f64 [q, W], bool [q]
+            cut_counts.append(int(cut.sum()))
+            once = np.ones(len(words), dtype=np.int64)  # [W], no word is counted more often than another
+            return replace(WordScores.empty(len(texts), once), log_sums=logs)
+
+        batches = scored_batches(
+            task,
+            examples,
+            word_scores,
+            [np.arange(first, stop) for first, stop in pairwise(edges)],
+            progress,
+            mean=LabelMean.words,
+            calibration=self._calibration,
+            prompts=self._prompts,
+            at_once=self._examples_per_call,
+        )
+        shares = [label_shares(logs).tolist() for _, logs in batches]
         self.facts = {
             **self._model_facts,
             "verbalizer": self._verbalizer.facts,
             "calibration": self._calibration.value,
             "words_per_label": [len(words) for words in label_words],
-            "cut_texts": cut_count,
+            "cut_texts": sum(cut_counts[self._calibration is not Calibration.none :]),
         }
-        return predictions
+        return [LabelPrediction(tuple(row)) for batch in shares for row in batch]
 
 
-def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels:
+def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PromptedLabels:
     """One of the methods `mlm`, by what calibrates it; `fuzzy` ones take the task's list of words."""
     encoder, head = resources.language_model()
     scoring = resources.scoring(task)
@@ -127,17 +131,25 @@ def closed_method(name: str, task: Task, resources: Resources) -> PromptedLabels
     if name == "mlm-fuzzy-corpus":  # scaled where the retrieval methods are
         is_scaled = scoring.calibration is Calibration.corpus_scaled
         calibration = Calibration.corpus_scaled if is_scaled else Calibration.corpus
-    if resources.word_logs is None:  # methods ask for the same texts and words
-        resources.word_logs = lru_cache(ANSWERS_KEPT)(partial(word_log_probabilities, encoder, head))
+    cached = lru_cache(ANSWERS_KEPT)(partial(word_log_probabilities, encoder, head))
+    word_logs: WordLogs = resources.shared.setdefault("mlm", cached)  # methods ask for the same texts and words
+    verbalizer = load_verbalizer(task, scoring.verbalizer if "fuzzy" in name else "label_words")
+    check_words(word_logs, task, verbalizer, calibration)
     return PromptedLabels(
         name,
-        resources.word_logs,
-        check_words=partial(check_words, encoder),
+        word_logs,
         facts=language_model_facts(encoder, head),
-        verbalizer=load_verbalizer(task, scoring.verbalizer if "fuzzy" in name else "label_words"),
+        verbalizer=verbalizer,
         calibration=calibration,
-        prompts=lambda: corpus_prompts(task, resources.index(task)[0]),
+        prompts=corpus_prompts(task, resources.index(task)[0]) if calibration in BY_CORPUS else (),
     )
+
+
+def check_words(word_logs: WordLogs, task: Task, verbalizer: Verbalizer, calibration: Calibration) -> None:
+    """Ask once, so that words and prompts that a model cannot write are refused before the work. Raises UserError."""
+    prompt = task.prompt.render(dict.fromkeys(task.prompt.fields, "x"))
+    words = tuple(word for own in verbalizer.words for word in own)
+    word_logs((task.prompt.empty() if calibration is Calibration.prompt else prompt,), words)
 
 
 def open_method(
@@ -160,20 +172,6 @@ def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
     }
 
 
-def label_scores(word_logs: np.ndarray, label_words: Sequence[Sequence[str]]) -> np.ndarray:
-    """log of the mean probability of each label's words, f64 [q, labels], of `word_logs` f64 [q, W] in their order.
-
-    >>> np.exp(label_scores(np.log([[0.2, 0.4, 0.5]]), [["a", "b"], ["c"]])).round(6).tolist()
-    [[0.3, 0.5]]
-    """
-    edges = np.cumsum([0, *(len(own) for own in label_words)])  # i64 [labels + 1]
-    scores = np.empty((len(word_logs), len(label_words)))  # f64 [q, labels]
-    for label in range(len(label_words)):
-        own = word_logs[:, edges[label] : edges[label + 1]]  # f64 [q, words of the label]
-        scores[:, label] = np.logaddexp.reduce(own, axis=1) - np.log(own.shape[1])
-    return scores
-
-
 def word_log_probabilities(
     encoder: Encoder, head: MaskedHead, texts: Sequence[str], words: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -186,8 +184,14 @@ def word_log_probabilities(
         if not len(chosen):
             continue
         asked = [texts[number] for number in chosen.tolist()]
-        for places, pieces in _pieces_by_count(encoder, words, after_space=after_space):  # i64 [w], i64 [w, n]
-            masks = encode_masks(encoder, asked, masks_per_text=pieces.shape[1])
+        tokens = word_tokens(encoder, words, after_space=after_space)
+        for word, ids in zip(words, tokens, strict=True):
+            check_word(encoder, word, ids)
+        counts = np.array([len(ids) for ids in tokens])  # i64 [W]
+        for count in np.unique(counts).tolist():
+            places = np.flatnonzero(counts == count)  # i64 [w]
+            pieces = np.array([tokens[place] for place in places], dtype=np.int64)  # i64 [w, n]
+            masks = encode_masks(encoder, asked, masks_per_text=count)
             sums[np.ix_(chosen, places)] = _piece_sums(head, masks.vectors, pieces)
             cut[chosen] |= masks.cut
     return sums, cut
@@ -202,25 +206,6 @@ def mask_takes_space(encoder: Encoder, text: str) -> bool:
 def word_tokens(encoder: Encoder, words: Sequence[str], *, after_space: bool) -> list[list[int]]:
     """The token ids of each word as it would stand in the place of a mask."""
     return plain_token_ids(encoder, [f" {word}" if after_space else word for word in words])
-
-
-def _pieces_by_count(
-    encoder: Encoder, words: Sequence[str], *, after_space: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each number n of tokens: which words have that many, i64 [w], and their tokens, i64 [w, n]."""
-    tokens = word_tokens(encoder, words, after_space=after_space)
-    for word, ids in zip(words, tokens, strict=True):
-        check_word(encoder, word, ids)
-    counts = np.array([len(ids) for ids in tokens])  # i64 [W]
-    for count in np.unique(counts).tolist():
-        places = np.flatnonzero(counts == count)  # i64 [w]
-        yield places, np.array([tokens[place] for place in places], dtype=np.int64)
-
-
-def check_words(encoder: Encoder, words: Sequence[str]) -> None:
-    """Raise SettingError unless the tokens of all `words` are known ones."""
-    for after_space in (False, True):
-        list(_pieces_by_count(encoder, words, after_space=after_space))
 
 
 def check_word(model: StoredModel, word: str, ids: Sequence[int]) -> None:
@@ -274,7 +259,14 @@ class WordTokens:
         known = [token for token in range(len(encoder.tokenizer)) if token not in special]
         decoded = encoder.tokenizer.backend_tokenizer.decode_batch([[token] for token in known])
         written = [(token, text.strip()) for token, text in zip(known, decoded, strict=True)]
-        written = [(token, text) for token, text in written if _may_answer(text)]
+        # a word with a letter or digit that is no stop-word
+        written = [
+            (token, text)
+            for token, text in written
+            if any(char.isalnum() for char in text)
+            and len(text.split()) == 1
+            and text.casefold() not in STOP_WORDS | CONTRACTION_TAILS
+        ]
         again = word_tokens(encoder, [text for _, text in written], after_space=after_space)
         kept = [pair for pair, ids in zip(written, again, strict=True) if ids == [pair[0]]]
         places_of: dict[str, list[int]] = {}
@@ -401,10 +393,3 @@ class GoldLengthPhrases:
             Answer(text, (Phrase(line.strip(), score, 0, ()),), cut, query_notes(text, cut=cut, max_input_tokens=room))
             for text, line, score, cut in zip(texts, found, np.exp(scores).tolist(), inputs.cut.tolist(), strict=True)
         ]
-
-
-def _may_answer(text: str) -> bool:
-    """Return True if a token's text is a word and not a stop-word."""
-    folded = text.casefold()
-    is_word = any(char.isalnum() for char in text) and len(text.split()) == 1
-    return is_word and folded not in STOP_WORDS and folded not in CONTRACTION_TAILS

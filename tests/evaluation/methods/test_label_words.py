@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import SettingError
-from npm.evaluation.methods.label_words import LabelWords, label_shares
+from npm.evaluation.methods.label_words import LabelWords, label_logs, label_shares
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences
 from npm.evaluation.tasks import Label, LabelMean, Suite, Task, TaskData, Verbalizer
 from tests.evaluation.methods.word_indexes import index_of_texts
@@ -46,13 +46,13 @@ LABELS = labels_of(WORDS, occurrences_of(COUNTS, [4, 1, 0, 2, 4]))
 )
 def test_means_over_occurrences_and_words_by_hand(mean: LabelMean, expected: list[float]) -> None:
     scores = scores_of([[6, 2, 0, 3, 6]], counts=[*COUNTS.values()])
-    assert np.exp(LABELS.logs(scores, mean)[0]).tolist() == pytest.approx(expected)
+    assert np.exp(label_logs(LABELS.numbers, scores, mean)[0]).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("mean", list(LabelMean))
 def test_a_label_without_evidence_has_none_whatever_the_mean(mean: LabelMean) -> None:
     scores = scores_of([[0, 0, 0, 3, 0], [0, 0, 0, 0, 0]], counts=[*COUNTS.values()])
-    logs = LABELS.logs(scores, mean)
+    logs = label_logs(LABELS.numbers, scores, mean)
     assert np.isneginf(logs).tolist() == [[True, False], [True, True]]
     assert label_shares(logs).tolist() == [[0, 1], [0.5, 0.5]]
 
@@ -65,7 +65,7 @@ def test_means_equal_plain_sums_over_random_words(mean: LabelMean) -> None:
     counts = rng.integers(1, 9, len(every))
     sums = rng.random((7, len(every)))
     labels = labels_of(words, occurrences_of(dict(zip(every, counts.tolist(), strict=True)), counts.tolist()))
-    got = np.exp(labels.logs(scores_of(sums.tolist(), counts.tolist()), mean))
+    got = np.exp(label_logs(labels.numbers, scores_of(sums.tolist(), counts.tolist()), mean))
     for query in range(7):
         for label, of_label in enumerate(words.values()):
             pairs = [(sums[query, n], counts[n]) for n in (every.index(word) for word in of_label)]
@@ -103,8 +103,8 @@ def test_words_of_one_label_at_the_same_places_count_once() -> None:
     where = {"payment": [3, 9], "cash": [4, 7], "páyment": [3, 9], "cash flow": [4, 7], "none": [], "nil": []}
     labels = labels_of(words, places({**where, "Rhine": [3, 8]}, lengths={"cash flow": 2}))
     scores = scores_of([[6, 4, 6, 1, 0, 0, 2]], counts=[2, 2, 2, 2, 0, 0, 2])
-    assert np.exp(labels.logs(scores, LabelMean.words)[0, 0]) == pytest.approx((3 + 2 + 0.5) / 3)
-    assert np.exp(labels.logs(scores, LabelMean.occurrences)[0, 0]) == pytest.approx((6 + 4 + 1) / 6)
+    assert np.exp(label_logs(labels.numbers, scores, LabelMean.words)[0, 0]) == pytest.approx((3 + 2 + 0.5) / 3)
+    assert np.exp(label_logs(labels.numbers, scores, LabelMean.occurrences)[0, 0]) == pytest.approx((6 + 4 + 1) / 6)
     once, missing = labels.notes
     assert "'payment' and 'páyment' of the label 'money'" in once and "count once" in once
     assert missing.startswith("2 of the 6 words")
@@ -113,7 +113,7 @@ def test_words_of_one_label_at_the_same_places_count_once() -> None:
 def test_words_of_two_labels_at_the_same_places_are_refused_with_both_named() -> None:
     words = {"money": ("cash", "payment"), "form": ("sheet", "páyment")}
     labels_of(words, places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 10]}, lengths={}))
-    with pytest.raises(SettingError, match="'payment' of the label 'money' and 'páyment' of 'form'"):
+    with pytest.raises(SettingError, match="'payment' and 'páyment' of 'money' and 'form'"):
         labels_of(words, places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 9]}, lengths={}))
 
 

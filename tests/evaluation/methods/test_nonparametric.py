@@ -16,7 +16,7 @@ from npm.core.types import silent
 from npm.evaluation.methods import nonparametric
 from npm.evaluation.methods.label_words import corpus_prompts
 from npm.evaluation.methods.nonparametric import NonparametricLabels
-from npm.evaluation.methods.occurrences import WordScorer, find_occurrences
+from npm.evaluation.methods.occurrences import find_occurrences
 from npm.evaluation.tasks import (
     Calibration,
     ClosedRetrieval,
@@ -224,9 +224,8 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
     labels = method(index, encoder)
     labels.predict(task, asked, silent)
     scoring = resolved_scoring(ClosedScoring())
-    queries = labels._encoded([each.text for each in asked], scoring)
-    scorer = WordScorer(index, find_occurrences(index, encoder, ("city", "river")))
-    logs = labels._word_scores(scorer, scoring, queries).log_sums  # f64 [q + prompts, 2]
+    found_words = find_occurrences(index, encoder, ("city", "river"))
+    logs = labels._word_scores(found_words, scoring, [each.text for each in asked]).log_sums  # f64 [q + prompts, 2]
     at_prompts = logs[len(EXAMPLES) :]
     scores = (logs[: len(EXAMPLES)] - at_prompts.mean(0)) / at_prompts.std(0)  # f64 [q, 2]
     found = shares_of(

@@ -14,7 +14,8 @@ from npm.core.types import Answer, silent
 from npm.evaluation.methods.baselines import NO_BLOCK, OracleBlocks
 from npm.evaluation.methods.nonparametric import PhraseAnswers
 from npm.evaluation.methods.occurrences import name_blocks
-from npm.evaluation.methods.registry import ONLY_IF_NAMED, Resources
+from npm.evaluation.methods.registry import ONLY_IF_NAMED, load_method, method_names
+from npm.evaluation.methods.resources import Resources
 from npm.evaluation.metrics import exact_match
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Suite, Task, TaskData
@@ -96,10 +97,10 @@ def test_it_is_asked_only_if_it_is_named(filler: PhraseFiller, tmp_path: Path) -
     filler.encoder.save(tmp_path / "encoder")
     places = {"index": str(filler.index.folder), "encoder": str(tmp_path / "encoder"), "device": "cpu"}
     assert "oracle-blocks" in ONLY_IF_NAMED
-    assert "oracle-blocks" not in Resources(ZeroShotEvaluation(**places)).method_names(TASK)
-    named = Resources(ZeroShotEvaluation(method=["oracle-blocks"], **places))
-    assert named.method_names(TASK) == ["oracle-blocks"]
-    assert isinstance(named.method("oracle-blocks", TASK, list), OracleBlocks)
+    assert "oracle-blocks" not in method_names(ZeroShotEvaluation(**places), TASK)
+    named = ZeroShotEvaluation(method=["oracle-blocks"], **places)
+    assert method_names(named, TASK) == ["oracle-blocks"]
+    assert isinstance(load_method("oracle-blocks", TASK, Resources(named), list), OracleBlocks)
 
 
 def test_an_index_without_text_is_refused(tmp_path: Path) -> None:

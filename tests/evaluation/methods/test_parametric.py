@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ from npm.core.types import silent
 from npm.evaluation.methods import parametric
 from npm.evaluation.methods.parametric import (
     PromptedLabels,
-    check_words,
-    label_scores,
     language_model_facts,
     word_log_probabilities,
 )
@@ -55,11 +54,16 @@ def plain_word_score(model: Any, encoder: Encoder, text: str, word: str) -> floa
     return sum(at_masks[place, token].item() for place, token in enumerate(ids))
 
 
+def label_scores(logs: np.ndarray, labels: Sequence[Sequence[str]]) -> np.ndarray:
+    """log of the mean probability of each label's words."""
+    edges = np.cumsum([0, *map(len, labels)])
+    return np.stack([np.log(np.exp(logs[:, a:b]).mean(1)) for a, b in pairwise(edges)], axis=1)
+
+
 def labels_by(name: str, encoder: Encoder, head: MaskedHead, *words: Sequence[str], **more: Any) -> PromptedLabels:
     return PromptedLabels(
         name,
         partial(word_log_probabilities, encoder, head),
-        check_words=partial(check_words, encoder),
         facts=language_model_facts(encoder, head),
         verbalizer=Verbalizer("mine", tuple(tuple(own) for own in words)),
         **more,
@@ -146,9 +150,7 @@ def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
     texts, prompts = ["the sea. It was <mask>.", "It was <mask>!"], ["a city. It was <mask>.", "It was <mask> then."]
     labels = (("sea", "river"), ("city",))
     words = [word for own in labels for word in own]
-    method = labels_by(
-        "mlm-fuzzy-corpus", encoder, head, *labels, calibration=Calibration.corpus, prompts=lambda: prompts
-    )
+    method = labels_by("mlm-fuzzy-corpus", encoder, head, *labels, calibration=Calibration.corpus, prompts=prompts)
     found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), silent)])  # f64 [2, 2]
     logs = word_log_probabilities(encoder, head, [*texts, *prompts], words)[0]  # f64 [4, 3]
     relative = np.exp(logs[:2] - logs[2:].mean(0))  # f64 [2, 3]

@@ -10,7 +10,7 @@ import pytest
 from index import exact
 from index.arrays import ShardedArray
 from npm.evaluation.methods import occurrences as occurrences_module
-from npm.evaluation.methods.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
+from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination
 from tests.evaluation.methods.word_indexes import WordIndex, random_words, word_index
@@ -68,10 +68,10 @@ def test_evidence_of_two_occurrences_by_hand(tmp_path: Path, rng: np.random.Gene
     unit = np.eye(1, 5, dtype=np.float32)  # [1, 5], the first coordinate
     queries = QueryVectors(start=unit, end=unit, cut=np.zeros(1, dtype=bool))
     occurrences = one_word([(0, 0), (1, 2)])
-    product = WordScorer(index, occurrences).score(queries, factor=1.0, combination=Combination.product)
+    product = scan_scores(index, occurrences, queries, factor=1.0, combination=Combination.product)
     assert math.exp(product.log_sums[0, 0]) == pytest.approx(2 * 2 + 3 * 5)
     assert (product.best[0, 0], math.exp(product.best_logs[0, 0])) == (1, pytest.approx(15))
-    added = WordScorer(index, occurrences).score(queries, factor=1.0, combination=Combination.sum)
+    added = scan_scores(index, occurrences, queries, factor=1.0, combination=Combination.sum)
     assert math.exp(added.log_sums[0, 0]) == pytest.approx(2 + 2 + 3 + 5)
     assert (added.best[0, 0], math.exp(added.best_logs[0, 0])) == (1, pytest.approx(8))
 
@@ -88,10 +88,9 @@ def test_scores_equal_plain_loops_however_they_are_cut(
     monkeypatch.setattr(occurrences_module, "SCORES_PER_CHUNK", scores_per_chunk)
     here = word_index(tmp_path, rng)
     found = find_occurrences(here.index, here.encoder, random_words(rng, 9))
-    scorer = WordScorer(here.index, found)
     for query_count in (1, 6):
         queries = random_queries(rng, query_count)
-        scores = scorer.score(queries, factor=FACTOR, combination=combination)
+        scores = scan_scores(here.index, found, queries, factor=FACTOR, combination=combination)
         assert_scores(scores, plain_scores(here, found, queries, combination))
         assert scores.counts.tolist() == found.counts.tolist()
         assert np.isneginf(scores.log_sums[:, -1]).all()
@@ -103,7 +102,7 @@ def test_very_large_and_very_small_exponents_neither_overflow_nor_vanish(
     here = word_index(tmp_path, rng)
     found = find_occurrences(here.index, here.encoder, ["a", "b", "c"])
     queries = random_queries(rng, 3)
-    scores = WordScorer(here.index, found).score(queries, factor=1e4, combination=Combination.product)
+    scores = scan_scores(here.index, found, queries, factor=1e4, combination=Combination.product)
     assert np.isfinite(scores.log_sums).all()
     assert (np.abs(scores.log_sums) > 1000).any()
     assert (scores.log_sums >= scores.best_logs - 1e-6).all()
@@ -125,7 +124,7 @@ def test_shares_of_the_best_rows_equal_plain_loops(
         monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 4 * len(here.index.rows) * queries_per_scan)
         found = find_occurrences(here.index, here.encoder, random_words(rng, 9))
         queries = random_queries(rng, 5)
-        scores = WordHits(here.index, found).score(queries, k=k, factor=FACTOR, one_query=one_query)
+        scores = hit_scores(here.index, found, queries, k=k, factor=FACTOR, one_query=one_query)
         for query in range(5):
             asked = [queries.start[query], queries.end[query]][: 2 - one_query]
             hits = plain_hits(here, found, asked, k)
