@@ -37,7 +37,7 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print hit@1 and hit@5
 	rm -rf runs/demo
 	$(BIN)/npmlm build "corpus.files=[npm/assets/demo/*.jsonl]" index=runs/demo/index
-	$(BIN)/npmlm evaluate task=demo index=runs/demo/index out=runs/demo/evaluation
+	$(BIN)/npmlm evaluate task=demo index=runs/demo/index out=runs/demo/evaluation show=10
 
 zero-shot: $(INSTALLED)  ## Train the baseline, build the indexes, print the zero-shot tables: make zero-shot DATA=DIR
 	scripts/zero_shot.sh $(DATA)

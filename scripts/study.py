@@ -34,8 +34,8 @@ from npm.cli.settings import compose_settings
 from npm.core.errors import SettingError, UserError, missing, unknown
 from npm.core.files import json_bytes, replace_file
 from npm.core.settings import parse_list
-from npm.evaluation.demo import shipped_questions_file
 from npm.evaluation.report import markdown_table
+from npm.evaluation.tasks import DEMO
 
 FOLDER = Path(__file__).parent / "studies"
 METRICS = "metrics.json"
@@ -101,7 +101,7 @@ class Study:
     def stage(self, cell: str, name: str, seed: int) -> Stage:
         stages, shared = self.plan["stages"], self.plan.get("shared", {})
         names = shared | stages | self.plan.get("defaults", {}) | self.settings | self.plan["cells"][cell]
-        names |= {"seed": str(seed), "demo": f"[{shipped_questions_file().parent}/*.jsonl]"}
+        names |= {"seed": str(seed), "demo": f"[{DEMO}/*.jsonl]"}
         before: dict[str, Stage] = {}
 
         def value(match: re.Match[str]) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from npm.corpus.text import normalised_text
+from npm.evaluation.metrics import exact_match
 
 DEMO = Path(__file__).parents[1] / "npm" / "assets" / "demo"
 MOST = 50
@@ -31,12 +32,13 @@ def cause(prediction: dict, texts: dict[str, str]) -> str:
     if not prediction["phrases"]:
         return NOTHING
     first = prediction["phrases"][0]
-    phrase, answers = normalised_text(first["phrase"]), [normalised_text(each) for each in prediction["answers"]]
+    phrase, answers = normalised_text(first["phrase"]), [normalised_text(each) for each in prediction["gold"]]
     if any(answer in phrase or phrase in answer for answer in answers):
         return BOUNDARIES
-    if not any(answer in texts[first["best_occurrence"]["document"]] for answer in answers):
+    if not any(answer in texts[prediction["evidence"][0]["document"]] for answer in answers):
         return PASSAGE
-    return PHRASE if prediction["hit_rank"] is None else SCORING
+    is_among = any(exact_match(each["phrase"], prediction["gold"]) for each in prediction["phrases"])
+    return SCORING if is_among else PHRASE
 
 
 def main(folders: list[str]) -> None:
@@ -44,7 +46,7 @@ def main(folders: list[str]) -> None:
     texts, counts = passages(), []
     for folder in folders:
         lines = (Path(folder) / "predictions.jsonl").read_text("utf-8").splitlines()
-        wrong = [each for each in map(json.loads, lines) if each["hit_rank"] != 1][:MOST]
+        wrong = [each for each in map(json.loads, lines) if not each["correct"]][:MOST]
         counts.append(Counter(cause(each, texts) for each in wrong))
     rows = [["cause", *folders], ["---", *("---:" for _ in folders)]]
     rows += [[name, *(str(each[name]) for each in counts)] for name in (BOUNDARIES, PASSAGE, SCORING, PHRASE, NOTHING)]

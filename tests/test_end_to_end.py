@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from npm import FillSettings, PhraseFiller
+from npm.evaluation.tasks import DEMO
 from npm.retrieval.settings import Overlaps
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import DOCUMENTS, CommandLine, run_together, write_corpus
@@ -66,8 +67,9 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
 
     entry = {"id": "q", "kind": "capital", "text": question, "answers": ["Oslo"], "split": "test"}
     (tmp_path / "questions.json").write_text(json.dumps({"questions": [entry]}), encoding="utf-8")
+    task = shutil.copy(DEMO / "demo.yaml", tmp_path)
     evaluate = ("evaluate", f"index={index}", f"encoder={run / 'encoder'}", f"out={tmp_path / 'out'}")
-    outcome = npmlm(*evaluate, f"demo.questions={tmp_path / 'questions.json'}")
+    outcome = npmlm(*evaluate, f"task={task}", "show=1")
     assert outcome.status == 0, outcome.err
     assert question in outcome.out
 
@@ -142,7 +144,7 @@ def test_an_mt5_is_trained_as_a_denoiser_and_its_encoder_half_for_phrases(
     )
     outcome = npmlm(*plain, *denoise)
     assert outcome.status == 0, outcome.err
-    small = ("denoising.articles=2", "denoising.least_tokens=128", "denoising.blocks_per_article=2")
+    small = ("limit=2", "denoising.least_tokens=128", "denoising.blocks_per_article=2")
     measure = ("evaluate", "task=denoising", f"encoder={tmp_path / 'ul2' / 'encoder'}", f"corpus.files={texts}")
     outcome = npmlm(*measure, *small, "denoising.max_block_tokens=64", f"out={tmp_path / 'nll'}")
     assert outcome.status == 0, outcome.err

@@ -22,7 +22,7 @@ OUT = Path("runs/plots")
 FOLDERS = [Path(folder) for folder in os.environ.get("NPMLM_NOTEBOOK_RESULTS", "").split()]
 if not FOLDERS:
     limit = os.environ.get("NPMLM_NOTEBOOK_QUESTIONS", "161")
-    demo = ["task=demo", "index=runs/demo/index", "demo.baseline=false", f"limit={limit}"]
+    demo = ["task=demo", "index=runs/demo/index", f"limit={limit}"]
     npmlm(["evaluate", *demo, f"out={OUT / 'demo'}", "overwrite=true"])
     FOLDERS = [OUT / "demo"]
 
@@ -53,7 +53,7 @@ def scored(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     for line in lines(folder):
         scores = line.get("scores") or [phrase["score"] for phrase in line.get("phrases", [])]
         if scores:
-            pairs.append((max(scores), line["correct"] if "correct" in line else line["hit_rank"] == 1))
+            pairs.append((max(scores), line["correct"]))
     scores, right = zip(*pairs, strict=True)
     return np.array(scores), np.array(right, dtype=bool)
 
@@ -112,12 +112,11 @@ texts = [f" {' '.join(folded_words(each.text))} " for each in read_corpus(Corpus
 for folder in FOLDERS:
     groups: dict[tuple[str, int], list[bool]] = {}
     for line in lines(folder):
-        if answers := line.get("answers") or (line["gold"] if isinstance(line.get("gold"), list) else None):
+        if answers := line["gold"] if isinstance(line.get("gold"), list) else None:
             names = {f" {' '.join(folded_words(answer))} " for answer in answers}
             count = sum(text.count(name) for name in names for text in texts)
             edge = max(each for each in EDGES if each <= count)
-            is_right = line["correct"] if "correct" in line else line["hit_rank"] == 1
-            groups.setdefault((line.get("method", "npm"), edge), []).append(is_right)
+            groups.setdefault((line["method"], edge), []).append(line["correct"])
     for (method, edge), hits in sorted(groups.items()):
         share = wilson_interval(sum(hits), len(hits))
         found = f"{share.mean:.1%} [{share.low:.1%}, {share.high:.1%}] of {len(hits)}"

@@ -1,6 +1,7 @@
 """Two evaluations of the same examples: difference A − B, paired bootstrap and exact McNemar test.
 
-Masked tokens are counted by document: entire documents are drawn, and no test of single examples is made.
+A line with `predictions` is a document with that many masked tokens, of which `correct` are right: entire documents are
+drawn, and no test of single examples is made.
 
 Shapes: n examples that both runs answered, r resamples.
 """
@@ -14,15 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.records import refuse_changed
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent
-from npm.evaluation.results import EVALUATION_KIND, read_predictions
+from npm.evaluation.results import read_predictions
 
-MASKED_TOKENS = "masked_tokens"
-LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": bool}
+LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": int}
 """Keys of a line of predictions.jsonl that are read."""
 Answers = dict[tuple[str, str], dict[str, Mapping[str, Any]]]
 """(task, method) → example id → line."""
@@ -68,15 +66,12 @@ def compare_results(
     Methods of equal names are compared; `methods` names one of `a` and one of `b` instead, which may be the same
     folder. Where each folder has a single method, these two are compared whatever their names. Every example counts the
     same, also of tasks whose reported number is a mean over groups. Examples that are not in both, and those that the
-    two were asked with different prompts, are counted in the notes. Two results of `task=masked_tokens` are compared
-    document by document, if the same tokens were masked.
+    two were asked with different prompts, are counted in the notes.
 
     Raises ArtifactError for a folder without such predictions or with a damaged file, SettingError if the two share
     nothing or disagree on what is right.
     """
     a, b = Path(a), Path(b)
-    if methods is None and (masked := _masked_tokens(a, b, seed=seed, resamples=resamples)) is not None:
-        return RunComparison((masked,))
     answers_a = read_answers(a)
     answers_b = answers_a if a == b else read_answers(b)
     found: list[Comparison] = []
@@ -88,20 +83,24 @@ def compare_results(
             notes[f"{task}: {len(shared)} examples are in both, of {len(lines_a)} in A and {len(lines_b)} in B."] = None
         if other := sum(ours["text"] != theirs["text"] for ours, theirs in shared):
             notes[f"{task}: A and B asked with different prompts in {other} of {len(shared)} examples."] = None
-        rights = np.array([(ours["correct"], theirs["correct"]) for ours, theirs in shared]).T  # bool [2, n]
-        only_a, only_b = int((rights[0] & ~rights[1]).sum()), int((rights[1] & ~rights[0]).sum())
-        differences = rights[0].astype(np.float64) - rights[1]  # f64 [n]
+        rights = np.array([(ours["correct"], theirs["correct"]) for ours, theirs in shared], dtype=np.float64).T
+        counts = np.array([ours.get("predictions", 1) for ours, _ in shared])  # i64 [n]
+        only: tuple[int, int] | None = None
+        if not any("predictions" in ours for ours, _ in shared):
+            only = int((rights[0] > rights[1]).sum()), int((rights[1] > rights[0]).sum())
+        share_a, share_b = (rights.sum(axis=1) / counts.sum()).tolist()
+        rng = np.random.default_rng(seed)
         found.append(
             Comparison(
                 task=task,
                 methods=method_a if method_a == method_b else f"{method_a} / {method_b}",
-                count=len(shared),
-                share_a=float(rights[0].mean()),
-                share_b=float(rights[1].mean()),
-                difference=bootstrap_interval(differences, np.random.default_rng(seed), resamples=resamples),
-                only_a=only_a,
-                only_b=only_b,
-                p_value=mcnemar_p_value(only_a, only_b),
+                count=int(counts.sum()),
+                share_a=share_a,
+                share_b=share_b,
+                difference=bootstrap_interval(rights[0] - rights[1], rng, counts=counts, resamples=resamples),
+                only_a=only and only[0],
+                only_b=only and only[1],
+                p_value=only and mcnemar_p_value(*only),
             )
         )
     by_methods: dict[str, list[Comparison]] = {}
@@ -164,12 +163,12 @@ def read_answers(folder: Path) -> Answers:
         if not all(key in line and isinstance(line[key], kind) for key, kind in LINE_TYPES.items()):
             raise ArtifactError(
                 f"{where}: expected an object with {', '.join(LINE_TYPES)}; compare two folders that npmlm evaluate "
-                "suite=… or task=… wrote, or two of task=masked_tokens"
+                "suite=… or task=… wrote"
             )
         of_method = answers.setdefault((line["task"], line["method"]), {})
         if line["id"] in of_method:
             raise ArtifactError(f"{where}: {line['method']} answers the example {line['id']} of {line['task']} twice")
-        of_method[line["id"]] = {key: line[key] for key in LINE_TYPES}
+        of_method[line["id"]] = {key: line[key] for key in line.keys() & {*LINE_TYPES, "predictions"}}
     return answers
 
 
@@ -203,36 +202,3 @@ def _paired(
                 f"A and {theirs['gold']!r:.80} in B"
             )
     return shared
-
-
-def _masked_tokens(a: Path, b: Path, *, seed: int, resamples: int) -> Comparison | None:
-    """Masked accuracy in A and B, paired by document; None unless both are results of `task=masked_tokens`.
-
-    Raises ArtifactError, naming what differs, unless both were asked for the same masked tokens.
-    """
-    made = [read_manifest(folder, kind=EVALUATION_KIND).settings for folder in (a, b)]
-    if any(each.get("task") != MASKED_TOKENS for each in made):
-        return None
-    lines = [[line for _, line in read_predictions(folder)] for folder in (a, b)]
-    asked = [
-        {
-            "settings": record["settings"],
-            "corpus_digest": record["corpus_digest"],
-            "tokenizer": record["encoder"]["tokenizer_fingerprint"],
-            **{str(number): f"{line['document']}, {line['predictions']} tokens" for number, line in enumerate(own)},
-        }
-        for record, own in zip(made, lines, strict=True)
-    ]
-    refuse_changed(*asked, where=b, fix="evaluate both on the same file with the same settings and one tokenizer")
-    right_a, right_b = (np.array([line["correct"] for line in each], dtype=np.float64) for each in lines)  # [n] each
-    counts = np.array([line["predictions"] for line in lines[0]])  # i64 [n] of each document
-    return Comparison(
-        task=MASKED_TOKENS,
-        methods=f"{made[0]['encoder']['name']} / {made[1]['encoder']['name']}",
-        count=int(counts.sum()),
-        share_a=float(right_a.sum() / counts.sum()),
-        share_b=float(right_b.sum() / counts.sum()),
-        difference=bootstrap_interval(
-            right_a - right_b, np.random.default_rng(seed), counts=counts, resamples=resamples
-        ),
-    )

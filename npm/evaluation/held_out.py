@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from npm.core.errors import CorpusError, SettingError
+from npm.core.files import digest_of
 from npm.core.settings import as_json
 from npm.core.types import Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
@@ -323,6 +324,13 @@ def evaluate_masked_tokens(
     measure = _masked_measure(encoder, head, settings, sample.seed)
     record, lines = _measured(
         encoder, articles, record, measure, heads=[head], check_record=check_record, progress=progress
+    )
+    # what `compare` pairs documents by: the same tokens of the same text
+    asked_of = digest_of({key: record[key] for key in ("settings", "corpus_digest")} | facts)
+    lines = tuple(
+        {"task": "masked_tokens", "method": encoder.name, "id": str(number), "text": line["document"], **line}
+        | {"gold": f"{line['predictions']} tokens, {asked_of}"}
+        for number, line in enumerate(lines)
     )
     names = ("predictions", "loss", "correct")
     counts, losses, correct = (np.array([line[name] for line in lines], float) for name in names)  # f64 [A] each

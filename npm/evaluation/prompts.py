@@ -62,7 +62,7 @@ def letter_noise(text: str, share: float) -> str:
     Drawn by the text itself, so that an example has the same noise whatever others are asked.
 
     >>> letter_noise("The longest river is <mask>.", 0.25)
-    'The olngest irve is <mask>.'
+    'The olgest irver s <mask>.'
     """
     rng = random.Random(text)
 

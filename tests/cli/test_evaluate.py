@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.evaluation.demo import shipped_questions_file
+from npm.evaluation.tasks import DEMO
 from tests.cli.test_train import refuse_writing
 from tests.helpers.command_line import CommandLine, all_bytes
 
@@ -25,26 +25,25 @@ QUESTIONS = [
 def questions(tmp_path: Path) -> Path:
     keys = ("id", "kind", "text", "answers", "split")
     entries = [dict(zip(keys, question, strict=True)) for question in QUESTIONS]
-    file = tmp_path / "questions, own.json"
-    file.write_text(json.dumps({"questions": entries}), encoding="utf-8")
-    return file
+    (tmp_path / "questions.json").write_text(json.dumps({"questions": entries}), encoding="utf-8")
+    return Path(shutil.copy(DEMO / "demo.yaml", tmp_path / "questions, own.yaml"))
 
 
 @pytest.fixture
 def evaluate(questions: Path, built_index: Path, tmp_path: Path) -> list[str]:
-    return ["evaluate", "task=demo", f"index={built_index}", f"demo.questions={questions}", f"out={tmp_path / 'out'}"]
+    return ["evaluate", f"task={questions}", f"index={built_index}", f"out={tmp_path / 'out'}"]
 
 
 def test_an_evaluation_prints_a_table_and_writes_predictions_and_metrics(
     npmlm: CommandLine, evaluate: list[str], tmp_path: Path
 ) -> None:
-    outcome = npmlm(*evaluate)
+    outcome = npmlm(*evaluate, "show=2")
     assert outcome.status == 0, outcome.err
-    assert "hit@1" in outcome.out
+    assert "hit@5" in outcome.out
     assert "The capital of France is <mask>." in outcome.out
     lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["id"] for line in lines] == ["q1", "q2"]
-    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["question_count"] == 2
+    assert [json.loads(line)["gold"][0] for line in lines] == ["Reykjavík", "Paris"]
+    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["tasks"]["questions, own"]["count"] == 2
     before = all_bytes(tmp_path / "out")
     assert npmlm(*evaluate).status == 0
     assert all_bytes(tmp_path / "out") == before
@@ -56,9 +55,9 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
 ) -> None:
     assert npmlm(*evaluate, "split=dev", "fill.k=2", "fill.retrieval=bm25", "scoring=reference", "limit=1").status == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
-    assert metrics["filling"]["retrieval"] == "bm25"
-    assert metrics["filling"]["scoring"]["normalisation"] == "start_end"
-    assert (metrics["settings"]["k"], metrics["question_count"]) == (2, 1)
+    filling = metrics["tasks"]["questions, own"]["methods"]["npm"]["facts"]["filling"]
+    assert (filling["retrieval"], filling["scoring"]["normalisation"]) == ("bm25", "start_end")
+    assert (metrics["settings"]["fill"]["k"], metrics["tasks"]["questions, own"]["count"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,8 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
     [
         ("index=nowhere", ["no folder", "nowhere"]),
         ("index=", ["index is empty"]),
-        ("demo.questions=nowhere.json", ["nowhere.json"]),
+        ("task=nowhere.yaml", ["nowhere.yaml"]),
+        ("task=", ["task is empty"]),
         ("task=in_batch", ["corpus.files is required"]),
         ("limit=0", ["limit"]),
         ("fill.k=0", ["fill.k"]),
@@ -126,7 +126,7 @@ def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_d
     assert all_bytes(out) == before
     assert npmlm(*evaluate, "seed=1", "overwrite=true").status == 0
     after = all_bytes(out)
-    changed = {"manifest.json", "metrics.json"}
+    changed = {"manifest.json", "metrics.json", "results.md"}
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == changed
 
@@ -152,14 +152,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     assert "questions: " not in message
 
 
-def test_without_a_task_the_demo_is_asked_of_the_demo_corpus_alone_and_said(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["evaluate", f"index={built_index}", f"out={tmp_path / 'out'}", "limit=2"]
-    npmlm(*command).refused("evaluate needs task= or suite=", "the demo corpus is not in this index", "task=demo")
+def test_without_a_task_nothing_is_evaluated(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    npmlm("evaluate", f"index={built_index}", f"out={tmp_path / 'out'}").refused("task is required", "task=demo")
     assert list(tmp_path.iterdir()) == []
-    questions = Path(shutil.copy(shipped_questions_file(), built_index.parent))
-    monkeypatch.setattr("npm.evaluation.demo.shipped_questions_file", lambda: questions)
-    outcome = npmlm(*command)
-    assert outcome.status == 0, outcome.err
-    assert "no task= was named: task=demo" in outcome.err

@@ -210,7 +210,7 @@ def test_blocks_longer_than_the_encoder_takes_are_refused_by_a_setting_of_the_ta
     task: str, npmlm: CommandLine, language_model_folder: Path, held_out: Path, tmp_path: Path
 ) -> None:
     given = (f"task={task}", f"encoder={language_model_folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
-    small = (f"{task}.articles=1", f"{task}.least_tokens=1", f"{task}.blocks_per_article=2")
+    small = ("limit=1", f"{task}.least_tokens=1", f"{task}.blocks_per_article=2")
     outcome = npmlm("evaluate", *given, *small, f"{task}.max_block_tokens=600")
     setting = f"{task}.max_block_tokens"
     outcome.refused(f"{setting} must be", "128 tokens", "600")

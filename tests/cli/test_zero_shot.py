@@ -187,7 +187,7 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
         (["method=mlm-knn", "zero_shot.mlm.encoder=minilm"], ["zero_shot.mlm.index="]),
         (["zero_shot.mlm.encoder=ENCODER"], ["head for masked tokens", "experiment=mlm_uniform"]),
         (["task=agm"], ["unknown task 'agm'", "agn"]),
-        (["task=[demo,sst2]"], ["task=demo must be the only task"]),
+        (["task=[sts,sst2]"], ["task=sts must be the only task"]),
         (["zero_shot.closed.temperature=0"], ["zero_shot.closed.temperature"]),
         (["zero_shot.closed.verbalizer=nowhere.json"], ["nowhere.json"]),
     ],

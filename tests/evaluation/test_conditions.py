@@ -144,7 +144,7 @@ def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: T
     method = metrics["methods"]["npm-dense"]
     assert method["changed"]["count"] == method["old_answers"]["count"] == 1
     for scope in ("changed", "old_answers"):
-        assert (scores := result.row(scope, macro=False)) is not None and scores.count == 1
+        assert (scores := result.row(scope, "micro")) is not None and scores.count == 1
 
 
 def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.core.errors import CorpusError, SettingError
+from npm.core.errors import CorpusError
 from npm.evaluation.data import answer_groups
-from npm.evaluation.tasks import Development, Example, Macro, Split, TooLong, load_task
+from npm.evaluation.tasks import Development, Macro, Split, TooLong
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
-from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, facts, opened, read_examples, refused, written
+from tests.evaluation.task_samples import REVIEWS, closed, facts, opened, read_examples, refused, written
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -107,11 +107,6 @@ def test_a_long_example_is_refused_or_its_longest_field_cut(tmp_path: Path, enco
         assert len(tighter.text) < len(long.text)
 
 
-def test_the_same_data_gives_the_same_examples(tmp_path: Path) -> None:
-    written(tmp_path, REVIEWS)
-    assert read_examples(closed(), tmp_path, limit=2, seed=1) == read_examples(closed(), tmp_path, limit=2, seed=1)
-
-
 def test_an_empty_set_and_one_class_alone_are_refused(tmp_path: Path) -> None:
     assert "is empty" in refused(tmp_path, closed(), [])
     halves = closed(development=Development.first_half)
@@ -135,26 +130,3 @@ def test_a_task_without_development_data_is_refused_for_dev(tmp_path: Path) -> N
 
 def test_groups_by_answer_length_need_an_encoder(tmp_path: Path) -> None:
     assert "set encoder" in refused(tmp_path, opened(macro=Macro.answer_tokens, examples_per_group=2), facts(5))
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_below_one_is_refused(tmp_path: Path, limit: int) -> None:
-    written(tmp_path, REVIEWS)
-    with pytest.raises(SettingError, match="limit must be"):
-        read_examples(closed(), tmp_path, limit=limit)
-
-
-def test_a_users_own_task_needs_only_its_two_files(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "suite: closed\n"
-        "data: {file: my-reviews.csv, columns: {text: review, label: stars}}\n"
-        'template: "{{ text }} It was <mask>."\n'
-        "labels:\n  - {value: 0, words: [terrible, bad]}\n  - {value: 1, words: [great]}\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "my-reviews.csv").write_text("review,stars\nFun.,1\nDull.,0\n", encoding="utf-8")
-    found = read_examples(load_task(tmp_path / "mine.yaml", folder=SHIPPED))
-    assert found == [
-        Example("0", "Fun. It was <mask>.", label=1, passage="Fun."),
-        Example("1", "Dull. It was <mask>.", label=0, passage="Dull."),
-    ]

@@ -52,8 +52,6 @@ class Fixed:
     name: str = "npm"
     facts: dict[str, Any] = field(default_factory=lambda: {"temperature": 2.0})
 
-    def prepare(self, task: Task) -> None: ...
-
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         for number in range(len(examples)):
             progress(f"task {task.name}", number + 1, len(examples))
@@ -180,7 +178,7 @@ def test_exact_match_is_a_mean_over_examples_and_over_groups_on_all_and_on_cover
     assert covered.micro is not None and covered.macro is not None
     assert (covered.count, covered.micro.mean) == (3, pytest.approx(2 / 3))
     assert covered.macro.mean == pytest.approx((2 / 2 + 0) / 2)
-    row = result.row("covered", macro=True)
+    row = result.row("covered", "macro")
     assert row is not None and (row.count, row.methods["good"].mean) == (3, pytest.approx(1 / 2))
     assert list(result.notes()) == [
         "capitals: 1 of 5 texts were cut to the longest prompt allowed.",
@@ -220,7 +218,7 @@ def test_records_of_phrases_hold_gold_prediction_and_where_the_prediction_stands
 
 def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_counts(encoder: Encoder) -> None:
     found = evaluate_task(OPEN, EXAMPLES[1:2], [Told("told", ["Oslo"])], encoder=encoder, resamples=50)
-    assert found.row("covered", macro=True) is None and "coverage" not in found.metrics()
+    assert found.row("covered", "macro") is None and "coverage" not in found.metrics()
     assert not {"subject_named", "answer_held"} & set(next(found.records()))
     second = [Example("0", "Where? <mask>", answers=("Bergen",))]
     assert not evaluate_task(OPEN, second, [Told("told", ["Oslo"])], encoder=encoder, resamples=5).methods[0].right[0]
@@ -229,8 +227,8 @@ def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_c
 def test_where_the_corpus_names_no_subject_covered_examples_have_no_mean(encoder: Encoder, index: PhraseIndex) -> None:
     told = [Told("told", ["Copenhagen"])]
     found = evaluate_task(OPEN, EXAMPLES[2:3], told, encoder=encoder, index=index, resamples=5)
-    assert found.metrics()["methods"]["told"]["covered"] == {"count": 0, "micro": None, "macro": None}
-    assert found.row("covered", macro=True) is None
+    assert found.metrics()["methods"]["told"]["covered"] == dict.fromkeys(("micro", "macro", "among")) | {"count": 0}
+    assert found.row("covered", "macro") is None
 
 
 def test_progress_goes_once_over_all_methods() -> None:

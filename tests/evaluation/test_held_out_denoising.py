@@ -11,7 +11,8 @@ import torch
 
 from npm.core.errors import EncoderError
 from npm.core.types import Document, Sequences
-from npm.evaluation.held_out import Article, HeldOutResult, evaluate_denoising, held_out_articles
+from npm.evaluation.held_out import Article, evaluate_denoising, held_out_articles
+from npm.evaluation.results import Result
 from npm.evaluation.settings import DenoisingTaskSettings, SampleSettings
 from npm.masking.denoising import UL2
 from npm.masking.masker import mask_rng
@@ -20,7 +21,7 @@ from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = DenoisingTaskSettings(articles=2, least_tokens=60, blocks_per_article=2, max_block_tokens=24)
+SETTINGS = DenoisingTaskSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=24)
 SAMPLE = SampleSettings(resamples=50)
 MODES = ("[R]", "[S]", "[X]")
 
@@ -52,11 +53,11 @@ def denoiser(encoder_folder: Path) -> Denoiser:
 
 @pytest.fixture(scope="module")
 def articles(denoiser: Denoiser) -> list[Article]:
-    return held_out_articles(DOCUMENTS, denoiser, SETTINGS, task="denoising")
+    return held_out_articles(DOCUMENTS, denoiser, SETTINGS, limit=2, task="denoising")
 
 
 @pytest.fixture(scope="module")
-def result(denoiser: Denoiser, articles: list[Article]) -> HeldOutResult:
+def result(denoiser: Denoiser, articles: list[Article]) -> Result:
     return evaluate_denoising(denoiser, articles, SETTINGS, SAMPLE)
 
 
@@ -98,7 +99,7 @@ def plain_nll(denoiser: Denoiser, inputs: list[int], targets: list[int]) -> tupl
     return nll, sum(int(logits[place].argmax()) == token for place, token in enumerate(targets))
 
 
-def test_every_cell_equals_a_plain_loop(denoiser: Denoiser, articles: list[Article], result: HeldOutResult) -> None:
+def test_every_cell_equals_a_plain_loop(denoiser: Denoiser, articles: list[Article], result: Result) -> None:
     expected = plain_cells(denoiser, articles)
     cells = result.means["cells"]
     assert [(cell["denoiser"], cell["mode"]) for cell in cells] == [
@@ -116,32 +117,41 @@ def test_every_cell_equals_a_plain_loop(denoiser: Denoiser, articles: list[Artic
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others(
-    denoiser: Denoiser, articles: list[Article], result: HeldOutResult
+    denoiser: Denoiser, articles: list[Article], result: Result
 ) -> None:
     assert evaluate_denoising(denoiser, articles, SETTINGS, SAMPLE).metrics() == result.metrics()
     other = SampleSettings(resamples=50, seed=1)
     assert evaluate_denoising(denoiser, articles, SETTINGS, other).means != result.means
 
 
-def test_results_are_written_and_shown(result: HeldOutResult, tmp_path: Path) -> None:
+def test_results_are_written_and_shown(result: Result, tmp_path: Path) -> None:
     result.write(tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
     assert len(metrics["cells"]) == 28
     lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 2 * 28
     assert {json.loads(line)["document"] for line in lines} == {"d0", "d2"}
-    assert result.header == ["denoiser", "targets", "none", "[R]", "[S]", "[X]"]
-    assert [row[0] for row in result.rows] == [each.name for each in UL2]
-    assert [[cell.endswith("*") for cell in row[2:]].index(True) for row in result.rows] == [1, 1, 3, 3, 3, 3, 2]
+    table = result.tables[0]
+    assert table.header == ["denoiser", "targets", "none", "[R]", "[S]", "[X]"]
+    assert [row[0] for row in table.rows] == [each.name for each in UL2]
+    assert [[cell.endswith("*") for cell in row[2:]].index(True) for row in result.tables[0].rows] == [
+        1,
+        1,
+        3,
+        3,
+        3,
+        3,
+        2,
+    ]
 
 
 def test_a_model_without_mode_tokens_has_one_column(encoder_folder: Path) -> None:
     plain = fresh_denoiser(str(encoder_folder), FreshSettings(layers=1, dimensions=16), device="cpu")
-    articles = held_out_articles(DOCUMENTS, plain, SETTINGS, task="denoising")
-    assert evaluate_denoising(plain, articles, SETTINGS).header == ["denoiser", "targets", "none"]
+    articles = held_out_articles(DOCUMENTS, plain, SETTINGS, limit=2, task="denoising")
+    assert evaluate_denoising(plain, articles, SETTINGS).tables[0].header == ["denoiser", "targets", "none"]
 
 
 def test_too_few_sentinels_are_refused(denoiser: Denoiser, articles: list[Article]) -> None:
-    long = DenoisingTaskSettings(articles=2, least_tokens=60, blocks_per_article=2, max_block_tokens=2048)
+    long = DenoisingTaskSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=2048)
     with pytest.raises(EncoderError, match="too few sentinels"):
         evaluate_denoising(denoiser, articles, long)

@@ -13,13 +13,14 @@ import torch
 
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document, TokenFlag
-from npm.evaluation.held_out import Article, HeldOutResult, evaluate_in_batch, held_out_articles
+from npm.evaluation.held_out import Article, evaluate_in_batch, held_out_articles
+from npm.evaluation.results import Result
 from npm.evaluation.settings import InBatchSettings, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = InBatchSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32)
+SETTINGS = InBatchSettings(least_tokens=90, blocks_per_article=4, max_block_tokens=32)
 SAMPLE = SampleSettings(resamples=50)
 Span = tuple[int, int, int]
 """Block of the article, first token, tokens."""
@@ -41,7 +42,7 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="module")
 def articles(encoder: Encoder) -> list[Article]:
-    return held_out_articles(DOCUMENTS, encoder, SETTINGS, task="in_batch")
+    return held_out_articles(DOCUMENTS, encoder, SETTINGS, limit=2, task="in_batch")
 
 
 def vectors(encoder: Encoder, token_ids: list[int]) -> np.ndarray:
@@ -141,7 +142,7 @@ def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_mask
     result = evaluate_in_batch(encoder, articles, replace(SETTINGS, dimensions=[32, 16, 4]), SAMPLE)
     shorter = result.metrics()["shorter"]
     assert list(shorter) == ["4", "16"]  # 32 are all
-    assert [row[0] for row in result.rows] == [
+    assert [row[0] for row in result.tables[0].rows] == [
         encoder.name,
         "its first 16 dimensions",
         "its first 4 dimensions",
@@ -161,17 +162,20 @@ def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_mask
 
 def test_only_as_many_documents_are_read_as_are_needed_and_too_few_are_refused(encoder: Encoder) -> None:
     read = iter(DOCUMENTS)
-    assert [each.document for each in held_out_articles(read, encoder, SETTINGS, task="in_batch")] == ["d0", "d2"]
+    assert [each.document for each in held_out_articles(read, encoder, SETTINGS, limit=2, task="in_batch")] == [
+        "d0",
+        "d2",
+    ]
     assert next(read).id == "d3"
     with pytest.raises(CorpusError, match="too few long articles: 3 of 4"):
-        held_out_articles(DOCUMENTS, encoder, replace(SETTINGS, articles=4), task="in_batch")
+        held_out_articles(DOCUMENTS, encoder, SETTINGS, limit=4, task="in_batch")
 
 
 def test_the_same_evaluation_writes_the_same_bytes(encoder: Encoder, tmp_path: Path) -> None:
     seen: list[tuple[str, float, float | None]] = []
 
-    def evaluated(name: str) -> HeldOutResult:
-        own = held_out_articles(DOCUMENTS, encoder, SETTINGS, task="in_batch")
+    def evaluated(name: str) -> Result:
+        own = held_out_articles(DOCUMENTS, encoder, SETTINGS, limit=2, task="in_batch")
         result = evaluate_in_batch(encoder, own, SETTINGS, SAMPLE, progress=lambda *at: seen.append(at))
         result.write(tmp_path / name)
         return result
@@ -196,8 +200,8 @@ def test_an_encoder_in_training_is_evaluated_without_dropout_and_goes_on_trainin
 
 def test_articles_without_a_repeated_phrase_are_refused(encoder: Encoder) -> None:
     text = "R e y k j a v i c L o w"
-    settings = InBatchSettings(articles=1, least_tokens=10, blocks_per_article=2, max_block_tokens=8)
-    articles = held_out_articles([Document("letters", "", text)], encoder, settings, task="in_batch")
+    settings = InBatchSettings(least_tokens=10, blocks_per_article=2, max_block_tokens=8)
+    articles = held_out_articles([Document("letters", "", text)], encoder, settings, limit=1, task="in_batch")
     with pytest.raises(CorpusError, match="occurs in two blocks"):
         evaluate_in_batch(encoder, articles, settings)
 

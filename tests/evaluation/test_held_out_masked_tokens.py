@@ -13,8 +13,9 @@ import torch
 
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Sequences
-from npm.evaluation.held_out import Article, HeldOutResult, evaluate_masked_tokens, held_out_articles
+from npm.evaluation.held_out import Article, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.metrics import ratio_standard_error
+from npm.evaluation.results import Result
 from npm.evaluation.settings import MaskedTokensSettings, MaskedUnit, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
@@ -23,17 +24,15 @@ from npm.models.masked_lm import MaskedHead
 from tests.evaluation.test_held_out_in_batch import DOCUMENTS
 from tests.helpers.language_models import deaf_head, published
 
-SETTINGS = MaskedTokensSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32)
+SETTINGS = MaskedTokensSettings(least_tokens=90, blocks_per_article=4, max_block_tokens=32)
 Model = tuple[Encoder, MaskedHead, Path]
 
 
-def held_out(encoder: Encoder, settings: MaskedTokensSettings = SETTINGS) -> list[Article]:
-    return held_out_articles(DOCUMENTS, encoder, settings, task="masked_tokens")
+def held_out(encoder: Encoder, settings: MaskedTokensSettings = SETTINGS, limit: int = 2) -> list[Article]:
+    return held_out_articles(DOCUMENTS, encoder, settings, limit=limit, task="masked_tokens")
 
 
-def evaluated(
-    model: Model, settings: MaskedTokensSettings = SETTINGS, sample: SampleSettings | None = None
-) -> HeldOutResult:
+def evaluated(model: Model, settings: MaskedTokensSettings = SETTINGS, sample: SampleSettings | None = None) -> Result:
     encoder, head, _ = model
     return evaluate_masked_tokens(encoder, head, held_out(encoder, settings), settings, sample)
 
@@ -91,7 +90,7 @@ def test_about_the_asked_share_of_the_tokens_is_predicted_in_every_article(model
 
 
 def test_whole_words_are_masked_at_once_where_that_is_asked(bert: Encoder) -> None:
-    (article,) = held_out(bert, replace(SETTINGS, articles=1))
+    (article,) = held_out(bert, limit=1)
     inside = 0
     for read, clean in masked_blocks(bert, article.sequences, 0, CorruptionUnit.word):
         for place, piece in enumerate(bert.tokenizer.convert_ids_to_tokens(clean)):
@@ -128,7 +127,7 @@ def test_a_loss_beyond_all_floats_has_no_perplexity(bert: Encoder) -> None:
         head.bias *= 1e4
     result = evaluated((bert, head, Path()))
     assert result.metrics()["perplexity"] is None
-    assert result.rows[0][-1] == "∞"
+    assert result.tables[0].rows[0][-1] == "∞"
 
 
 def test_what_is_written_is_the_same_again_and_another_seed_masks_other_tokens(model: Model, tmp_path: Path) -> None:

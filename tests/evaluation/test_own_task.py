@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.main import split_arguments
-from npm.cli.settings import compose_settings
-from npm.evaluation.compare import compare_results
 from npm.evaluation.tasks import ClosedScoring, Label, Split, Suite, Task, TaskData, load_task
 from tests.evaluation.task_samples import read_examples
 
@@ -74,12 +71,6 @@ def test_the_reference_corpus_holds_none_of_the_messages() -> None:
     assert not [text for text in messages if text.removesuffix(" This message is about <mask>.").casefold() in corpus]
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_of_the_page_has_settings_that_compose(words: list[str]) -> None:
-    assert words[0] == "npmlm"
-    compose_settings(words[1], split_arguments(words[2:])[0])
-
-
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder `runs` after all commands of the page have run, in their order."""
@@ -104,14 +95,3 @@ def test_the_example_answers_better_than_chance_with_evidence_from_the_help_page
         start = place["start_char"] - place["context_start_char"]
         assert place["document"].startswith("help-")
         assert place["context"][start:].casefold().startswith(evidence["word"])
-
-
-def test_the_table_of_the_example_is_left_in_its_folder(run_folder: Path) -> None:
-    table = (run_folder / "messages" / "results.md").read_text(encoding="utf-8")
-    assert "| task | npm | npm-single | majority | random |" in table
-    assert "| messages | " in table and "| 15 |" in table
-
-
-def test_the_two_settings_of_the_example_can_be_compared(run_folder: Path) -> None:
-    (found,) = compare_results(run_folder / "dev-plain", run_folder / "dev-calibrated").comparisons
-    assert (found.task, found.methods, found.count) == ("messages", "npm", 15)

@@ -17,21 +17,18 @@ from scipy.stats import spearmanr
 
 from npm.core.errors import CorpusError, EncoderError
 from npm.evaluation.geometry import alignment, mean_cosine, uniformity
+from npm.evaluation.results import Result
 from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, StsSettings
 from npm.evaluation.sts import (
     SentencePairs,
     SentenceVectors,
-    StsResult,
     encode_distinct,
     evaluate_sts,
-    layer_rows,
-    notes,
     pair_cosines,
     read_set,
     read_sets,
     resampled_spearman,
     sentence_vectors,
-    set_rows,
     spearman,
     sts_spearman,
 )
@@ -205,50 +202,51 @@ RANDOM = SentenceVectors("random", random_vectors, {"name": "random", "pooler": 
 
 def test_a_set_is_scored_over_all_its_pairs_and_its_subsets_beside_that() -> None:
     result = evaluate_sts([PLANE], [STS13], SETTINGS, SAMPLE)
-    score = result.encoders[0].sets["STS13"]
+    (measured,) = result.metrics()["encoders"]
+    score = measured["sets"]["STS13"]
     cosines = pair_cosines(in_the_plane, STS13)
-    assert score.spearman.mean == spearman(cosines, STS13.gold)
+    assert score["spearman"]["mean"] == spearman(cosines, STS13.gold)
     first, second = spearman(cosines[:2], STS13.gold[:2]), spearman(cosines[2:], STS13.gold[2:])
-    assert score.subset_spearman == {"FNWN": first, "OnWN": second}
-    assert score.subset_mean == pytest.approx((first + second) / 2)
-    assert score.subset_weighted_mean == pytest.approx((2 * first + 3 * second) / 5)
-    assert score.spearman.mean != pytest.approx(score.subset_mean)
-    assert result.encoders[0].average is result.encoders[0].geometry is None
+    assert score["subset_spearman"] == {"FNWN": first, "OnWN": second}
+    assert score["subset_mean"] == pytest.approx((first + second) / 2)
+    assert score["subset_weighted_mean"] == pytest.approx((2 * first + 3 * second) / 5)
+    assert score["spearman"]["mean"] != pytest.approx(score["subset_mean"])
+    assert measured["average"] is measured["geometry"] is None
 
 
 def test_two_encoders_are_compared_on_the_same_resamples() -> None:
     result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, SAMPLE)
-    rng = np.random.default_rng(0)
-    drawn = []
-    for pairs, cosines in zip((STS_B, STS13), result.cosines, strict=True):
+    rng, (encoders, differences) = np.random.default_rng(0), (result.means[key] for key in ("encoders", "differences"))
+    drawn: list[np.ndarray] = []
+    for pairs in (STS_B, STS13):
+        cosines = np.stack([pair_cosines(each, pairs) for each in (random_vectors, in_the_plane)])
         drawn.append(resampled_spearman(cosines, pairs.gold, rng, resamples=60))
         exact = [spearman(own, pairs.gold) for own in cosines]
-        assert [each.sets[pairs.name].spearman.mean for each in result.encoders] == exact
-        found = result.differences[len(drawn) - 1]
+        assert [each["sets"][pairs.name]["spearman"]["mean"] for each in encoders] == exact
+        found = differences[len(drawn) - 1]
         low, high = np.quantile(drawn[-1][:, 1] - drawn[-1][:, 0], [0.025, 0.975])
-        assert (found.mean, found.low, found.high) == pytest.approx((exact[1] - exact[0], low, high))
-    for place, own in enumerate(result.encoders):
-        assert own.average is not None
-        assert own.average.mean == pytest.approx(np.mean([score.spearman.mean for score in own.sets.values()]))
+        assert tuple(found.values()) == pytest.approx((exact[1] - exact[0], low, high))
+    for place, own in enumerate(encoders):
+        means = [score["spearman"]["mean"] for score in own["sets"].values()]
+        assert own["average"]["mean"] == pytest.approx(np.mean(means))
         both = (drawn[0][:, place] + drawn[1][:, place]) / 2
-        assert (own.average.low, own.average.high) == pytest.approx(tuple(np.quantile(both, [0.025, 0.975])))
-    assert len(result.differences) == 3
+        assert [own["average"][key] for key in ("low", "high")] == pytest.approx(np.quantile(both, [0.025, 0.975]))
+    assert len(differences) == 3
 
 
 def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_above_4() -> None:
     other = pairs_of([("a", "c", 4.0), ("a", "b", 4.2)], split="dev")
     result = evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE, geometry_pairs=[STS_B, other])
-    geometry = result.encoders[0].geometry
-    assert geometry is not None
+    geometry = result.means["encoders"][0]["geometry"]
 
     def units(sentences: str) -> np.ndarray:
         return np.array([[np.cos(ANGLES[each]), np.sin(ANGLES[each])] for each in sentences])
 
-    assert geometry.uniformity == pytest.approx(uniformity(units("abcdef")))
-    assert geometry.anisotropy == pytest.approx(mean_cosine(units("abcdef").sum(0), 6))
-    assert geometry.alignment == pytest.approx(alignment(units("aca"), units("bdb")))
-    assert geometry.layers == ()
-    assert result.geometry_facts == {"splits": ["test", "dev"], "sentence_count": 6, "aligned_pair_count": 3}
+    assert geometry["uniformity"] == pytest.approx(uniformity(units("abcdef")))
+    assert geometry["anisotropy"] == pytest.approx(mean_cosine(units("abcdef").sum(0), 6))
+    assert geometry["alignment"] == pytest.approx(alignment(units("aca"), units("bdb")))
+    assert geometry["layers"] == []
+    assert result.means["geometry"] == {"splits": ["test", "dev"], "sentence_count": 6, "aligned_pair_count": 3}
     shrunk = pairs_of([("a", "b", 1.0), ("a", "d", 0.4)])
     with pytest.raises(CorpusError, match="scores up to 1"):
         evaluate_sts([PLANE], [shrunk], SETTINGS, SAMPLE, geometry_pairs=[shrunk])
@@ -273,25 +271,25 @@ def test_a_line_is_written_for_each_pair_and_the_tables_are_of_one_encoder_or_tw
     assert metrics["encoders"][1]["sets"]["STS13"]["subset_spearman"].keys() == {"FNWN", "OnWN"}
     assert metrics["encoders"][0]["geometry"]["spectrum"]["values"][0] == 1.0
     assert metrics["sets"][1]["subsets"] == {"FNWN": 2, "OnWN": 3}
-    header, rows = set_rows(result)
+    header, rows = result.tables[0].header, result.tables[0].rows
     assert header == ["set", "pairs", "before", "after", "after − before [95 %]"]
     assert [row[0] for row in rows] == ["STS-B test", "STS13 test", "average of 2"]
-    header, rows = set_rows(evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE))
-    assert header == ["set", "pairs", "Spearman × 100 [95 %]"]
-    assert [row[:2] for row in rows] == [["STS-B test", "5"]]
+    (table,) = evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE).tables
+    assert table.header == ["set", "pairs", "Spearman × 100 [95 %]"]
+    assert [row[:2] for row in table.rows] == [("STS-B test", "5")]
 
 
 def test_notes_say_what_is_absent_and_what_cannot_be_compared() -> None:
     sick = SentencePairs("SICK-R", "test", ["a", "b"], ["c", "d"], np.array([1.0, 5.0]), ["", ""], 3)
-    said = "\n".join(notes(evaluate_sts([PLANE], [STS_B, sick], SETTINGS, SAMPLE)))
+    said = "\n".join(evaluate_sts([PLANE], [STS_B, sick], SETTINGS, SAMPLE).notes)
     assert "no test part of them: STS12, STS13, STS14, STS15, STS16" in said
     assert "SICK-R has 2 pairs here and 4,927 in published results" in said
     assert "3 pairs of SICK-R have no gold score" in said
     dev = pairs_of([("a", "b", 5.0), ("a", "d", 2.0)], split="dev")
-    assert "published" not in "\n".join(notes(evaluate_sts([PLANE], [dev], SETTINGS, SAMPLE)))
+    assert "published" not in "\n".join(evaluate_sts([PLANE], [dev], SETTINGS, SAMPLE).notes)
 
 
-def shown(result: StsResult) -> str:
+def shown(result: Result) -> str:
     console = Console(file=io.StringIO(), width=80, highlight=False)
     result.show(console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -306,7 +304,7 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
     pairs = pairs_of([(SENTENCES[0], SENTENCES[1], 5.0), (SENTENCES[2], SENTENCES[3], 1.0), ("Paris.", "Oslo.", 4.5)])
     settings = StsSettings(geometry=GeometrySettings(pairs=GeometryPairs.split, layer_sentences=4))
     result = evaluate_sts(vectors, [pairs], settings, SampleSettings(resamples=20), geometry_pairs=[pairs])
-    rows = layer_rows([each.geometry for each in result.encoders if each.geometry])
+    rows = result.tables[-1].rows
     assert [row[0] for row in rows] == ["embeddings", "1", "2"]
     assert all(row[1] == row[2] and row[3] == row[4] for row in rows)
     report = shown(result)

@@ -43,14 +43,6 @@ def test_labels_of_a_table_are_text_and_columns_have_the_names_that_the_task_giv
     ]
 
 
-def test_an_empty_cell_of_a_table_is_refused_as_null_in_json_is(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("text,label\nDull,0\n,1\n", encoding="utf-8")
-    written(tmp_path, [{"text": "Dull", "label": 0}, {"text": None, "label": 1}])
-    for name, line in (("data.csv", 3), ("data.jsonl", 2)):
-        with pytest.raises(CorpusError, match=f"{name}:{line}: 'text' must be"):
-            read_examples(closed(file=name), tmp_path)
-
-
 def test_prompts_longer_than_the_encoder_takes_cannot_be_allowed(tmp_path: Path, encoder: Encoder) -> None:
     written(tmp_path, REVIEWS)
     assert read_examples(replace(closed(), max_prompt_tokens=24), tmp_path, encoder=encoder)
@@ -231,9 +223,3 @@ def test_a_prompt_with_a_mask_of_its_own_or_none_is_refused(tmp_path: Path) -> N
     row = {"relation": "r", "subject": "s", "answers": ["a"]}
     assert "one <mask>" in refused(tmp_path, cloze, [{**row, "query": "[X] is here ."}])
     assert "a subject is required" in refused(tmp_path, cloze, [{**row, "subject": "", "query": "[X] is [Y] ."}])
-
-
-def test_text_that_is_not_valid_unicode_is_refused(tmp_path: Path) -> None:
-    written(tmp_path, [*REVIEWS, {"text": "half \ud800", "label": 0}])
-    with pytest.raises(CorpusError, match="complete characters"):
-        read_examples(closed(), tmp_path)
