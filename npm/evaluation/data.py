@@ -182,9 +182,8 @@ def read_task(
 
     def rows() -> Iterator[tuple[Example, dict[str, str], str]]:
         for number, (line, row) in enumerate(read_records(source)):
-            if task.data.split and row.get(task.data.split) != split.value:
-                continue
-            yield *reader.read(row, name=str(number), where=f"{source.path}:{line}"), f"{source.path}:{line}"
+            if not task.data.split or row.get(task.data.split) == split.value:
+                yield *reader.read(row, name=str(number), where=f"{source.path}:{line}"), f"{source.path}:{line}"
 
     by_length = task.macro is Macro.answer_tokens and task.examples_per_group is not None
     if by_length and encoder is None:

@@ -400,6 +400,11 @@ def evaluate_suite(
             progress=progress,
         )
         results.append(result)
+    return suite_result(results, record, show)
+
+
+def suite_result(results: Sequence[TaskResult], record: Mapping[str, Any], show: int) -> Result:
+    """Lines, metrics and tables of all tasks, and `show` predictions of each to show."""
     tables, notes = score_tables(results), [note for result in results for note in result.notes()]
     return Result(
         record,

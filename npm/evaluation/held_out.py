@@ -34,7 +34,6 @@ from npm.evaluation.metrics import Interval, bootstrap_interval, ratio_standard_
 from npm.evaluation.report import Table, percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import (
-    DenoisingTaskSettings,
     HeldOutSettings,
     InBatchSettings,
     MaskedTokensSettings,
@@ -60,8 +59,8 @@ if TYPE_CHECKING:
     from npm.models.masked_lm import MaskedHead
 
 
-ARTICLES = {"in_batch": 200, "masked_tokens": 200, "denoising": 64}
-"""Articles of each task without limit=."""
+USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoising": (64, 512, 4)}
+"""Articles of each task, tokens of the shortest, and blocks of each, where the settings do not say."""
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
 NO_MODE = "none"
@@ -89,9 +88,10 @@ def held_out_articles(
     """
     _check_length(model, settings.max_block_tokens, task=task)
     every = isinstance(settings, MaskedTokensSettings) and settings.every_document
-    count, wanted = settings.blocks_per_article, limit or ARTICLES[task]
+    given = (limit, settings.least_tokens, settings.blocks_per_article)
+    wanted, least_tokens, count = (own or usual for own, usual in zip(given, USUAL[task], strict=True))
     # One block more than is used, so that the last one ends where it would end in the entire document.
-    enough_tokens = max(settings.least_tokens, (count + 1) * settings.max_block_tokens)
+    enough_tokens = max(least_tokens, (count + 1) * settings.max_block_tokens)
     blocks = BlockSettings(
         max_block_tokens=settings.max_block_tokens,
         max_document_tokens=None if every else enough_tokens,
@@ -108,7 +108,7 @@ def held_out_articles(
     for document in documents:
         packed = packer.pack(document)
         text_tokens = sum(int((~is_title(block.flags)).sum()) for block in packed)  # titles make no article longer
-        if packed and (every or (text_tokens >= settings.least_tokens and len(packed) >= count)):
+        if packed and (every or (text_tokens >= least_tokens and len(packed) >= count)):
             sequences = _sequences(packed if every else packed[:count])
             articles.append(Article(len(articles), document.id, sequences))
             if len(articles) == wanted and not every:
@@ -118,7 +118,7 @@ def held_out_articles(
     if every:
         raise CorpusError("corpus.files has no text")
     raise CorpusError(
-        f"too few long articles: {len(articles)} of {wanted} with at least {settings.least_tokens} tokens "
+        f"too few long articles: {len(articles)} of {wanted} with at least {least_tokens} tokens "
         f"in {count} blocks; give more text, or a smaller limit"
     )
 
@@ -367,7 +367,7 @@ def _error(value: float | None, scale: float = 1.0) -> str:
 def evaluate_denoising(
     denoiser: Denoiser,
     articles: Sequence[Article],
-    settings: DenoisingTaskSettings,
+    settings: HeldOutSettings,
     sample: SampleSettings | None = None,
     *,
     check_record: CheckRecord = any_record,
@@ -413,7 +413,7 @@ def evaluate_denoising(
         rows.append([row[0]["denoiser"], str(row[0]["targets"]), *shown])
     table = Table("loss of denoisers (rows) under mode tokens (columns)", ["denoiser", "targets", *modes], rows)
     note = "nats a target token; the star marks the mode token of the denoiser."
-    return Result(record, lines, {"cells": cells}, [table], [note])
+    return Result(record, lines, {"article_count": len(articles), "cells": cells}, [table], [note])
 
 
 def _cell(lines: Sequence[Line], own_mode: str, sample: SampleSettings) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from npm.core.errors import SettingError
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.tasks import ClosedScoring, Split
@@ -117,12 +116,13 @@ class ZeroShotEvaluation(SampleSettings):
 
 
 class HeldOutSettings(Settings):
-    """Which articles are held out, and how they are cut; numbers are reported with the defaults."""
+    """Which articles are held out, the first `limit` that are long enough, and how they are cut."""
 
-    least_tokens: PositiveInt = 2048
-    """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Field(ge=2)] = 16
-    """Blocks from the beginning of each article, masked together; at least 2."""
+    least_tokens: PositiveInt | None = None
+    """Shortest article, in tokens; null takes 2048 of in_batch, 1024 of masked_tokens and 512 of denoising."""
+    blocks_per_article: Annotated[int, Field(ge=2)] | None = None
+    """Blocks from the beginning of each article; null takes 16 of in_batch, masked together, 8 of masked_tokens and 4
+    of denoising."""
     max_block_tokens: Annotated[int, Field(ge=4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
 
@@ -152,10 +152,6 @@ class MaskedUnit(Enum):
 class MaskedTokensSettings(HeldOutSettings):
     """Task `masked_tokens`: which articles are held out, and how they are masked."""
 
-    least_tokens: PositiveInt = 1024
-    """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Field(ge=2)] = 8
-    """Blocks from the beginning of each article; at least 2."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of each block's tokens that is masked, and predicted, whatever rate the model was trained at."""
     unit: MaskedUnit = MaskedUnit.token
@@ -163,15 +159,6 @@ class MaskedTokensSettings(HeldOutSettings):
     every_document: bool = False
     """Ask every document of the corpus once, whole and however short, in place of the beginnings of long articles: for
     text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
-
-
-class DenoisingTaskSettings(HeldOutSettings):
-    """Task `denoising`: which articles are held out and corrupted."""
-
-    least_tokens: PositiveInt = 512
-    """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Field(ge=2)] = 4
-    """Blocks from the beginning of each article; at least 2."""
 
 
 class GeometryPairs(Enum):
@@ -188,8 +175,6 @@ class GeometrySettings(Settings):
     pairs: GeometryPairs = GeometryPairs.all
     """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
     that was trained on the others; `none`: nothing is measured."""
-    layer_sentences: NonNegativeInt = 1000
-    """Sentences, drawn by seed=, whose tokens are measured layer by layer; 0: none."""
 
 
 class PoolerPost(Enum):
@@ -205,14 +190,9 @@ class BeforeSettings(Settings):
     encoder: PathText = ""
     """Folder or name; empty: one encoder alone is evaluated."""
     pooler: PoolerKind | None = None
-    """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
+    """How it makes a sentence one vector; null: as it was saved."""
     pooler_post: PoolerPost = PoolerPost.none
     """`whiten`: as sts.pooler_post, for this encoder."""
-
-    def check(self) -> None:
-        """Refuse settings of no encoder."""
-        if not self.encoder and (self.pooler is not None or self.pooler_post is not PoolerPost.none):
-            raise SettingError("sts.before.pooler requires sts.before.encoder; the pooler of encoder= is sts.pooler")
 
 
 class StsSettings(Settings):
@@ -243,7 +223,7 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task in_batch."""
     masked_tokens: MaskedTokensSettings = field(default_factory=MaskedTokensSettings)
     """Task masked_tokens."""
-    denoising: DenoisingTaskSettings = field(default_factory=DenoisingTaskSettings)
+    denoising: HeldOutSettings = field(default_factory=HeldOutSettings)
     """Task denoising."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""

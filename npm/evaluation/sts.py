@@ -28,7 +28,7 @@ from npm.evaluation.geometry import alignment, layer_geometry, mean_cosine, spec
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Table, percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import GeometrySettings, PoolerPost, SampleSettings, StsSettings
+from npm.evaluation.settings import PoolerPost, SampleSettings, StsSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 
@@ -49,6 +49,8 @@ TEST_PAIRS = {
 SENTENCES = ("sentence1", "sentence2")
 FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
 SAME_MEANING, MAX_GOLD = 4.0, 5.0
+LAYER_SENTENCES = 1000
+"""Whose tokens are measured layer by layer."""
 BEFORE_AND_AFTER = ("before", "after")
 Encode = Callable[[list[str]], np.ndarray]
 """Maps n sentences to f32 [n, d]."""
@@ -232,19 +234,14 @@ def evaluate_sts(
     geometries = []
     for number, each in enumerate(encoders):
         by_encoder.append([pair_cosines(each.encode, pairs) for pairs in sets])
-        measured = (
-            measure_geometry(each, geometry_pairs, settings.geometry, seed=sample.seed) if geometry_pairs else None
-        )
+        measured = measure_geometry(each, geometry_pairs, seed=sample.seed) if geometry_pairs else None
         geometries.append(measured)
         progress("encoders", number + 1, len(encoders))
     by_set = [np.stack(each) for each in zip(*by_encoder, strict=True)]  # f64 [e, n] each
     rng, pairs_of = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
     exact = _with_average(np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1))  # f64 [e, s + 1]
-    resampled = _with_average(
-        np.stack(
-            [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of], axis=2
-        )
-    )  # f64 [r, e, s + 1]
+    drawn = [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of]
+    resampled = _with_average(np.stack(drawn, axis=2))  # f64 [r, e, s + 1]
     scores = []
     for place, (vectors, geometry) in enumerate(zip(encoders, geometries, strict=True)):
         intervals = _intervals(exact[place], resampled[:, place])
@@ -303,9 +300,7 @@ def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: dict[str, fl
     }
 
 
-def measure_geometry(
-    vectors: SentenceVectors, sets: Sequence[SentencePairs], settings: GeometrySettings, *, seed: int
-) -> dict[str, Any]:
+def measure_geometry(vectors: SentenceVectors, sets: Sequence[SentencePairs], *, seed: int) -> dict[str, Any]:
     """Geometry over the distinct sentences of `sets`, alignment over their pairs of the same meaning.
 
     `seed` draws the sentences whose tokens are measured. Raises CorpusError if no pair has the same meaning.
@@ -320,7 +315,7 @@ def measure_geometry(
         )
     numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
     layers: list[dict[str, float]] = []
-    if (wanted := min(settings.layer_sentences, len(units))) and vectors.encoder is not None:
+    if (wanted := min(LAYER_SENTENCES, len(units))) and vectors.encoder is not None:
         sentences = list(dict.fromkeys([*first, *second]))
         drawn = np.random.default_rng(seed).choice(len(sentences), size=wanted, replace=False)  # i64 [wanted]
         layers = layer_geometry(vectors.encoder, [sentences[place] for place in drawn])

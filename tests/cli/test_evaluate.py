@@ -126,7 +126,7 @@ def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_d
     assert all_bytes(out) == before
     assert npmlm(*evaluate, "seed=1", "overwrite=true").status == 0
     after = all_bytes(out)
-    changed = {"manifest.json", "metrics.json", "results.md"}
+    changed = {"manifest.json", "metrics.json"}
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == changed
 

@@ -13,7 +13,7 @@ from npm.core.errors import EncoderError
 from npm.core.types import Document, Sequences
 from npm.evaluation.held_out import Article, evaluate_denoising, held_out_articles
 from npm.evaluation.results import Result
-from npm.evaluation.settings import DenoisingTaskSettings, SampleSettings
+from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.denoising import UL2
 from npm.masking.masker import mask_rng
 from npm.masking.units import TokenUnits
@@ -21,7 +21,7 @@ from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = DenoisingTaskSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=24)
+SETTINGS = HeldOutSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=24)
 SAMPLE = SampleSettings(resamples=50)
 MODES = ("[R]", "[S]", "[X]")
 
@@ -152,6 +152,6 @@ def test_a_model_without_mode_tokens_has_one_column(encoder_folder: Path) -> Non
 
 
 def test_too_few_sentinels_are_refused(denoiser: Denoiser, articles: list[Article]) -> None:
-    long = DenoisingTaskSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=2048)
+    long = HeldOutSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=2048)
     with pytest.raises(EncoderError, match="too few sentinels"):
         evaluate_denoising(denoiser, articles, long)

@@ -189,7 +189,7 @@ def test_the_historic_forms_of_the_sets_are_converted(tmp_path: Path) -> None:
 
 
 SAMPLE = SampleSettings(resamples=60)
-SETTINGS = StsSettings(geometry=GeometrySettings(layer_sentences=0))
+SETTINGS = StsSettings()
 STS_B = pairs_of([("a", "b", 5.0), ("a", "d", 2.0), ("c", "d", 4.5), ("b", "f", 0.0), ("e", "f", 4.0)])
 STS13 = pairs_of(
     [("a", "c", 4.0), ("a", "f", 0.0), ("b", "e", 5.0), ("d", "e", 1.0), ("d", "f", 0.5)],
@@ -302,7 +302,7 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
         for kind in (PoolerKind.avg, PoolerKind.cls_before_pooler)
     ]
     pairs = pairs_of([(SENTENCES[0], SENTENCES[1], 5.0), (SENTENCES[2], SENTENCES[3], 1.0), ("Paris.", "Oslo.", 4.5)])
-    settings = StsSettings(geometry=GeometrySettings(pairs=GeometryPairs.split, layer_sentences=4))
+    settings = StsSettings(geometry=GeometrySettings(pairs=GeometryPairs.split))
     result = evaluate_sts(vectors, [pairs], settings, SampleSettings(resamples=20), geometry_pairs=[pairs])
     rows = result.tables[-1].rows
     assert [row[0] for row in rows] == ["embeddings", "1", "2"]

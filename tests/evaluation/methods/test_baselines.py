@@ -54,10 +54,6 @@ def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_tha
     assert method.facts == {"chosen_on": "the examples that are reported", "label_counts": [1, 1, 3]}
 
 
-def test_of_two_largest_classes_the_first_wins() -> None:
-    assert MajorityLabel().predict(CLOSED, labelled([2, 1]), silent)[0].label == 1
-
-
 def test_random_labels_are_about_equally_frequent_and_belong_to_seed_and_example() -> None:
     examples = labelled([0] * 3000)
     labels = [prediction.label for prediction in RandomLabel(seed=1).predict(CLOSED, examples, silent)]
@@ -87,15 +83,6 @@ def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_grou
     assert [answer.phrases[0].score for answer in answers] == pytest.approx([1, 2 / 3, 1, 3 / 7])
     assert [answer.text for answer in answers] == [example.text for example in asked]
     assert method.facts["development_examples"] == 7
-
-
-def test_of_equally_frequent_answers_the_first_in_the_file_wins() -> None:
-    method = FrequentAnswer([fact(0, "g", "Bonn", "Berlin"), fact(1, "g", "Berlin"), fact(2, "g", "Bonn")])
-    assert first_phrases(method.predict(OPEN, [fact(3, "g")], silent)) == ["Bonn"]
-
-
-def test_without_development_examples_there_is_no_most_frequent_answer() -> None:
-    assert first_phrases(FrequentAnswer([]).predict(OPEN, [fact(0, "g")], silent)) == [None]
 
 
 def drawn(filler: PhraseFiller, text: str, *, draws: int) -> Counter[str | None]:

@@ -35,7 +35,6 @@ from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from npm.retrieval.settings import FillSettings
 from tests.helpers.language_models import examples_of, plain_log_probabilities, published, tiny_decoder, tiny_t5
-from tests.helpers.tiny_models import tiny_encoder
 
 WORDS = ("Paris", "the capital", "Bank of America", "the Bank", "o", "Reykjavík")
 TEXTS = ("Paris is the <mask> of France.", "The capital is (<mask>).", "<mask> lies on the coast.", "It is\n <mask>")
@@ -364,21 +363,6 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     assert load_method("causal", before, resources, list).name == "causal"
     with pytest.raises(EncoderError, match="bos_token"):
         load_method("causal", behind, resources, list)  # before anything is asked
-
-
-def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_decoders(tmp_path: Path) -> None:
-    tiny_encoder("roberta").save(tmp_path / "roberta")
-    tiny_t5(tmp_path / "t5")
-    for name, kind in (("roberta", "roberta"), ("t5", "t5")):
-        with pytest.raises(EncoderError, match=kind):
-            Decoder.load(str(tmp_path / name))
-    model = tiny_decoder(tmp_path / "gpt")
-    model.config.tie_word_embeddings = False
-    model.transformer.save_pretrained(tmp_path / "gpt")
-    with pytest.raises(EncoderError, match=r"lm_head\.weight"):
-        Decoder.load(str(tmp_path / "gpt"))
-    with pytest.raises(EncoderError, match="encoder-decoder"):
-        Denoiser.load(str(tmp_path / "gpt"))
 
 
 def test_an_encoder_decoder_without_sentinels_and_words_that_nothing_spells_are_refused(

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from npm.core.errors import SettingError
 from npm.evaluation.methods.label_words import LabelWords, label_logs, label_shares
-from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences
+from npm.evaluation.methods.occurrences import WordOccurrences, WordScores
 from npm.evaluation.tasks import Label, LabelMean, Suite, Task, TaskData, Verbalizer
-from tests.evaluation.methods.word_indexes import index_of_texts
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 
 def scores_of(sums: list[list[float]], counts: list[int]) -> WordScores:
@@ -77,13 +73,6 @@ def test_means_equal_plain_sums_over_random_words(mean: LabelMean) -> None:
             assert got[query, label] == pytest.approx(expected)
 
 
-def test_words_that_the_corpus_lacks_are_told_with_counts() -> None:
-    labels = labels_of(WORDS, occurrences_of(COUNTS | {"fine": 0}, totals=[4, 0, 7, 2, 4]))
-    assert labels.counts == {"good": {"great": 4, "fine": 0, "superb": 0}, "bad": {"awful": 2, "dull": 4}}
-    (note,) = labels.notes
-    assert note.startswith("2 of the 3 words of the label 'good' have no vector") and "fine (0), superb (7)" in note
-
-
 def test_a_label_none_of_whose_words_the_corpus_holds_is_refused_with_counts() -> None:
     none = dict.fromkeys(COUNTS, 0) | {"great": 3}
     with pytest.raises(SettingError, match=r"task t, .*'bad'.*awful \(0\), dull \(5\)"):
@@ -115,13 +104,3 @@ def test_words_of_two_labels_at_the_same_places_are_refused_with_both_named() ->
     labels_of(words, places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 10]}, lengths={}))
     with pytest.raises(SettingError, match="'payment' and 'páyment' of 'money' and 'form'"):
         labels_of(words, places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 9]}, lengths={}))
-
-
-def test_an_uncased_index_refuses_labels_that_only_an_accent_tells_apart(tmp_path: Path) -> None:
-    encoder = tiny_encoder("bert")
-    index = index_of_texts(tmp_path / "index", SENTENCES, encoder)
-    with pytest.raises(SettingError, match="'Paris' of the label 'here' and 'páris'"):
-        labels_of({"here": ("Paris",), "there": ("páris",)}, find_occurrences(index, encoder, ("Paris", "páris")))
-    words = ("Paris", "páris", "Oslo")
-    one = labels_of({"here": words[:2], "there": words[2:]}, find_occurrences(index, encoder, words))
-    assert [len(numbers) for numbers in one.numbers] == [1, 1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import SettingError
 from npm.core.types import silent
 from npm.evaluation.methods import nonparametric
 from npm.evaluation.methods.label_words import corpus_prompts
@@ -240,17 +240,6 @@ def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: P
         labels.predict(TASK, EXAMPLES, silent)
 
 
-def test_read_settings_win_over_those_of_the_task_and_these_over_the_defaults(
-    index: PhraseIndex, encoder: Encoder
-) -> None:
-    task = replace(TASK, scoring=ClosedScoring(temperature=7.0, label_mean=LabelMean.words))
-    given = ClosedScoring(temperature=3.0)
-    labels = NonparametricLabels("npm", index, encoder, scoring=given)
-    labels.predict(task, EXAMPLES, silent)
-    scoring = labels.facts["scoring"]
-    assert (scoring["temperature"], scoring["label_mean"], scoring["combination"]) == (3.0, "words", "product")
-
-
 def test_the_verbalizer_of_the_task_is_loaded_unless_another_is_named(
     index: PhraseIndex, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -301,14 +290,3 @@ def test_without_evidence_among_the_best_rows_the_first_label_wins_and_is_counte
     calibrated = method(index, encoder, retrieval=ClosedRetrieval.top_k, k=1, calibration=Calibration.prompt)
     with pytest.raises(SettingError, match="no evidence for"):
         calibrated.predict(task, EXAMPLES, silent)
-
-
-def test_a_label_without_a_word_in_the_corpus_is_refused(index: PhraseIndex, encoder: Encoder) -> None:
-    task = replace(TASK, labels=[TASK.labels[0], Label(value="volcano", words=["volcano", "crater"])])
-    with pytest.raises(SettingError, match=r"'volcano'.*volcano \(0\), crater \(0\)"):
-        method(index, encoder).predict(task, EXAMPLES, silent)
-
-
-def test_another_encoder_than_the_index_was_made_with_is_refused(index: PhraseIndex) -> None:
-    with pytest.raises(ArtifactError, match="another encoder"):
-        method(index, tiny_encoder("roberta", seed=5))

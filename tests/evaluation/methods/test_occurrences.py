@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core.errors import ArtifactError
 from npm.evaluation.methods import occurrences
 from npm.evaluation.methods.occurrences import WordOccurrences, find_occurrences, token_forms
 from npm.retrieval.answers import SurfaceReader
@@ -35,25 +34,12 @@ def test_words_of_any_length_are_found_where_plain_loops_find_them(
         assert (found.counts < found.total_counts).any()
 
 
-def test_rows_of_an_occurrence_are_those_of_its_first_and_last_token(tmp_path: Path, rng: np.random.Generator) -> None:
-    here = word_index(tmp_path, rng)
-    found = find_occurrences(here.index, here.encoder, random_words(rng, 12))
-    assert here.index.rows.positions(found.start_rows).tolist() == found.starts.tolist()
-    assert here.index.rows.positions(found.end_rows).tolist() == (found.starts + found.lengths - 1).tolist()
-
-
 def test_a_word_that_is_asked_twice_is_found_twice(tmp_path: Path, rng: np.random.Generator) -> None:
     here = word_index(tmp_path, rng)
     found = find_occurrences(here.index, here.encoder, ["b", "a", "b"])
     first, stop = found.offsets[:-1], found.offsets[1:]
     assert found.counts[0] > 0
     assert found.starts[first[0] : stop[0]].tolist() == found.starts[first[2] : stop[2]].tolist()
-
-
-def test_no_words_have_no_occurrences(tmp_path: Path, rng: np.random.Generator) -> None:
-    here = word_index(tmp_path, rng)
-    found = find_occurrences(here.index, here.encoder, [])
-    assert (len(found), found.offsets.tolist(), found.counts.tolist()) == (0, [0], [])
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
@@ -72,9 +58,3 @@ def test_a_word_that_the_tokenizer_does_not_know_has_no_form() -> None:
     known, unknown, nothing = token_forms(encoder, ["capital", "\N{SNOWMAN}", " "])
     assert len(known) == 1
     assert (unknown, nothing) == (set(), set())
-
-
-def test_an_encoder_that_did_not_make_the_index_is_refused(tmp_path: Path) -> None:
-    index = index_of_texts(tmp_path / "index", SENTENCES[:1], tiny_encoder("bert"))
-    with pytest.raises(ArtifactError, match="another encoder"):
-        find_occurrences(index, tiny_encoder("bert", seed=1), ["river"])

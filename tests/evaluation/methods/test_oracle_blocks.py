@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npm.core.errors import SettingError
 from npm.core.types import Answer, silent
 from npm.evaluation.methods.baselines import NO_BLOCK, OracleBlocks
-from npm.evaluation.methods.nonparametric import PhraseAnswers
 from npm.evaluation.methods.occurrences import name_blocks
 from npm.evaluation.methods.registry import ONLY_IF_NAMED, load_method, method_names
 from npm.evaluation.methods.resources import Resources
-from npm.evaluation.metrics import exact_match
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Suite, Task, TaskData
-from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.evaluation.methods.word_indexes import index_of_texts, random_words, word_index
-from tests.helpers.random_indexes import random_index
 
 TASK = Task(name="facts", suite=Suite.open, data=TaskData(file="facts.jsonl"), template="{{ question }} <mask>.")
 TEXTS = [
@@ -69,17 +63,6 @@ def test_phrases_come_from_these_blocks_and_what_stands_nowhere_is_unanswered(fi
     assert method.facts["counts"] == {"without_block": 1}
 
 
-def test_where_bm25_finds_the_same_blocks_the_answers_are_those_of_bm25(filler: PhraseFiller) -> None:
-    asked = [Example("0", "The Seine flows through the capital <mask>.", answers=("Paris",))]
-    one = PhraseFiller(filler.index, filler.encoder, replace(filler.settings, bm25_blocks=1))
-    (told,), (found,) = (
-        method.predict(TASK, asked, silent) for method in (OracleBlocks(one), PhraseAnswers(one, "npm-bm25"))
-    )
-    assert [each.phrase for each in told.phrases] == [each.phrase for each in found.phrases]
-    assert [each.score for each in told.phrases] == pytest.approx([each.score for each in found.phrases])
-    assert exact_match("Paris", asked[0].answers)
-
-
 def test_blocks_with_a_name_are_those_that_plain_loops_find(tmp_path: Path) -> None:
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -101,9 +84,3 @@ def test_it_is_asked_only_if_it_is_named(filler: PhraseFiller, tmp_path: Path) -
     named = ZeroShotEvaluation(method=["oracle-blocks"], **places)
     assert method_names(named, TASK) == ["oracle-blocks"]
     assert isinstance(load_method("oracle-blocks", TASK, Resources(named), list), OracleBlocks)
-
-
-def test_an_index_without_text_is_refused(tmp_path: Path) -> None:
-    filler, _ = random_index(tmp_path, np.random.default_rng(0), rule=PruningRule.all, settings=FillSettings())
-    with pytest.raises(SettingError, match="no text"):
-        OracleBlocks(filler)

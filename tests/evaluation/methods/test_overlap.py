@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core.errors import ArtifactError
 from npm.evaluation.coverage import coverage_of
 from npm.evaluation.data import answer_groups
 from npm.evaluation.tasks import Example
@@ -80,25 +79,6 @@ def test_coverage_equals_a_plain_search_for_random_names(index: PhraseIndex, enc
         assert (coverage.subject_named.tolist(), coverage.answer_held.tolist()) == (named, held)
         for found in (coverage.subject_named, coverage.answer_held):
             assert 0 < found.mean() < 1
-
-
-def test_nothing_is_said_of_subjects_where_no_example_has_one(index: PhraseIndex, encoder: Encoder) -> None:
-    coverage = coverage_of([asked("", "Oslo"), asked("", "Bergen")], index, encoder, FillSettings())
-    assert coverage.subject_named is None
-    assert coverage.answer_held.tolist() == [True, False]
-
-
-def test_one_example_without_a_subject_among_others_is_not_covered(index: PhraseIndex, encoder: Encoder) -> None:
-    coverage = coverage_of([asked("Norway", "Oslo"), asked("", "Oslo")], index, encoder, FillSettings())
-    assert coverage.subject_named is not None
-    assert coverage.subject_named.tolist() == [True, False]
-
-
-def test_an_index_of_another_tokenizer_is_refused(index: PhraseIndex) -> None:
-    other = tiny_encoder("roberta", sentences=tuple(PASSAGES.values()))
-    with pytest.raises(ArtifactError, match=other.tokenizer_fingerprint) as refusal:
-        coverage_of([asked("Norway", "Oslo")], index, other, FillSettings())
-    assert index.store.tokenizer_fingerprint in str(refusal.value)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from npm.core.errors import SettingError
 from npm.core.types import silent
@@ -96,17 +95,6 @@ def test_words_have_the_probabilities_that_transformers_gives_them_one_at_a_time
     assert not cut.any()
 
 
-def test_the_space_before_the_mask_belongs_to_the_word_where_the_mask_takes_it(
-    model: tuple[Encoder, MaskedHead, Path],
-) -> None:
-    encoder, head, _ = model
-    behind_space, behind_bracket = [encoder.tokenizer.encode(w, add_special_tokens=False) for w in (" sea", "sea")]
-    assert (behind_space == behind_bracket) == (encoder.name == "tiny-bert")
-    both, _ = word_log_probabilities(encoder, head, ["the <mask>", "(<mask>"], ["sea"])
-    alone = [word_log_probabilities(encoder, head, [text], ["sea"])[0] for text in ("the <mask>", "(<mask>")]
-    np.testing.assert_allclose(both, np.concatenate(alone), rtol=0, atol=1e-5)
-
-
 def test_predictions_do_not_depend_on_how_much_is_computed_at_once(
     model: tuple[Encoder, MaskedHead, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,14 +106,6 @@ def test_predictions_do_not_depend_on_how_much_is_computed_at_once(
     found = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total)))
     np.testing.assert_allclose([prediction.scores for prediction in found], expected, rtol=0, atol=1e-5)
     assert calls == [(4, 6), (6, 6)]
-
-
-def test_scores_are_the_labels_shares_of_their_probabilities(bert: Encoder) -> None:
-    head = deaf_head(bert, {"city": 0.3, "river": 0.2})
-    method = labels_by("mlm", bert, head, ["city"], ["river"])
-    (prediction,) = method.predict(TASK, examples_of(["It is <mask>."]), silent)
-    assert prediction.scores == pytest.approx((0.6, 0.4), rel=1e-5)
-    assert (prediction.label, prediction.evidence) == (0, ())
 
 
 def test_calibration_takes_off_what_the_prompt_says_without_the_example(
@@ -172,24 +152,3 @@ def test_a_word_that_the_tokenizer_cannot_write_is_refused_by_name(bert: Encoder
     method = labels_by("mlm", bert, head, ["sea"], ["東京"])
     with pytest.raises(SettingError, match="東京"):
         method.predict(TASK, examples_of(["It is <mask>."]), silent)
-
-
-def test_facts_tell_apart_heads_encoders_words_and_calibration_and_count_what_was_cut(
-    bert: Encoder, tmp_path: Path
-) -> None:
-    words = (("sea", "river"), ("city",))
-    head = deaf_head(bert, {"city": 0.5})
-    method = labels_by("mlm", bert, head, *words)
-    long = "a " * bert.max_input_tokens + "<mask>"
-    method.predict(TASK, examples_of([long, "It is <mask>.", long]), silent)
-    facts = method.facts
-    assert facts["encoder"] == {"name": "tiny-bert", "fingerprint": bert.fingerprint}
-    assert facts["verbalizer"] == Verbalizer("mine", words).facts
-    assert (facts["words_per_label"], facts["cut_texts"]) == ([2, 1], 2)
-    assert (facts["calibration"], facts["dtype"]) == ("none", "float32")
-    with torch.no_grad():
-        head.bias[7] += 1e-3
-    method = labels_by("mlm", bert, head, *words)
-    method.predict(TASK, examples_of(["It is <mask>."]), silent)
-    assert method.facts["head"] != facts["head"]
-    assert method.facts["encoder"] == facts["encoder"]

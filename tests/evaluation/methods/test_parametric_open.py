@@ -76,24 +76,6 @@ def test_parts_of_words_stop_words_punctuation_and_words_of_the_question_are_no_
     assert told(method.fill(["1 city is <mask>."])[0]) == [("paris", pytest.approx(0.08)), ("sea", pytest.approx(0.04))]
 
 
-def test_an_answer_has_no_occurrences_and_says_if_its_text_was_cut(bert: Encoder) -> None:
-    method = ParametricPhrases(bert, deaf_head(bert, {"city": 0.5}))
-    cut, whole = method.fill(["a " * bert.max_input_tokens + "<mask>", "It is <mask>."])
-    assert (cut.cut, whole.cut) == (True, False)
-    assert "was cut around the mask" in cut.notes[0] and not whole.notes
-    assert len(whole.phrases) == 5
-    assert {(phrase.occurrence_count, phrase.occurrences) for phrase in whole.phrases} == {(0, ())}
-
-
-def test_a_question_that_holds_every_word_of_the_vocabulary_has_no_answer(bert: Encoder) -> None:
-    head = deaf_head(bert, {"city": 0.5})
-    every_word = " ".join(
-        phrase.phrase for phrase in ParametricPhrases(bert, head, phrase_count=999).fill(["<mask>"])[0].phrases
-    )
-    assert len(every_word.split()) > 40
-    assert ParametricPhrases(bert, head).fill([f"{every_word} <mask>"])[0].phrases == ()
-
-
 def test_examples_are_answered_in_their_order_a_call_at_a_time(
     model: tuple[Encoder, MaskedHead, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,19 +46,6 @@ def test_answers_are_those_of_the_filler_with_the_retrieval_that_the_name_says(f
     assert method.facts["filling"]["retrieval"] == retrieval.value
 
 
-def test_the_ways_of_looking_give_different_answers_here_so_that_mixing_them_up_would_show(
-    filler: PhraseFiller,
-) -> None:
-    answers = [PhraseAnswers(filler, name).predict(TASK, EXAMPLES, silent) for name in NAMES[1:]]
-    assert all(answers[first] != answers[second] for first, second in ((0, 1), (0, 2), (1, 2)))
-
-
-def test_an_answer_says_where_its_phrases_stand_even_if_the_filler_shows_no_occurrence(filler: PhraseFiller) -> None:
-    answer = PhraseAnswers(filler).predict(TASK, EXAMPLES[:1], silent)[0]
-    assert [len(phrase.occurrences) for phrase in answer.phrases] == [1, 1, 1]
-    assert {phrase.occurrences[0].document for phrase in answer.phrases} == {"iceland"}
-
-
 def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler: PhraseFiller) -> None:
     few = PhraseAnswers(filler).predict(TASK, EXAMPLES, silent)
     many = [EXAMPLES[number % len(EXAMPLES)] for number in range(TEXTS_PER_CALL + 7)]
@@ -72,19 +59,6 @@ def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler
         assert [phrase.score for phrase in answer.phrases] == pytest.approx(
             [phrase.score for phrase in expected.phrases], rel=1e-4
         )
-
-
-def test_facts_count_texts_that_were_cut_and_texts_without_a_phrase_in_the_last_call(filler: PhraseFiller) -> None:
-    method = PhraseAnswers(filler)
-    long = Example("long", "Paris " * 300 + "<mask>.", answers=("Paris",))
-    method.predict(TASK, [*EXAMPLES, long], silent)
-    assert method.facts["counts"] == {
-        "cut": 1,
-        "unanswered": 1,
-        "inadmissible": 0,
-    }  # no block has a word of the xylophone text
-    method.predict(TASK, EXAMPLES[:4], silent)
-    assert method.facts["counts"] == {"cut": 0, "unanswered": 0, "inadmissible": 0}
 
 
 def test_facts_hold_settings_and_fingerprints_but_no_path_and_nothing_that_is_only_shown(filler: PhraseFiller) -> None:

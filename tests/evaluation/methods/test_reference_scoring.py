@@ -80,13 +80,6 @@ def test_labels_have_the_shares_of_their_single_tokens_among_the_best_rows(
     assert np.std(expected, axis=0).min() > 1e-3
 
 
-def test_without_evidence_the_first_label_is_answered(index: PhraseIndex, encoder: Encoder) -> None:
-    method = NonparametricLabels("npm", index, encoder, scoring=replace(REFERENCE, k=1))
-    found = method.predict(TASK, EXAMPLES, silent)
-    assert method.facts["without_evidence"] > 0
-    assert any(each.scores == (0.5, 0.5) and each.label == 0 for each in found)
-
-
 def test_a_token_within_a_word_counts_and_a_word_of_several_tokens_does_not(
     index: PhraseIndex, encoder: Encoder
 ) -> None:
