@@ -357,8 +357,7 @@ def evaluate_suite(
     if unused := [name for name in settings.method if not any(name in own for own in names.values())]:
         raise SettingError(f"method {unused[0]} answers none of the tasks {', '.join(names)}: leave it out")
     check_conditions(settings.fill.where, where="fill.where")
-    data_dir = Path(settings.data_dir) if settings.data_dir else None
-    _check_data(settings, tasks, data_dir)
+    data_dir = _check_data(settings, tasks)
     sources = {task.name: _sources(resources, task) for task in tasks}
     record = {"task": "zero_shot", "settings": _recorded(settings, names), "sources": sources}
     check_record(record)
@@ -385,7 +384,7 @@ def evaluate_suite(
     }
     results = []
     for task in tasks:
-        encoder = resources.encoder(task) if task.suite is Suite.open else None
+        encoder = resources.encoder(task)
         if task.suite is Suite.open and encoder is None:  # only the most frequent answer is asked
             encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
         result = evaluate_task(
@@ -417,8 +416,9 @@ def suite_result(results: Sequence[TaskResult], record: Mapping[str, Any], show:
     )
 
 
-def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task], data_dir: Path | None) -> None:
-    """Name all files that are not at hand in one message, before anything is looked for on a network."""
+def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> Path | None:
+    """`data_dir`; all files that are not at hand are named in one message, before anything is asked of a network."""
+    data_dir = Path(settings.data_dir) if settings.data_dir else None
     if data_dir is not None and not data_dir.is_dir():
         raise SettingError(f"data_dir={data_dir} is not a folder")
     if absent := [task for task in tasks if find_data(task, data_dir, settings.split) is None]:
@@ -429,6 +429,7 @@ def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task], data_dir: P
             f"the data of {len(absent)} of {len(tasks)} tasks is missing ({files}): set data_dir, or correct "
             f"data.file{other}"
         )
+    return data_dir
 
 
 def _sources(resources: Resources, task: Task) -> dict[str, Any]:
