@@ -41,8 +41,8 @@ def test_config_takes_a_path_as_it_is_written(path: str) -> None:
     assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder == path
     assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
     assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
-    evaluation = compose_settings("evaluate", [f"out={path}", f"demo.questions={path}", f"index={path}"])
-    assert (evaluation.out, evaluation.demo.questions, evaluation.index) == (path, path, path)
+    evaluation = compose_settings("evaluate", [f"out={path}", f"data_dir={path}", f"index={path}"])
+    assert (evaluation.out, evaluation.data_dir, evaluation.index) == (path, path, path)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(ODD_PATHS)))
@@ -62,7 +62,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
     declared = {name: item for verb in map(find_verb, MODULES) for name, item in declared_settings(verb.root).items()}
     paths = {name for name, item in declared.items() if item.is_path}
     assert paths == {
-        *("corpus.files", "sentences.files", "evaluation.files", "texts", "demo.questions", "ids_file"),
+        *("corpus.files", "sentences.files", "evaluation.files", "texts", "ids_file"),
         *("index", "out", "run", "data_dir", "sts_dir", "zero_shot.mlm.index", "corruption.collocations.vocabulary"),
         *(
             "encoder",

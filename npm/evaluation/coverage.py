@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,28 +25,12 @@ if TYPE_CHECKING:
 MIN_WORDS, BLOCKS_LOOKED_IN, MIN_ASCII_LETTERS = 8, 3, 24
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """Parts of each example that the corpus holds."""
+def coverage_of(
+    examples: Sequence[Example], index: PhraseIndex, encoder: Encoder, fill: FillSettings
+) -> dict[str, np.ndarray]:
+    """Masks bool [n]: `answer_held`, one of the answers occurs in the corpus; `subject_named`, the subject does.
 
-    subject_named: np.ndarray | None  # bool [n], whether the corpus names the subject; None without subjects
-    answer_held: np.ndarray  # bool [n], whether one of the answers occurs in the corpus
-
-    def record(self, mask: np.ndarray) -> dict[str, Any]:
-        """Counts and shares over the examples in the mask bool [n]."""
-        held, named = self.answer_held[mask], self.subject_named  # bool [m], bool [n]
-        record: dict[str, Any] = {"answer_held": _share(held), "subject_named": None, "answer_held_if_named": None}
-        if named is not None:
-            record |= {"subject_named": _share(named[mask]), "answer_held_if_named": _share(held[named[mask]])}
-        return record
-
-
-def _share(mask: np.ndarray) -> dict[str, Any]:
-    return {"count": int(mask.sum()), "share": float(mask.mean()) if len(mask) else None}
-
-
-def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encoder, fill: FillSettings) -> Coverage:
-    """Look up the names of all subjects and all answers in the blocks of `index`, in one pass over its tokens.
+    The latter only if there are subjects. All are looked up in the blocks of `index` in one pass over its tokens.
 
     Only in documents that the settings admit; examples with conditions of their own take a pass for each set of
     conditions. Raises ArtifactError if the tokens of the index are not those of the encoder, and as `admissible_parts`.
@@ -64,8 +47,7 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
         held = {name for name, blocks in zip(names, found, strict=True) if len(blocks)}
         named[numbers] = [each.subject in held for each in own]
         answered[numbers] = [not held.isdisjoint(each.answers) for each in own]
-    has_subjects = any(example.subject for example in examples)
-    return Coverage(subject_named=named if has_subjects else None, answer_held=answered)
+    return {"answer_held": answered} | ({"subject_named": named} if any(each.subject for each in examples) else {})
 
 
 def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:

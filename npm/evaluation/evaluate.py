@@ -19,13 +19,13 @@ from npm.core.files import sha256_of_bytes
 from npm.core.settings import as_json
 from npm.core.types import Progress, silent
 from npm.evaluation.conditions import check_conditions, is_templated
-from npm.evaluation.coverage import Coverage, coverage_of, overlapping_examples
+from npm.evaluation.coverage import coverage_of, overlapping_examples
 from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups, find_data, read_task
 from npm.evaluation.methods.admissible import NO_DOCUMENT
 from npm.evaluation.methods.registry import Method, load_method, method_names
 from npm.evaluation.methods.resources import Resources
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval, macro_f1
-from npm.evaluation.report import Sample, ScoreTable, Table, TaskScores, sample_card, score_rows, suite_markdown
+from npm.evaluation.report import Sample, ScoreTable, TaskScores, sample_card, score_table, suite_markdown, with_average
 from npm.evaluation.results import CheckRecord, Result, any_record, index_facts, model_facts
 from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Macro, Split, Suite, Task, load_task, task_names
@@ -70,7 +70,7 @@ class TaskResult:
     task: Task
     examples: Sequence[Example]
     methods: Sequence[MethodResult]
-    coverage: Coverage | None = None  # of open tasks, with an index
+    coverage: Mapping[str, np.ndarray] = field(default_factory=dict)  # bool [n] each, of open tasks, with an index
     overlap: np.ndarray | None = None  # bool [n], examples of closed tasks that occur in the corpus
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)  # bool [n] each, examples of each score
     answer_tokens: Sequence[str] = ()  # of each example of an open task: 1, 2, 3 or 4+
@@ -98,10 +98,16 @@ class TaskResult:
             found["standing_in_corpus"] = None if self.overlap is None else int(self.overlap.sum())
         else:
             found["macro_over"] = self.task.macro.value
-            coverage = self.coverage
-            if coverage is not None:
-                found["coverage"] = {scope: coverage.record(mask) for scope, mask in self.masks.items()}
+            if self.coverage:
+                found["coverage"] = {scope: self._coverage_metrics(mask) for scope, mask in self.masks.items()}
         return found
+
+    def _coverage_metrics(self, mask: np.ndarray) -> dict[str, Any]:
+        kept = {name: own[mask] for name, own in self.coverage.items()}  # bool [examples in the mask] each
+        if "subject_named" in kept:
+            kept["answer_held_if_named"] = kept["answer_held"][kept["subject_named"]]
+        means = {name: float(own.mean()) if len(own) else None for name, own in kept.items()}
+        return {name: {"count": int(own.sum()), "share": means[name]} for name, own in kept.items()}
 
     def _method_metrics(self, method: MethodResult) -> dict[str, Any]:
         if self.task.suite is Suite.open:
@@ -135,10 +141,11 @@ class TaskResult:
             told = ", ".join(f"{method.name} {share}" for method, share in zip(self.methods, shares, strict=True))
             found = f"{self.overlap.sum()} of {count} examples occur in the corpus"
             yield f"{name}: {found}; accuracy without them: {told}."
-        if self.coverage is not None:
-            held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
+        if self.coverage:
+            named = self.coverage.get("subject_named")  # bool [n]
             subjects = "" if named is None else f"names the subject of {named.sum()} and "
-            yield f"{name}: of {count} examples the corpus {subjects}holds an answer of {held.sum()}."
+            held = self.coverage["answer_held"].sum()
+            yield f"{name}: of {count} examples the corpus {subjects}holds an answer of {held}."
         for method in self.methods:
             if self.task.suite is Suite.open:
                 notes = [() if answer.phrases else answer.notes or ("",) for answer in method.predictions]
@@ -175,10 +182,7 @@ class TaskResult:
             "phrases": [{name: getattr(each, name) for name in names} for each in answer.phrases],
             "evidence": [asdict(each) for each in best.occurrences] if best else [],
         }
-        if self.coverage is not None:
-            found["answer_held"] = bool(self.coverage.answer_held[number])
-            if self.coverage.subject_named is not None:
-                found["subject_named"] = bool(self.coverage.subject_named[number])
+        found |= {name: bool(own[number]) for name, own in self.coverage.items()}
         if self.masks.keys() & self.task.subsets.keys():
             found["subsets"] = list(example.subsets)
         optional = {"old_answers": list(example.old_answers), "where": list(example.where)}
@@ -228,9 +232,9 @@ def evaluate_task(
         assert encoder is not None, "answers are measured in its tokens"
         lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
         answer_tokens = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
-        coverage = None if index is None else coverage_of(examples, index, encoder, fill or FillSettings())
-        if coverage is not None and coverage.subject_named is not None:
-            masks["covered"] = coverage.subject_named
+        coverage = {} if index is None else coverage_of(examples, index, encoder, fill or FillSettings())
+        if "subject_named" in coverage:
+            masks["covered"] = coverage["subject_named"]
         for name in task.subsets:
             mask = np.array([name in example.subsets for example in examples], dtype=bool)  # [n]
             masks |= {name: mask} if mask.any() else {}
@@ -320,8 +324,8 @@ def score_tables(results: Sequence[TaskResult]) -> list[ScoreTable]:
     old = "Open tasks: share answered with what was right at another date only"
     chosen.append((old, opened, "old_answers", "micro"))
     rows = [(title, [each.row(scope, average) for each in own]) for title, own, scope, average in chosen]
-    tables = [ScoreTable(title, [row for row in own if row is not None]) for title, own in rows]
-    return [table for table in tables if table.scores]
+    found = [(title, [row for row in own if row is not None]) for title, own in rows]
+    return [(title, with_average(own)) for title, own in found if own]
 
 
 def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[str] = ()) -> list[Task]:
@@ -409,7 +413,7 @@ def suite_result(results: Sequence[TaskResult], record: Mapping[str, Any], show:
         record,
         [line for result in results for line in result.records()],
         {"tasks": {result.task.name: result.metrics() for result in results}},
-        [Table(table.title, *score_rows(table), (2, 3)) for table in tables],
+        [score_table(table) for table in tables],
         notes,
         report=suite_markdown(tables, notes),
         samples=[sample_card(sample) for result in results for sample in result.samples(show)] if show else [],

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Row = Sequence[str]
 LEAST_TEXT_COLUMNS = 20
-MISSING = "–"
 PHRASE_COLUMNS = 22
 """Widest a phrase may be in a sample before it is wrapped."""
 
@@ -47,49 +46,36 @@ class TaskScores:
     methods: Mapping[str, Interval]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreTable:
-    """One metric of several tasks."""
-
-    title: str
-    scores: Sequence[TaskScores]
-
-    def averages(self) -> TaskScores:
-        """The mean over the tasks, of methods that answered all of them."""
-        methods = dict.fromkeys(name for row in self.scores for name in row.methods)
-        shared = [name for name in methods if all(name in row.methods for row in self.scores)]
-        found = {name: average_interval([row.methods[name] for row in self.scores]) for name in shared}
-        return TaskScores(f"average of {len(self.scores)}", sum(row.count for row in self.scores), found)
-
-    def rows(self) -> list[TaskScores]:
-        """The tasks, and the average of several."""
-        return [*self.scores, *([self.averages()] if len(self.scores) > 1 else [])]
+ScoreTable = tuple[str, Sequence[TaskScores]]
+"""Title, and the scores of several tasks with their average."""
 
 
-def score_rows(table: ScoreTable) -> tuple[Row, list[Row]]:
-    """Header and rows for a terminal: one row per task and method."""
-    rows: list[Row] = [
-        (row.task, name, percent(interval), str(row.count))
-        for row in table.rows()
-        for name, interval in row.methods.items()
-    ]
-    return ("task", "method", "per cent", "n"), rows
+def with_average(scores: Sequence[TaskScores]) -> list[TaskScores]:
+    """The tasks, and of several the mean over them, of methods that answered all."""
+    methods = dict.fromkeys(name for row in scores for name in row.methods)
+    shared = [name for name in methods if all(name in row.methods for row in scores)]
+    found = {name: average_interval([row.methods[name] for row in scores]) for name in shared}
+    average = TaskScores(f"average of {len(scores)}", sum(row.count for row in scores), found)
+    return [*scores, *([average] if len(scores) > 1 else [])]
+
+
+def score_table(table: ScoreTable) -> Table:
+    """For a terminal: one row per task and method."""
+    title, scores = table
+    rows = [(row.task, name, percent(own), str(row.count)) for row in scores for name, own in row.methods.items()]
+    return Table(title, ("task", "method", "per cent", "n"), rows, (2, 3))
 
 
 def suite_markdown(tables: Iterable[ScoreTable], notes: Sequence[str] = ()) -> str:
     """The text of results.md: for each table a row per task and a column per method; then `notes` as a list."""
     parts: list[str] = []
-    for table in tables:
-        methods = list(dict.fromkeys(name for row in table.scores for name in row.methods))
-        cells = [
-            [
-                row.task,
-                *(percent(row.methods[name]) if name in row.methods else MISSING for name in methods),
-                str(row.count),
-            ]
-            for row in table.rows()
+    for title, scores in tables:
+        methods = list(dict.fromkeys(name for row in scores for name in row.methods))
+        shown = [
+            [percent(own[name]) if name in own else "–" for name in methods] for own in (r.methods for r in scores)
         ]
-        parts += [f"## {table.title}", markdown_table(["task", *methods, "n"], cells)]
+        cells = [[row.task, *own, str(row.count)] for row, own in zip(scores, shown, strict=True)]
+        parts += [f"## {title}", markdown_table(["task", *methods, "n"], cells)]
     parts.append(
         "Per cent with 95 % bootstrap confidence interval, and number of examples (n); the interval of an average "
         "takes the tasks as independent."

@@ -138,18 +138,6 @@ def test_two_methods_of_one_run_can_be_compared(tmp_path: Path) -> None:
     assert (found.methods, found.only_a, found.only_b) == ("mlm / npm", 0, 2)
 
 
-def test_the_only_methods_of_two_runs_are_compared_by_whatever_name(tmp_path: Path) -> None:
-    a, b = results(tmp_path / "a", lines([0], method="mlm")), results(tmp_path / "b", lines([1], method="npm"))
-    assert compare_results(a, b).comparisons[0].methods == "mlm / npm"
-
-
-def test_the_same_runs_and_seed_give_the_same_record(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    a, b = (results(tmp_path / name, lines(rng.random(30) < 0.5)) for name in "ab")
-    written = {json.dumps(compare_results(a, b, seed=3).record(), allow_nan=False) for _ in range(2)}
-    assert len(written) == 1
-
-
 def test_the_table_shows_points_with_their_sign(tmp_path: Path) -> None:
     a = results(tmp_path / "a", [*lines([1, 1]), *lines([1, 1], task="agn")])
     b = results(tmp_path / "b", [*lines([0, 0]), *lines([1, 1], task="agn")])
@@ -172,18 +160,6 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, other: Lin
     a, b = results(tmp_path / "a", lines([1, 0])), results(tmp_path / "b", other)
     with pytest.raises(SettingError, match=problem):
         compare_results(a, b)
-
-
-def test_a_method_that_a_run_does_not_hold_is_refused(tmp_path: Path) -> None:
-    run = results(tmp_path / "a", lines([1]))
-    with pytest.raises(SettingError, match="for mlm in A and npm in B"):
-        compare_results(run, run, methods=("mlm", "npm"))
-
-
-def test_results_of_another_kind_of_evaluation_are_refused(tmp_path: Path) -> None:
-    run = results(tmp_path / "a", [{"id": "q1", "text": "…", "hit_rank": 1}])
-    with pytest.raises(ArtifactError, match=r"predictions\.jsonl, line 1"):
-        read_answers(run)
 
 
 def test_an_example_answered_twice_is_refused(tmp_path: Path) -> None:

@@ -187,24 +187,6 @@ def test_exact_match_is_a_mean_over_examples_and_over_groups_on_all_and_on_cover
     ]
 
 
-def test_metrics_of_phrases_say_what_the_corpus_holds_and_what_each_method_scores(result: TaskResult) -> None:
-    metrics = result.metrics()
-    assert json.loads(json.dumps(metrics)) == metrics
-    assert (metrics["suite"], metrics["count"], metrics["macro_over"]) == ("open", 5, "group")
-    assert metrics["coverage"]["all"] == {
-        "answer_held": {"count": 3, "share": 0.6},
-        "subject_named": {"count": 3, "share": 0.6},
-        "answer_held_if_named": {"count": 3, "share": 1.0},
-    }
-    good = metrics["methods"]["good"]
-    assert good["by_group"] == {
-        "north": {"count": 3, "exact_match": pytest.approx(2 / 3)},
-        "south": {"count": 2, "exact_match": 0.0},
-    }
-    tokens = {tokens: result.answer_tokens.count(tokens) for tokens in result.answer_tokens}
-    assert {name: entry["count"] for name, entry in good["by_answer_tokens"].items()} == tokens
-
-
 def test_records_of_phrases_hold_gold_prediction_and_where_the_prediction_stands(result: TaskResult) -> None:
     records = list(result.records())
     assert {key: records[1][key] for key in ("gold", "group", "prediction", "correct")} == {
@@ -222,21 +204,6 @@ def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_c
     assert not {"subject_named", "answer_held"} & set(next(found.records()))
     second = [Example("0", "Where? <mask>", answers=("Bergen",))]
     assert not evaluate_task(OPEN, second, [Told("told", ["Oslo"])], encoder=encoder, resamples=5).methods[0].right[0]
-
-
-def test_where_the_corpus_names_no_subject_covered_examples_have_no_mean(encoder: Encoder, index: PhraseIndex) -> None:
-    told = [Told("told", ["Copenhagen"])]
-    found = evaluate_task(OPEN, EXAMPLES[2:3], told, encoder=encoder, index=index, resamples=5)
-    assert found.metrics()["methods"]["told"]["covered"] == dict.fromkeys(("micro", "macro", "among")) | {"count": 0}
-    assert found.row("covered", "macro") is None
-
-
-def test_progress_goes_once_over_all_methods() -> None:
-    seen: list[tuple[float, float | None]] = []
-    classified(
-        [0, 1], Fixed([0, 1]), Fixed([1, 1], name="mlm"), progress=lambda _, done, total: seen.append((done, total))
-    )
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 @pytest.mark.parametrize("seed", range(4))

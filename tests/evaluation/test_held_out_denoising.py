@@ -116,14 +116,6 @@ def test_every_cell_equals_a_plain_loop(denoiser: Denoiser, articles: list[Artic
     assert denoiser.model.training
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_one_others(
-    denoiser: Denoiser, articles: list[Article], result: Result
-) -> None:
-    assert evaluate_denoising(denoiser, articles, SETTINGS, SAMPLE).metrics() == result.metrics()
-    other = SampleSettings(resamples=50, seed=1)
-    assert evaluate_denoising(denoiser, articles, SETTINGS, other).means != result.means
-
-
 def test_results_are_written_and_shown(result: Result, tmp_path: Path) -> None:
     result.write(tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
@@ -143,12 +135,6 @@ def test_results_are_written_and_shown(result: Result, tmp_path: Path) -> None:
         3,
         2,
     ]
-
-
-def test_a_model_without_mode_tokens_has_one_column(encoder_folder: Path) -> None:
-    plain = fresh_denoiser(str(encoder_folder), FreshSettings(layers=1, dimensions=16), device="cpu")
-    articles = held_out_articles(DOCUMENTS, plain, SETTINGS, limit=2, task="denoising")
-    assert evaluate_denoising(plain, articles, SETTINGS).tables[0].header == ["denoiser", "targets", "none"]
 
 
 def test_too_few_sentinels_are_refused(denoiser: Denoiser, articles: list[Article]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document, TokenFlag
 from npm.evaluation.held_out import Article, evaluate_in_batch, held_out_articles
-from npm.evaluation.results import Result
 from npm.evaluation.settings import InBatchSettings, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
@@ -169,21 +167,6 @@ def test_only_as_many_documents_are_read_as_are_needed_and_too_few_are_refused(e
     assert next(read).id == "d3"
     with pytest.raises(CorpusError, match="too few long articles: 3 of 4"):
         held_out_articles(DOCUMENTS, encoder, SETTINGS, limit=4, task="in_batch")
-
-
-def test_the_same_evaluation_writes_the_same_bytes(encoder: Encoder, tmp_path: Path) -> None:
-    seen: list[tuple[str, float, float | None]] = []
-
-    def evaluated(name: str) -> Result:
-        own = held_out_articles(DOCUMENTS, encoder, SETTINGS, limit=2, task="in_batch")
-        result = evaluate_in_batch(encoder, own, SETTINGS, SAMPLE, progress=lambda *at: seen.append(at))
-        result.write(tmp_path / name)
-        return result
-
-    assert evaluated("first") == evaluated("second")
-    for name in ("metrics.json", "predictions.jsonl", "manifest.json"):
-        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
-    assert seen == [("articles", 1, 2), ("articles", 2, 2)] * 2
 
 
 def test_an_encoder_in_training_is_evaluated_without_dropout_and_goes_on_training(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from npm.evaluation.tasks import load_task
-from tests.evaluation.task_samples import OPEN_SMALL, SHIPPED, SMALL, file_refused, task_written
+from tests.evaluation.task_samples import OPEN_SMALL, SMALL, file_refused
 
 
 def one(value: object, *words: str, **more: object) -> dict[str, Any]:
@@ -102,10 +101,3 @@ def test_a_template_that_shows_the_column_of_the_answers_is_refused(
 ) -> None:
     content = {**OPEN_SMALL, "data": {"file": "q.jsonl", "columns": columns}, "template": template}
     assert "shows the answers" in file_refused(tmp_path, content)
-
-
-def test_the_column_of_the_label_may_divide_the_data_and_that_of_an_answer_measure_coverage(tmp_path: Path) -> None:
-    closed = {**SMALL, "data": {"file": "a.csv", "columns": {"label": "y", "group": "y"}}, "max_prompt_tokens": 8}
-    assert load_task(task_written(tmp_path, closed), folder=SHIPPED).max_prompt_tokens == 8
-    opened = {**OPEN_SMALL, "data": {"file": "q.jsonl", "columns": {"answers": "a", "subject": "a"}}}
-    assert load_task(task_written(tmp_path, opened), folder=SHIPPED).data.columns["subject"] == "a"

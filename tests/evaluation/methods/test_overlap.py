@@ -52,9 +52,8 @@ def test_an_example_is_covered_where_its_subject_stands_and_answerable_where_one
         asked("Miguel de Cervantes", "The river Rhine"),
     ]
     coverage = coverage_of(examples, index, encoder, FillSettings())
-    assert coverage.subject_named is not None
-    assert coverage.subject_named.tolist() == [True, True, True, False, True, True]
-    assert coverage.answer_held.tolist() == [True, True, False, True, False, True]
+    assert coverage["subject_named"].tolist() == [True, True, True, False, True, True]
+    assert coverage["answer_held"].tolist() == [True, True, False, True, False, True]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -73,11 +72,10 @@ def test_coverage_equals_a_plain_search_for_random_names(index: PhraseIndex, enc
     examples = [asked(name(), *(name() for _ in range(rng.integers(1, 4)))) for _ in range(rng.integers(20, 60))]
     for documents in (None, [str(each) for each in rng.choice(list(PASSAGES), size=3, replace=False)]):
         coverage = coverage_of(examples, index, encoder, FillSettings(documents=documents))
-        assert coverage.subject_named is not None
         named = [stands_somewhere(example.subject, documents) for example in examples]
         held = [any(stands_somewhere(answer, documents) for answer in example.answers) for example in examples]
-        assert (coverage.subject_named.tolist(), coverage.answer_held.tolist()) == (named, held)
-        for found in (coverage.subject_named, coverage.answer_held):
+        assert (coverage["subject_named"].tolist(), coverage["answer_held"].tolist()) == (named, held)
+        for found in (coverage["subject_named"], coverage["answer_held"]):
             assert 0 < found.mean() < 1
 
 
