@@ -1,14 +1,13 @@
 """Encoding from blocks on disk to vectors on disk, against the bare encoder over the same batches.
 
     python -m benchmarks.bench_encoding index=DIR | corpus=FILE [encoder=minilm] [shards=8] [tokens_per_shard=32768]
-                                        [tokens_per_batch=4096] [threads=2] [variants=false]
+                                        [tokens_per_batch=4096] [threads=2]
 
 Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, packed before, in the same
 number format. Shard by shard the two take turns, and so do their places, so that a machine that gets slower slows
 both; speeds are medians over shards, ratios are medians of ratios, and processor time says more on a busy machine,
 with `threads=1`. `index` is an index of which the first segment's blocks are read, `corpus` a file whose first
-documents are cut in a temporary folder. `variants=true` shows instead whether other batch sizes, another attention or
-torch.compile would make the forward pass faster.
+documents are cut in a temporary folder.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import ShardBlocks, embed_shard, recorded_vectors, shard_folder, vector_shards
 from npm.indexing.settings import VectorSettings
-from npm.models.encoder import Encoder, use_plain_attention
+from npm.models.encoder import Encoder
 
 GOAL = 0.9
 BARE, WHOLE = "forward pass alone", "blocks on disk to vectors on disk"
@@ -103,42 +102,11 @@ def compare(
     return speeds
 
 
-def variants(store: BlockStore, encoder_name: str, settings: VectorSettings, rounds: int) -> None:
-    """Speed of the forward pass over the first shard, by batch size and by how the model is run."""
-    encoders = {name: Encoder.load(encoder_name) for name in ("sdpa", "eager", "plain", "compiled")}
-    encoders["sdpa"].model.set_attn_implementation("sdpa")
-    encoders["eager"].model.set_attn_implementation("eager")
-    use_plain_attention(encoders["plain"].model)
-    encoders["compiled"].model.compile(dynamic=True)
-    sizes = {f"{name}, {settings.tokens_per_batch}": (name, settings.tokens_per_batch) for name in encoders}
-    sizes |= {f"sdpa, {size}": ("sdpa", size) for size in (1024, 2048, 8192, 16384)}
-    jobs: dict[str, Callable[[], None]] = {}
-    for label, (name, tokens_per_batch) in sizes.items():
-        chosen = VectorSettings(tokens_per_batch=tokens_per_batch, tokens_per_shard=settings.tokens_per_shard)
-        encoder = encoders[name]
-        recorded = recorded_vectors(store, encoder, chosen)
-        first, stop = vector_shards(store, chosen.tokens_per_shard)[0]
-        blocks = ShardBlocks(store, encoder, {**recorded, "first_block": first, "block_count": stop - first})
-        batches = packed_batches(blocks, encoder)
-        forward(encoder, batches[:: max(1, len(batches) // 3)])  # warm-up, and where torch.compile does its work
-        jobs[label] = partial(forward, encoder, batches)
-    tokens = int(store.block_offsets[vector_shards(store, settings.tokens_per_shard)[0][1]])
-    speeds: dict[str, list[float]] = {label: [] for label in jobs}
-    for _ in range(rounds):
-        for label, job in jobs.items():
-            speeds[label].append(tokens / seconds_of(job)[0])
-    print("| forward pass, tokens a batch | tokens/s | of the fastest |\n|---|---|---|")
-    best = max(map(median, speeds.values()))
-    for label, values in speeds.items():
-        print(f"| {label} | {median(values):,.0f} | {median(values) / best:.2f} |")
-
-
 def main(argv: list[str]) -> None:
     """Compare, and print a table."""
     given = dict(argument.split("=", 1) for argument in argv)
     torch.set_num_threads(int(given.get("threads", "2")))
-    encoder_name = given.get("encoder", "minilm")
-    encoder = Encoder.load(encoder_name)
+    encoder = Encoder.load(given.get("encoder", "minilm"))
     settings = VectorSettings(
         tokens_per_batch=int(given.get("tokens_per_batch", "4096")),
         tokens_per_shard=int(given.get("tokens_per_shard", "32768")),
@@ -146,14 +114,10 @@ def main(argv: list[str]) -> None:
     shard_count = int(given.get("shards", "8"))
     with tempfile.TemporaryDirectory() as temporary:
         store = open_store(given, encoder, Path(temporary))
-        dtype = encoder.dtype_name
         print(
-            f"{encoder.name}, {dtype} on {encoder.device}, {torch.get_num_threads()} threads;"
+            f"{encoder.name}, {encoder.dtype_name} on {encoder.device}, {torch.get_num_threads()} threads;"
             f" {settings.tokens_per_batch} tokens a batch, {settings.tokens_per_shard:,} a shard"
         )
-        if given.get("variants") == "true":
-            variants(store, encoder_name, settings, rounds=shard_count)
-            return
         speeds = compare(store, encoder, settings, Path(temporary) / "vectors", shard_count)
     print("| job | tokens/s | ratio | tokens a second of processor time | ratio | goal |\n|---|---|---|---|---|---|")
     for name, pairs in speeds.items():

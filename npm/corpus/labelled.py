@@ -54,9 +54,6 @@ class LabelledSettings(Settings):
     """Highest score there is."""
     header: bool = True
     """Whether the first line of a .csv or .tsv file names its columns; without, these are called 1, 2, …"""
-    skip_short_rows: bool = False
-    """Pass over rows of a .csv or .tsv file with fewer cells than columns, as published counts of QQP do, instead of
-    refusing the file."""
     level: LabelLevel = LabelLevel.sequence
     """What has a label: a whole text or pair (`sequence`), or each word (`token`), on its first piece."""
     layer: NonNegativeInt | None = None
@@ -126,15 +123,10 @@ def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
             quoted_tsv=False,
             header=settings.header,
             same_length=False,
-            on_bad=_skip_short_row if settings.skip_short_rows else refuse,
+            on_bad=refuse,
         )
         for number, record in rows:
             yield _row(record, settings, f"{source.path}:{number}")
-
-
-def _skip_short_row(where: str, kind: str, detail: str) -> None:
-    if not kind.startswith("has no "):
-        refuse(where, kind, detail)
 
 
 def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:

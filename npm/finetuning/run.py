@@ -274,7 +274,6 @@ def finetune(
     prepared = [prepare(task, settings, encoder) for task in tasks]
     for each in prepared:
         training_settings(each, settings, rate=settings.learning_rates[0], seed=settings.seeds[0])
-    _check_out(out, encoder)
     shown = {name: value for name, value in asdict(settings).items() if name in SHOWN}
     found: dict[str, Any] = {"encoder": model_facts(encoder), "settings": shown, "tasks": {}}
     plan = [(each, rate, seed) for each in prepared for rate in settings.learning_rates for seed in settings.seeds]
@@ -295,17 +294,6 @@ def finetune(
             left = {"unfinished": names[number:]} if number < len(names) else {}
             replace_file(out / METRICS_FILE, json_bytes(found | left))
     return found
-
-
-def _check_out(out: Path, encoder: Encoder) -> None:
-    """Raise ArtifactError where metrics.json of something else, or of another encoder, would be written over."""
-    file = out / METRICS_FILE
-    if not file.is_file():
-        return
-    there = read_object(file, fix="choose another out=DIR")
-    own = there.get("encoder") if "tasks" in there else None
-    if not isinstance(own, dict) or own.get("fingerprint") != encoder.fingerprint:
-        raise ArtifactError(f"{file} has results of another encoder or command: choose another out=DIR")
 
 
 def report(found: Mapping[str, Any]) -> str:

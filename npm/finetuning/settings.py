@@ -29,8 +29,8 @@ class FinetuneSettings(Settings):
     task: list[str] = field(default_factory=list)
     """Tasks by name: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; of words: conll, wikiann, upos. Required."""
     data_dir: PathText = ""
-    """Folder with TASK-train.jsonl and TASK-dev.jsonl, with the official folders (CoLA/train.tsv, …) or with Parquet
-    (cola/train-*.parquet); or hub:nyu-mll/glue. Required."""
+    """Folder with TASK-train.jsonl and TASK-dev.jsonl, or with Parquet (cola/train-*.parquet); or hub:nyu-mll/glue.
+    Required."""
     out: PathText = ""
     """Folder for the runs, OUT/TASK/lr-RATE/seed-N, and for metrics.json. Required."""
     seeds: list[NonNegativeInt] = field(default_factory=lambda: [0, 1, 2])

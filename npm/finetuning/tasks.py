@@ -1,9 +1,8 @@
 """The tasks that encoders are fine-tuned on: their columns, labels and metrics, and where their files lie.
 
-GLUE (Wang et al. 2019, arXiv 1804.07461) in four forms: TASK-{train,dev}.jsonl with `sentence`, or `sentence1` and
-`sentence2`, and `label` or `score`; the official folders; Parquet as the hub has it; the hub itself. Sentences of
-words with a label each: TASK-{train,dev}.jsonl with `tokens` and `tags`, or .txt and .tsv with a word and its label a
-line.
+GLUE (Wang et al. 2019, arXiv 1804.07461) in three forms: TASK-{train,dev}.jsonl with `sentence`, or `sentence1` and
+`sentence2`, and `label` or `score`; Parquet as the hub has it; the hub itself. Sentences of words with a label each:
+TASK-{train,dev}.jsonl with `tokens` and `tags`, or .txt and .tsv with a word and its label a line.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from npm.core.errors import CorpusError, SettingError, named, unknown
 from npm.corpus.labelled import LabelledSettings, LabelLevel
@@ -26,6 +24,7 @@ PARTS_OF_SPEECH = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT"),
     *("SCONJ", "SYM", "VERB", "X"),
 )
+SENTENCE, PAIR, WORDS = ("sentence", "label"), ("sentence1", "sentence2", "label"), ("tokens", "tags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,97 +34,48 @@ class Task:
     name: str
     metrics: tuple[str, ...]
     """Names of functions of npm.finetuning.metrics, the headline first."""
+    hub: tuple[str, ...] = SENTENCE
+    """Columns of the hub's files, the label last."""
     labels: tuple[str, ...] = YES_OR_NO
     """None: scores from 0 to 5."""
-    texts: int = 1
-    """2 for pairs."""
-    folder: str = ""
-    """Of the official files; empty: there are none."""
-    official: tuple[str, ...] = ()
-    """Columns of the official files, the label last; numbers where there is no header."""
-    hub: tuple[str, ...] = ()
-    """Columns of the hub's files."""
     epochs: int = FEW_EPOCHS
     halves: tuple[str, ...] = ("",)
     """Names of the development sets, where there is more than one."""
-    of_words: bool = False
+
+    @property
+    def of_words(self) -> bool:
+        """Whether each word has a label."""
+        return self.hub == WORDS
 
     @property
     def own(self) -> tuple[str, ...]:
         """Columns of TASK-train.jsonl."""
         if self.of_words:
-            return ("tokens", "tags")
-        texts = ("sentence",) if self.texts == 1 else ("sentence1", "sentence2")
-        return (*texts, "label" if self.labels else "score")
+            return WORDS
+        return (*(SENTENCE if len(self.hub) == 2 else PAIR)[:-1], "label" if self.labels else "score")
 
 
-ONE, PAIR, SCORED = ("sentence", "label"), ("sentence1", "sentence2", "label"), ("sentence1", "sentence2", "score")
-QUESTION_PAIR = ("question1", "question2")
 TASKS = {
     task.name: task
     for task in (
-        Task("cola", ("matthews", "accuracy"), folder="CoLA", official=("4", "2"), hub=ONE, epochs=MANY_EPOCHS),
-        Task("sst2", ("accuracy",), folder="SST-2", official=ONE, hub=ONE),
-        Task(
-            "mrpc",
-            ("f1", "accuracy"),
-            texts=2,
-            folder="MRPC",
-            official=("#1 String", "#2 String", "Quality"),
-            hub=PAIR,
-            epochs=MANY_EPOCHS,
-        ),
-        Task(
-            "qqp",
-            ("f1", "accuracy"),
-            texts=2,
-            folder="QQP",
-            official=(*QUESTION_PAIR, "is_duplicate"),
-            hub=(*QUESTION_PAIR, "label"),
-        ),
-        Task(
-            "stsb",
-            ("spearman", "pearson"),
-            labels=(),
-            texts=2,
-            folder="STS-B",
-            official=SCORED,
-            hub=PAIR,
-            epochs=MANY_EPOCHS,
-        ),
+        Task("cola", ("matthews", "accuracy"), epochs=MANY_EPOCHS),
+        Task("sst2", ("accuracy",)),
+        Task("mrpc", ("f1", "accuracy"), PAIR, epochs=MANY_EPOCHS),
+        Task("qqp", ("f1", "accuracy"), ("question1", "question2", "label")),
+        Task("stsb", ("spearman", "pearson"), PAIR, labels=(), epochs=MANY_EPOCHS),
         Task(
             "mnli",
             ("accuracy",),
-            labels=("entailment", "neutral", "contradiction"),
-            texts=2,
-            folder="MNLI",
-            official=("sentence1", "sentence2", "gold_label"),
-            hub=("premise", "hypothesis", "label"),
+            ("premise", "hypothesis", "label"),
+            ("entailment", "neutral", "contradiction"),
             halves=("matched", "mismatched"),
         ),
-        Task(
-            "qnli",
-            ("accuracy",),
-            labels=ENTAILMENT,
-            texts=2,
-            folder="QNLI",
-            official=("question", "sentence", "label"),
-            hub=("question", "sentence", "label"),
-        ),
-        Task(
-            "rte",
-            ("accuracy",),
-            labels=ENTAILMENT,
-            texts=2,
-            folder="RTE",
-            official=PAIR,
-            hub=PAIR,
-            epochs=MANY_EPOCHS,
-        ),
-        Task("wnli", ("accuracy",), texts=2, folder="WNLI", official=PAIR, hub=PAIR, epochs=MANY_EPOCHS),
-        Task("conll", ("entity_f1", "accuracy"), labels=(*BIO_4, "B-MISC", "I-MISC"), of_words=True),
-        Task("wikiann", ("entity_f1", "accuracy"), labels=BIO_4, of_words=True),
-        Task("upos", ("accuracy",), labels=PARTS_OF_SPEECH, of_words=True),
+        Task("qnli", ("accuracy",), ("question", "sentence", "label"), ENTAILMENT),
+        Task("rte", ("accuracy",), PAIR, ENTAILMENT, MANY_EPOCHS),
+        Task("wnli", ("accuracy",), PAIR, epochs=MANY_EPOCHS),
+        Task("conll", ("entity_f1", "accuracy"), WORDS, (*BIO_4, "B-MISC", "I-MISC")),
+        Task("wikiann", ("entity_f1", "accuracy"), WORDS, BIO_4),
+        Task("upos", ("accuracy",), WORDS, PARTS_OF_SPEECH),
     )
 }
 
@@ -163,15 +113,14 @@ def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) 
     )
     endings = {half: f"_{half}" if half else "" for half in task.halves}
 
-    def data(columns: tuple[str, ...], train: str, development: Mapping[str, str], **others: Any) -> TaskData:
+    def data(columns: tuple[str, ...], train: str, development: Mapping[str, str]) -> TaskData:
         second = columns[1] if len(columns) > 2 else ""
-        chosen = {"text_column": columns[0], "second_column": second, "label_column": columns[-1], **others}
+        chosen = replace(base, text_column=columns[0], second_column=second, label_column=columns[-1])
         return TaskData(
-            replace(base, files=[train], **chosen),
-            {half: replace(base, files=[file], **chosen) for half, file in development.items()},
+            replace(chosen, files=[train]), {half: replace(chosen, files=[file]) for half, file in development.items()}
         )
 
-    if data_dir.startswith(HUB_PREFIX) and task.hub:
+    if data_dir.startswith(HUB_PREFIX) and not task.of_words:
         splits = {half: f"{data_dir}@{task.name}/validation{end}" for half, end in endings.items()}
         return data(task.hub, f"{data_dir}@{task.name}/train", splits)
     folder = Path(data_dir)
@@ -179,19 +128,11 @@ def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) 
         if (file := folder / f"{task.name}-train{extension}").is_file():
             own = {half: str(folder / f"{task.name}-dev{end}{extension}") for half, end in endings.items()}
             return data(task.own, str(file), own)
-    official = folder / task.folder
-    if task.folder and (official / "train.tsv").is_file():
-        files = {half: str(official / f"dev{end}.tsv") for half, end in endings.items()}
-        others = {"header": not task.official[0].isdecimal(), "skip_short_rows": task.name == "qqp"}
-        return data(task.official, str(official / "train.tsv"), files, **others)
     parquet = folder / task.name
-    if task.hub and any(parquet.glob("train-*.parquet")):
+    if not task.of_words and any(parquet.glob("train-*.parquet")):
         files = {half: str(parquet / f"validation{end}-*.parquet") for half, end in endings.items()}
         return data(task.hub, str(parquet / "train-*.parquet"), files)
-    forms = [
-        f"{task.name}-train.jsonl",
-        *([f"{task.folder}/train.tsv", f"{task.name}/train-*.parquet"] * bool(task.hub)),
-    ]
+    forms = f"{task.name}-train.jsonl" + ("" if task.of_words else f" or {task.name}/train-*.parquet")
     raise CorpusError(
-        f"data_dir={data_dir}: the data of {task.name} is missing: expected {' or '.join(forms)}, and development data"
+        f"data_dir={data_dir}: the data of {task.name} is missing: expected {forms}, and development data"
     )

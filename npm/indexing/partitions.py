@@ -105,14 +105,14 @@ def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:
     return [*cuts, len(shard_rows)]
 
 
-def open_parts(generation: Generation, vectors: ShardedArray, *, probed_lists: int | None = None) -> Searcher:
+def open_parts(generation: Generation, vectors: ShardedArray) -> Searcher:
     """The searcher over the `vectors` [rows, d] of all segments: all partitions of an index, in this process.
 
-    `probed_lists` replaces what the index is searched with. Raises ArtifactError as `open_search` does.
+    Raises ArtifactError as `open_search` does.
     """
     check_folder(generation.search, kind=SEARCH_KIND)
     partitions = partitions_of(generation)
-    parts = [_opened(generation, each, vectors.shards(*each.shards), probed_lists) for each in partitions]
+    parts = [_opened(generation, each, vectors.shards(*each.shards)) for each in partitions]
     return parts[0] if len(parts) == 1 else PartitionedSearcher(parts)
 
 
@@ -156,7 +156,7 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
     if chosen.folder != generation.search:
         check_part(chosen.folder, read_manifest(generation.search, kind=SEARCH_KIND).parts[chosen.folder.name])
     stored = open_vectors(vectors, shards=chosen.shards).tokens
-    return _opened(generation, chosen, stored, None)
+    return _opened(generation, chosen, stored)
 
 
 def local_searcher(partitions: int) -> Callable[[Generation, ShardedArray], Searcher]:
@@ -171,12 +171,12 @@ def local_searcher(partitions: int) -> Callable[[Generation, ShardedArray], Sear
     return opened
 
 
-def _opened(generation: Generation, partition: Partition, vectors: ShardedArray, probed_lists: int | None) -> Searcher:
+def _opened(generation: Generation, partition: Partition, vectors: ShardedArray) -> Searcher:
     searching = generation.manifest.searching
     return open_search(
         partition.folder,
         vectors,
         quantiser=generation.quantiser,
-        probed_lists=probed_lists or searching.probed_lists,
+        probed_lists=searching.probed_lists,
         rerank_factor=searching.rerank_factor,
     )

@@ -174,20 +174,12 @@ class OpenedIndex:
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
         if "" in {word for own in words.values() for word in own}:
             raise QueryError("labels must have no empty words")
-        task = Task(
-            name="labels",
-            suite=Suite.closed,
-            data=TaskData(file="labels"),
-            template="{{ text }}",
-            labels=[Label(value=name, words=list(own)) for name, own in words.items()],
-        )
-        method = NonparametricLabels(
-            "npm",
-            self.filler.index,
-            self.filler.encoder,
-            # without a template there are no prompts to calibrate with
-            scoring=ClosedScoring(calibration=Calibration.none),
-        )
+        labels = [Label(value=name, words=list(own)) for name, own in words.items()]
+        data = TaskData(file="labels")
+        task = Task(name="labels", suite=Suite.closed, data=data, template="{{ text }}", labels=labels)
+        # without a template there are no prompts to calibrate with
+        scoring = ClosedScoring(calibration=Calibration.none)
+        method = NonparametricLabels("npm", self.filler.index, self.filler.encoder, scoring=scoring)
         try:
             prediction = method.predict(task, [Example("0", request.text)], silent)[0]
         except SettingError as error:

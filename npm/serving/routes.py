@@ -95,24 +95,13 @@ async def fill(service: Served, request: Request, body: schema.FillRequest) -> R
     most = service.settings.texts_per_request
     if not 1 <= len(body.text) <= most:
         raise QueryError(f"text must be 1 to {most} texts, got {len(body.text)}")
-    opened, deadline = service.reloader.current, service.deadline(body.timeout_ms)
-    jobs = fill_jobs(opened, body.text, body)
-    if service.settings.log_texts:
-        state_of(request).logged["text"] = body.text
-    if LINES in request.headers.get("accept", ""):
-        service.batcher.submit(jobs)
-        return StreamingResponse(answer_lines(service, request, jobs, deadline), media_type=LINES)
-    return _answers(request, opened, body, await service.batcher.results(request, jobs, deadline))
+    return await _filled(service, request, body.text, body)
 
 
 @answering.get("/v1/fill", response_model=schema.Answers)
 async def fill_link(service: Served, request: Request, query: Annotated[schema.FillQuery, Query()]) -> Response:
     """The same for one text, as a link."""
-    opened, deadline = service.reloader.current, service.deadline(query.timeout_ms)
-    jobs = fill_jobs(opened, [query.text], query)
-    if service.settings.log_texts:
-        state_of(request).logged["text"] = [query.text]
-    return _answers(request, opened, query, await service.batcher.results(request, jobs, deadline))
+    return await _filled(service, request, [query.text], query)
 
 
 @answering.post("/v1/over", response_model=schema.OverAnswers)
@@ -189,6 +178,24 @@ async def metrics(service: Served) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
+async def _filled(service: Service, request: Request, texts: Sequence[str], options: schema.Options) -> Response:
+    opened, deadline = service.reloader.current, service.deadline(options.timeout_ms)
+    jobs = fill_jobs(opened, texts, options)
+    if service.settings.log_texts:
+        state_of(request).logged["text"] = texts
+    if LINES in request.headers.get("accept", ""):
+        service.batcher.submit(jobs)
+        return StreamingResponse(answer_lines(service, request, jobs, deadline), media_type=LINES)
+    done = await service.batcher.results(request, jobs, deadline)
+    used = opened.fill_settings(options)
+    settings = schema.UsedOptions(
+        used.k, used.occurrences, used.retrieval.value, used.documents, used.where, options.scoring
+    )
+    partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
+    answers = [each.value for each in done]
+    return JSONResponse(asdict(schema.Answers(answers, opened.state, settings, took(request, done), partitions)))
+
+
 def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
     """A job for each text, which may be filled together with others that are filled alike.
 
@@ -221,16 +228,6 @@ async def answer_lines(service: Service, request: Request, jobs: Sequence[Job], 
             raise
     finally:
         give_up(jobs)
-
-
-def _answers(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> Response:
-    used, lost = opened.fill_settings(options), frozenset[int]().union(*(each.lost for each in done))
-    settings = schema.UsedOptions(
-        used.k, used.occurrences, used.retrieval.value, used.documents, used.where, options.scoring
-    )
-    answers = [each.value for each in done]
-    times, partitions = took(request, done), opened.answered(lost)
-    return JSONResponse(asdict(schema.Answers(answers, opened.state, settings, times, partitions)))
 
 
 def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:

@@ -40,9 +40,7 @@ class TuneSettings(Settings):
     write: bool = False
     """Whether the chosen setting is written into the index, as its next generation."""
     out: PathText = ""
-    """Folder for tune.json, outside of the index; empty: nothing is written there."""
-    overwrite: bool = False
-    """Whether measurements of another index, or with other settings, are replaced in `out`."""
+    """Folder for tune.json, which is replaced, outside of the index; empty: nothing is written there."""
 
     def check(self) -> None:
         """Raises SettingError for a number that stands in a list twice."""

@@ -8,10 +8,9 @@ Shapes: q questions, r ranks of `RECALL_AT`, d dimensions; hits are [2 q, k], al
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +23,13 @@ from index.search import FaissSearcher
 from index.types import Hits
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.files import check_writable, digest_of, json_bytes, read_object, replace_file
+from npm.core.files import check_writable, json_bytes, replace_file
 from npm.core.locks import folder_lock
-from npm.core.records import refuse_changed
 from npm.core.types import Progress, silent
 from npm.corpus.text import normalised_text
 from npm.indexing.changes import commit
 from npm.indexing.generation import Generation, IndexManifest, Searching
 from npm.indexing.inspect import Footprint, footprint
-from npm.indexing.partitions import open_parts
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.drawn_questions import draw_questions, held_out_documents
 from npm.retrieval.fill import PhraseFiller
@@ -49,13 +46,15 @@ JSON_NAME = "tune.json"
 DENSE = FillSettings(retrieval=Retrieval.dense)
 """Search settings of all questions."""
 RECALL_AT = (1, 10, 100)
+RECORDED = ("queries", "seed", "probed_lists", "reranked_rows", "candidates_per_side", "recall_goal", "agreement_goal")
+"""Settings that tune.json repeats."""
 TIE = 2e-6
 """Scores that differ by less than this fraction are equal: sums over other batches round otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchChoice:
-    """One way to search an index. The exact tier probes and reranks nothing, an index without lists probes nothing."""
+    """One way to search an index. The exact tier probes and reranks nothing."""
 
     probed_lists: int | None
     rerank_factor: int | None  # rows scored exactly, for each one grown into phrases
@@ -67,12 +66,10 @@ class SearchChoice:
         return None if self.rerank_factor is None else self.rerank_factor * self.candidates_per_side
 
 
-def search_choices(
-    settings: TuneSettings, *, row_count: int, list_count: int | None, reranks: bool
-) -> list[SearchChoice]:
-    """Search settings to measure on an index of `row_count` rows in `list_count` lists (None: without), widest first.
+def search_choices(settings: TuneSettings, *, row_count: int, list_count: int | None) -> list[SearchChoice]:
+    """Search settings to measure on an index of `row_count` rows in `list_count` lists, None: searched exactly.
 
-    `reranks` is False for exact search. Raises SettingError for numbers that the index cannot serve.
+    Raises SettingError for numbers that the index cannot serve.
     """
 
     def fitting(name: str, most: int, automatic: Sequence[int]) -> list[int]:
@@ -81,24 +78,26 @@ def search_choices(
             raise SettingError(f"{name} must be at most {most}, as many as the index has, got {max(given)}")
         return given or [value for value in automatic if value <= most] or [most]
 
-    for name, serves in (("probed_lists", list_count is not None), ("reranked_rows", reranks)):
-        if getattr(settings, name) and not serves:
-            detail = "has no inverted lists" if reranks else "searches exactly"
-            raise SettingError(f"{name} must be empty, got {getattr(settings, name)}: this index {detail}")
     candidates = fitting("candidates_per_side", row_count, (256, 512, 1024, 2048))
-    probed = [None] if list_count is None else fitting("probed_lists", list_count, (32, 64, 128, 256, 512))
+    if list_count is None:
+        for name in ("probed_lists", "reranked_rows"):
+            if given := getattr(settings, name):
+                raise SettingError(f"{name} must be empty, got {given}: this index searches exactly")
+        return [SearchChoice(None, None, count) for count in candidates]
+    probed = fitting("probed_lists", list_count, (32, 64, 128, 256, 512))
     reranked = settings.reranked_rows or (512, 1024, 2048, 4096, 8192)
     choices = [
-        SearchChoice(lists, factor, count)
+        SearchChoice(lists, rows // count, count)
         for count in candidates
-        for factor in ([rows // count for rows in reranked if rows and rows % count == 0] if reranks else [None])
+        for rows in reranked
+        if rows % count == 0
         for lists in probed
     ]
     if not choices:
         raise SettingError(
             f"reranked_rows must be multiples of candidates_per_side={candidates}, got {list(settings.reranked_rows)}"
         )
-    return sorted(choices, key=widest_first)
+    return choices
 
 
 def widest_first(choice: SearchChoice) -> tuple[int, int, int]:
@@ -127,14 +126,14 @@ class Measured:
 
 
 def exact_answers(
-    index: PhraseIndex,
-    encoder: Encoder,
+    filler: PhraseFiller,
     texts: Sequence[str],
     vectors: QueryVectors,
-    widths: Sequence[int],
+    widths: Collection[int],
     progress: Progress,
 ) -> ExactAnswers:
     """Score all stored vectors, read once, for `texts`, and grow the best `widths` rows of each side into phrases."""
+    index = filler.index
     assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
     queries = np.concatenate([vectors.start, vectors.end])  # f32 [2 q, d]
     depth = min(max(*widths, *RECALL_AT), len(index.rows))
@@ -143,7 +142,6 @@ def exact_answers(
     worst = np.take_along_axis(hits.scores, np.maximum(counts, 1) - 1, axis=1)  # f32 [2 q, r]
     # All hits are known: nothing is scanned, and the scores of further rows are read from the stored vectors.
     scan = scan_rows(index.vectors, queries, np.zeros(0, dtype=np.int64))
-    filler = PhraseFiller(index, encoder)
     best_phrases: dict[int, list[str | None]] = {width: [] for width in widths}
     for place, text in enumerate(texts):
         pair = (place, len(texts) + place)
@@ -156,8 +154,7 @@ def exact_answers(
 
 
 def measured_choices(
-    index: PhraseIndex,
-    encoder: Encoder,
+    filler: PhraseFiller,
     texts: Sequence[str],
     vectors: QueryVectors,
     choices: Sequence[SearchChoice],
@@ -166,27 +163,21 @@ def measured_choices(
 ) -> list[Measured]:
     """Ask every question with every one of `choices`, one question after the other, on one thread.
 
-    Choices of equal probed lists are together, the widest first: for another number of lists the index is opened again,
-    and all questions are asked once without being timed, so that what they read is in memory.
+    Choices of equal probed lists are together, the widest first: at another number of lists all questions are asked
+    once without being timed, so that what they read is in memory.
     """
     from threadpoolctl import threadpool_limits
 
     measured: list[Measured] = []
-    for probed_lists, group in groupby(choices, key=lambda choice: choice.probed_lists):
-        searcher = index.searcher
-        if probed_lists is not None:
-            assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
-            stored = Generation(index.folder, index.manifest)
-            searcher = open_parts(stored, index.vectors, probed_lists=probed_lists)
-        filler = PhraseFiller(replace(index, searcher=searcher), encoder)
-        for number, choice in enumerate(group):
-            for part in parts_of(searcher):
+    with threadpool_limits(limits=1):
+        for choice in choices:
+            for part in parts_of(filler.index.searcher):
                 if isinstance(part, FaissSearcher) and choice.rerank_factor is not None:
+                    part.probed_lists = choice.probed_lists or part.probed_lists
                     part.rerank_factor = choice.rerank_factor
-            with threadpool_limits(limits=1):
-                for _ in range(2 if number == 0 else 1):
-                    last = _measured(filler, texts, vectors, choice, exact)
-            measured.append(last)
+            if not measured or measured[-1].choice.probed_lists != choice.probed_lists:
+                _measured(filler, texts, vectors, choice, exact)
+            measured.append(_measured(filler, texts, vectors, choice, exact))
             progress("settings", len(measured), len(choices))
     return measured
 
@@ -233,9 +224,9 @@ def _best_of(phrases: Sequence[Phrase]) -> str | None:
 class TuneResult:
     """All measures, and the choice."""
 
-    record: Mapping[str, Any]  # what was measured and asked: JSON values, without a path of this machine
-    factory: str | None
     settings: TuneSettings
+    generation: Generation  # that was measured
+    factory: str | None
     question_count: int
     document_count: int  # different documents that questions were made from
     measured: tuple[Measured, ...]
@@ -255,14 +246,21 @@ class TuneResult:
                 best.append(each)
         return tuple(best)
 
-    def write(self, out: str | Path) -> None:
-        """Write the report to the folder `out`, over an earlier one."""
-        measured = []
+    def record(self) -> dict[str, Any]:
+        """Settings, index, and every measure as JSON values, without a path of this machine."""
+        manifest, measured = self.generation.manifest, []
         for each in self.measured:
             values = asdict(each)
             measured.append(values.pop("choice") | {"reranked_rows": each.choice.reranked_rows} | values)
-        record = {
-            **self.record,
+        return {
+            "settings": {name: getattr(self.settings, name) for name in RECORDED},
+            "index": {
+                "generation": manifest.generation,
+                "digest": manifest.digest,
+                "factory": self.factory,
+                **self.footprint.record(),
+            },
+            "questions": {"asked": self.question_count, "documents": self.document_count},
             "goals_met": self.goals_met,
             "measured": measured,
             "before": asdict(self.present),
@@ -270,7 +268,6 @@ class TuneResult:
             "written_generation": self.written_generation,
             "notes": list(self.notes),
         }
-        replace_file(Path(out) / JSON_NAME, json_bytes(record))
 
 
 def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Progress = silent) -> TuneResult:
@@ -282,21 +279,25 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     """
     index = PhraseIndex.open(Path(settings.index))
     generation = _unchanged(index.folder, index.manifest)
-    search = read_manifest(generation.search, kind=SEARCH_KIND).settings
-    choices, present = _choices(settings, index, generation)
+    list_count = None if generation.quantiser is None else Quantiser.open(generation.quantiser).list_count
+    present = SearchChoice(None, None, min(index.candidates_per_side, len(index.rows)))
+    if isinstance(part := parts_of(index.searcher)[0], FaissSearcher):  # all are searched alike
+        present = replace(present, probed_lists=part.probed_lists, rerank_factor=part.rerank_factor)
+    choices = search_choices(settings, row_count=len(index.rows), list_count=list_count)
+    choices = sorted({*choices, present}, key=widest_first)  # so that the gain of a change is seen
     encoder = index.load_encoder(
         encoder or settings.encoder or None, device=settings.device, dtype=settings.precision, for_reading=True
     )
-    request = request_of(settings, index)
     if settings.out:
-        check_out(settings, index, request)
+        out = Path(settings.out).resolve()
+        if index.folder.resolve() in (out, *out.parents):
+            raise SettingError(f"out must be outside of the index, got {settings.out}")
+        check_writable(out)
     drawn = draw_questions(index, settings.queries, seed=settings.seed, words_only=encoder.query_masks == 1)
-    progress("questions", len(drawn), len(drawn))
     texts = [question.text for question in drawn]
-    vectors = encode_queries(encoder, texts)
-    widths = sorted({choice.candidates_per_side for choice in choices})
-    exact = exact_answers(index, encoder, texts, vectors, widths, progress)
-    measured = measured_choices(index, encoder, texts, vectors, choices, exact, progress)
+    vectors, filler = encode_queries(encoder, texts), PhraseFiller(index, encoder)
+    exact = exact_answers(filler, texts, vectors, {each.candidates_per_side for each in choices}, progress)
+    measured = measured_choices(filler, texts, vectors, choices, exact, progress)
     chosen, goals_met = choose(measured, recall_goal=settings.recall_goal, agreement_goal=settings.agreement_goal)
     notes = []
     if held_out_documents(index) is None:
@@ -306,29 +307,22 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
         )
     if len(drawn) < settings.queries:
         notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
-    documents, bytes_of = len({question.document for question in drawn}), footprint(generation)
-    measured_index = {"generation": generation.manifest.generation, "digest": generation.manifest.digest}
-    measured_index |= {"tier": search["tier"], "factory": search.get("factory"), **bytes_of.record()}
     result = TuneResult(
-        record={
-            "request": request,
-            "index": measured_index,
-            "questions": {"asked": len(drawn), "documents": documents},
-        },
-        factory=search.get("factory"),
         settings=settings,
+        generation=generation,
+        factory=read_manifest(generation.search, kind=SEARCH_KIND).settings.get("factory"),
         question_count=len(drawn),
-        document_count=documents,
+        document_count=len({question.document for question in drawn}),
         measured=tuple(measured),
         present=present,
         chosen=chosen,
         goals_met=goals_met,
-        footprint=bytes_of,
+        footprint=footprint(generation),
         written_generation=write_searching(generation, chosen.choice) if settings.write else None,
         notes=tuple(notes),
     )
     if settings.out:
-        result.write(settings.out)
+        replace_file(Path(settings.out) / JSON_NAME, json_bytes(result.record()))
     return result
 
 
@@ -360,44 +354,3 @@ def _unchanged(folder: Path, measured: IndexManifest) -> Generation:
             f"{present.manifest.generation}; run npmlm tune again"
         )
     return present
-
-
-def _choices(
-    settings: TuneSettings, index: PhraseIndex, generation: Generation
-) -> tuple[list[SearchChoice], SearchChoice]:
-    """All that is tried, and the present setting, which is among it so that the gain of a change is seen."""
-    list_count = None if generation.quantiser is None else Quantiser.open(generation.quantiser).list_count
-    candidates = min(index.candidates_per_side, len(index.rows))
-    searcher = parts_of(index.searcher)[0]  # all are searched alike
-    if isinstance(searcher, FaissSearcher):
-        present = SearchChoice(searcher.probed_lists, searcher.rerank_factor, candidates)
-    else:
-        present = SearchChoice(None, None, candidates)
-    reranks = present.rerank_factor is not None
-    choices = search_choices(settings, row_count=len(index.rows), list_count=list_count, reranks=reranks)
-    return sorted({*choices, present}, key=widest_first), present
-
-
-def request_of(settings: TuneSettings, index: PhraseIndex) -> dict[str, Any]:
-    """Settings that measurements depend on, next to the documents, which may be added and deleted: JSON values."""
-    names = ("queries", "seed", "probed_lists", "reranked_rows", "candidates_per_side", "recall_goal", "agreement_goal")
-    asked = {name: getattr(settings, name) for name in names}
-    return {"index_settings_digest": digest_of(index.manifest.settings), "settings": asked}
-
-
-def check_out(settings: TuneSettings, index: PhraseIndex, request: Mapping[str, Any]) -> None:
-    """Refuse a folder for the report, before the work begins.
-
-    Raises SettingError if it lies in the folder of the index, ArtifactError if files of the report's names are there
-    that are of something else (which overwrite=true allows).
-    """
-    folder, place = Path(settings.out), index.folder.resolve()
-    if place in (folder.resolve(), *folder.resolve().parents):
-        raise SettingError(f"out must be outside of the index, got {settings.out}")
-    fix = "choose another folder with out=DIR, or give overwrite=true to replace them"
-    if (folder / JSON_NAME).exists() and not settings.overwrite:
-        before = read_object(folder / JSON_NAME, fix=fix).get("request")
-        problem = f"{folder} holds measurements of something else, or with other settings"
-        recorded = before if isinstance(before, dict) else {}
-        refuse_changed(request, recorded, where=folder, problem=problem, fix=fix)
-    check_writable(folder)

@@ -23,22 +23,6 @@ def test_tune_prints_a_table_and_leaves_a_report(npmlm: CommandLine, built_index
     assert all_bytes(built_index) == before
 
 
-def test_measurements_of_something_else_are_replaced_on_demand_only(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    command = ["tune", f"index={built_index}", "queries=2", "candidates_per_side=[8]", f"out={out}"]
-    assert npmlm(*command).status == 0
-    assert npmlm(*command).status == 0, "the same command measures again"
-    before = all_bytes(out)
-    npmlm(*command, "seed=1").refused("measurements of something else", "settings.seed=1", "overwrite=true")
-    assert all_bytes(out) == before
-    (out / "tune.json").write_text("[]")
-    npmlm(*command).refused("tune.json cannot be read")
-    assert npmlm(*command, "seed=1", "overwrite=true").status == 0
-    assert json.loads((out / "tune.json").read_bytes())["request"]["settings"]["seed"] == 1
-
-
 def test_a_place_for_the_report_is_tried_before_the_work_and_not_left_there_empty(
     npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,47 +20,25 @@ from tests.helpers.tiny_models import tiny_encoder
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 GLUE = [name for name, task in TASKS.items() if not task.of_words]
-OFFICIAL = {
-    "cola": "gj04\t1\t\tShe left.\nbc01\t0\t*\tLeft she did not it.\n",
-    "sst2": "sentence\tlabel\nfine film \t1\nbad \t0\n",
-    "mrpc": '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "a\t He said a\n0\t9\t1\tb\tc\n',
-    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-    "1\t2\t3\tWho?\tWhat?\t0\n4\t5\t6\tbroken\n7\t8\t9\ta?\tb?\t1\n",
-    "stsb": "index\tgenre\tscore_of\tsentence1\tsentence2\tscore\n0\tmain\tx\ta b\tc\t4.5\n1\tmain\tx\td\te\t0.0\n",
-    "mnli": "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    "0\ta\tb\tneutral\tneutral\n1\tc\td\tentailment\tentailment\n",
-    "qnli": "index\tquestion\tsentence\tlabel\n0\tWho?\tHe.\tentailment\n1\ta\tb\tnot_entailment\n",
-    "rte": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\tc\td\tnot_entailment\n",
-    "wnli": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n1\tc\td\t0\n",
-}
-HUB = {"stsb": 4.5, "mnli": 1, "qnli": 0, "rte": 0, "cola": 1, "sst2": 1, "mrpc": 1, "qqp": 0, "wnli": 1}
-"""The label of the first row of each official file, as the hub has it."""
 
 
 @pytest.mark.parametrize("name", GLUE)
-def test_official_files_parquet_and_json_lines_are_read_alike(tmp_path: Path, name: str) -> None:
+def test_parquet_and_json_lines_are_read_alike(tmp_path: Path, name: str) -> None:
     task = TASKS[name]
     endings = [f"_{half}" if half else "" for half in task.halves]
-    official = tmp_path / "official"
-    for file in ("train", *(f"dev{ending}" for ending in endings)):
-        (official / task.folder).mkdir(parents=True, exist_ok=True)
-        (official / task.folder / f"{file}.tsv").write_text(OFFICIAL[name], encoding="utf-8")
-    rows = [(row.texts, row.targets) for row in read_labelled(task_data_of(name, official).train)]
-    assert len(rows) == 2
-    assert rows[0][1] == (HUB[name],)
-    assert task_data_of(name, official).development.keys() == set(task.halves)
-
-    hub = [dict(zip(task.hub, (*texts, label), strict=True)) for texts, (label,) in rows]
+    rows = [[*"ab"[: len(task.hub) - 1], 1], [*"cd"[: len(task.hub) - 1], 0]]
     (tmp_path / "hub" / name).mkdir(parents=True)
     for file in ("train", *(f"validation{ending}" for ending in endings)):
-        parquet.write_table(pa.Table.from_pylist(hub), tmp_path / "hub" / name / f"{file}-00000-of-00001.parquet")
-    own = [dict(zip(task.own, (*texts, label), strict=True)) for texts, (label,) in rows]
+        table = pa.Table.from_pylist([dict(zip(task.hub, row, strict=True)) for row in rows])
+        parquet.write_table(table, tmp_path / "hub" / name / f"{file}-00000-of-00001.parquet")
     for file in ("train", *(f"dev{ending}" for ending in endings)):
+        own = [dict(zip(task.own, row, strict=True)) for row in rows]
         write_rows(tmp_path / "own" / f"{name}-{file}.jsonl", own)
     for folder in ("hub", "own"):
         data = task_data_of(name, tmp_path / folder)
+        assert data.development.keys() == set(task.halves)
         for settings in (data.train, *data.development.values()):
-            assert [(row.texts, row.targets) for row in read_labelled(settings)] == rows, folder
+            assert [[*row.texts, *row.targets] for row in read_labelled(settings)] == rows, folder
 
 
 def task_data_of(name: str, folder: Path) -> Any:
