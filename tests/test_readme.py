@@ -165,5 +165,5 @@ def test_make_demo_answers_the_questions(
     _, evaluate = makefile_demo()
     assert main([*evaluate, "limit=48"]) == 0
     printed = capsys.readouterr().out
-    assert "hit@1" in printed and "hit@5" in printed and "«" in printed
+    assert "hit@1" in printed and "hit@5" in printed
     assert (demo / "runs/demo/evaluation/metrics.json").is_file()

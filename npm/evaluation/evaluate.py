@@ -317,10 +317,11 @@ def score_tables(results: Sequence[TaskResult]) -> list[ScoreTable]:
     chosen = [("Closed tasks: accuracy", closed, "all", "micro")]
     averages = ("macro", "micro") if any(each.task.macro is not Macro.none for each in opened) else ("micro",)
     for average in averages:
-        chosen += [(f"{titles[scope]}: exact match, {average} average", opened, scope, average) for scope in titles]
+        note = f", {average} average" if len(averages) > 1 else ""
+        chosen += [(f"{titles[scope]}: exact match (hit@1){note}", opened, scope, average) for scope in titles]
     answers = (answer for each in opened for method in each.methods for answer in method.predictions)
     if (most := max((len(answer.phrases) for answer in answers), default=0)) > 1:
-        chosen.append((f"Open tasks: one of the first {most} phrases is right (hit@{most})", opened, "all", "among"))
+        chosen.append((f"Open tasks: right in the first {most} (hit@{most})", opened, "all", "among"))
     old = "Open tasks: share answered with what was right at another date only"
     chosen.append((old, opened, "old_answers", "micro"))
     rows = [(title, [each.row(scope, average) for each in own]) for title, own, scope, average in chosen]
