@@ -35,11 +35,11 @@ INSPECTED, OUTAGE = "contents", "The outage was caused by <mask>."
 RUNS: dict[str, tuple[Runs, ...]] = {
     "README.md": (
         Runs(
-            'npmlm build "corpus.files=[texts/*.jsonl', ("", f"{OUTAGE}…power failure", '{"text"', "my-index is whole")
+            'npmlm build "corpus.files=[texts/*.jsonl',
+            ("", f"{OUTAGE}…power failure", f"{OUTAGE}…power failure", '{"text"', ""),
         ),
-        Runs('npmlm build "corpus.files=[docs/example-task', ("", ACCURACY, COMPARED)),
-        Runs("npmlm train experiment=encoder_mini", ("", "", "curves")),
-        Runs("npmlm estimate", (ESTIMATED, "exact search", "", "The treaty was signed in <mask>.")),
+        Runs('npmlm build "corpus.files=[docs/example-task', ("", ACCURACY)),
+        Runs("npmlm train experiment=encoder_mini", ("", "", ESTIMATED)),
     ),
     "docs/index.md": (
         Runs("npmlm fill", ("The capital of Iceland is <mask>.…Reykjavík",)),
@@ -62,7 +62,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm build", ("", ACCURACY)),
         Runs("npmlm evaluate", (ACCURACY, ACCURACY, COMPARED, COMPARED)),
     ),
-    "docs/plots.md": (Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("hit@5",)),),
+    "docs/plots.md": (Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("Open tasks…hit@5",)),),
     "docs/studies.md": (
         Runs("npmlm edit", ("", "")),
         Runs("npmlm train encoder=DIR", ("",)),
@@ -73,7 +73,6 @@ RUNS: dict[str, tuple[Runs, ...]] = {
 SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
     "README.md": {
         "train": ("schedule.max_minutes=null", "schedule.max_steps=2", "groups.sequences_per_group=4"),
-        "tune": ("queries=10",),
     },
     "docs/plots.md": {"evaluate": ("limit=20",)},
     "docs/studies.md": {"train": ("schedule.max_epochs=1",)},
@@ -87,7 +86,11 @@ NEEDS_STEPS = "trains for hours, from the extra pretrained"
 NEEDS_MACHINES = "needs several GPUs, a cluster or its scheduler"
 WAITS = "waits for requests: tests/serving and tests/cluster start servers"
 DOES_NOT_RUN: dict[str, dict[str, str]] = {
-    "README.md": {"make demo": "makes an environment and runs this suite", "pip install": NEEDS_NETWORK},
+    "README.md": {
+        "make demo": "makes an environment and runs this suite",
+        "pip install": NEEDS_NETWORK,
+        "npmlm serve": WAITS,
+    },
     "docs/analyses.md": {"": NEEDS_DATA},
     "docs/evaluation.md": {"": NEEDS_DATA},
     "docs/index.md": {"pip install": NEEDS_NETWORK, "npmlm serve": WAITS},

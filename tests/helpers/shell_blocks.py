@@ -72,7 +72,7 @@ def make_workplace(folder: Path, demo_index: Path) -> Path:
     for name in ("runs/mlm/encoder", "DIR"):
         (folder / name).symlink_to(REPOSITORY / "npm/assets/encoder-mini")
     outage = "The service was down for an hour. The outage was caused by a power failure in Lyon."
-    write_corpus(folder / "texts/manual.jsonl", [{"id": "outage", "title": "Outage", "text": outage}])
+    write_corpus(folder / "texts/manual.jsonl", [{"id": "outage", "title": "Outage", "text": outage, "year": 2024}])
     (folder / "notes.txt").write_text("The new router was installed by Ana Duarte in May.", encoding="utf-8")
     (folder / "questions.txt").write_text("The router was installed by <mask>.\nThe failure was in <mask>.\n", "utf-8")
     rows = [json.loads(line) for path in demo_files() for line in path.read_text(encoding="utf-8").splitlines()]
