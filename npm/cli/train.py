@@ -13,7 +13,7 @@ from npm.cli.base import Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import SettingError
-from npm.core.settings import PathText, Shard
+from npm.core.settings import PathText
 from npm.corpus.artificial.generate import GenerateSettings
 from npm.corpus.tokenizers import TokenizerSettings
 from npm.finetuning.settings import FinetuneSettings
@@ -135,14 +135,12 @@ class GenerateCommand(GenerateSettings):
 
     out: PathText = ""
     """Folder of the texts, their tokenizer, grammar, lexicon and report. Required."""
-    shard: str = "1/1"
-    """Which of the files, as i/n: this job's number, from 1, and the number of jobs; the last one to end reports."""
 
 
 @verb(
     GenerateCommand,
     "npmlm generate treebank=[fr_gsd-train.conllu] out=DIR lexicon.kind=zipf",
-    "treebank out sentences sentences_per_document seed shard lexicon.kind lexicon.types lexicon.temperature "
+    "treebank out sentences sentences_per_document seed lexicon.kind lexicon.types lexicon.temperature "
     "grammar.form grammar.relations target",
     required="out",
     resumes=True,
@@ -153,13 +151,10 @@ def run_generate(settings: GenerateCommand) -> int:
     from npm.corpus.artificial.generate import generate
 
     with StageProgress() as progress:
-        made = generate(settings.out, settings, shard=Shard.parse(settings.shard), progress=progress)
+        made = generate(settings.out, settings, progress=progress)
     if made.was_finished:
         say(f"{settings.out} is finished already, with the same settings: nothing to do")
-    if made.report is None:
-        say(f"the files of shard {settings.shard} are in {settings.out}: the other jobs are not finished")
-    else:
-        sys.stdout.write(generated_text(made.report))
+    sys.stdout.write(generated_text(made.report))
     return 0
 
 

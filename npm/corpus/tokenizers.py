@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import PositiveInt
 
-from npm.core.artifact import finished_folder, write_folder
+from npm.core.artifact import Manifest, finished_folder, written_once
 from npm.core.errors import CorpusError, SettingError
-from npm.core.files import digest_of, read_object
+from npm.core.files import FolderWriter, digest_of, read_object
 from npm.core.settings import Settings
 from npm.core.types import Progress, silent
 from npm.corpus.documents import CorpusSettings, read_corpus
@@ -185,15 +185,18 @@ def make_tokenizer(
     return made
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, settings: Mapping[str, Any]) -> None:
-    """Write the folder of a tokenizer as `transformers` loads it, whole or not at all.
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, settings: Mapping[str, Any]) -> Manifest:
+    """Write the folder of a tokenizer as `transformers` loads it, unless it is there; returns its manifest.
 
-    Raises ArtifactError if something is there.
+    Raises ArtifactError if it was made with other settings.
     """
-    with write_folder(folder, kind=TOKENIZER_KIND, settings=settings) as writer:
-        writer.write_json("tokenizer", json.loads(tokenizer.to_str()))
+
+    def write(folder: FolderWriter) -> None:
+        folder.write_json("tokenizer", json.loads(tokenizer.to_str()))
         roles = dict(zip(ROLES, SPECIALS, strict=True))
-        writer.write_json("tokenizer_config", {"tokenizer_class": "PreTrainedTokenizerFast", **roles})
+        folder.write_json("tokenizer_config", {"tokenizer_class": "PreTrainedTokenizerFast", **roles})
+
+    return written_once(folder, kind=TOKENIZER_KIND, settings=settings, write=write)
 
 
 def pieces_of(folder: Path) -> set[str]:

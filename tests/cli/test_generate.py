@@ -48,7 +48,6 @@ def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_p
     npmlm("generate", f"treebank=[{tmp_path}/none.conllu]", out).refused("none.conllu")
     npmlm("generate", out).refused("treebank")
     npmlm("generate", f"treebank=[{treebank}]").refused("out is required")
-    npmlm("generate", f"treebank=[{treebank}]", out, "shard=3/2").refused("shard", "3/2")
     npmlm("generate", f"treebank=[{treebank}]", out, "lexicon.kind=zip").refused("lexicon.kind")
     rules = [{"left": [], "right": ["root"], "count": 2}, {"left": [], "right": [], "count": 1}]
     endless = {"relations": [{"name": "root", "lemmas": 1, "rules": [*rules, {**rules[0], "left": ["root"]}]}]}

@@ -215,25 +215,14 @@ def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
 
 def _kept_heads(tree: Tree, names: Sequence[str], kept: set[str], settings: GrammarSettings) -> list[int | None]:
     """The head of each word in the pruned tree, None of a word that goes: [W]."""
-    heads: list[int | None] = [None] * len(names)
-    is_known = [False] * len(names)
-
-    def find(word: int) -> None:
-        """Fill in the word, and first the heads above it, from the top."""
-        path = []
-        while word != ROOT and not is_known[word]:
-            path.append(word)
-            word = tree.heads[word]
-        for each in reversed(path):
-            head = tree.heads[each]
-            if settings.removed is Removed.splice:
-                while head != ROOT and names[head] not in kept:
-                    head = tree.heads[head]
-            stays = names[each] in kept and (head == ROOT or heads[head] is not None)
-            heads[each], is_known[each] = head if stays else None, True
-
-    for word in range(len(names)):
-        find(word)
+    heads: list[int | None] = []
+    for word, head in enumerate(tree.heads):
+        above = [head]
+        while above[-1] != ROOT:
+            above.append(tree.heads[above[-1]])
+        stays = [each for each in above if each == ROOT or names[each] in kept]
+        is_kept = names[word] in kept and (settings.removed is Removed.splice or stays == above)
+        heads.append(stays[0] if is_kept else None)
     # with splice a word whose every ancestor went would be a second root
     roots = [word for word, head in enumerate(heads) if head == ROOT]
     return heads if roots == [tree.heads.index(ROOT)] else [None] * len(names)

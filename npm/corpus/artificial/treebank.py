@@ -10,7 +10,7 @@ import glob
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 
 from npm.core.errors import CorpusError
@@ -18,6 +18,7 @@ from npm.corpus.readers import read_lines
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 NO_NODE = re.compile(r"\d+(-\d+|\.\d+)")
+RELATION = re.compile(r"[^\s_]\S*")
 ROOT = -1
 """Head of the word that has none."""
 
@@ -48,53 +49,33 @@ def read_treebank(files: Sequence[Path]) -> Iterator[Tree]:
     Raises CorpusError, with file and line, for what is no CoNLL-U and for a sentence whose heads make no tree.
     """
     for path in files:
-        rows: list[tuple[str, int, str]] = []  # lemma, head from 1 or 0, relation
-        first = number = 0
+        lines = (each for each in read_lines(path) if not each[1].startswith("#"))
         found = False
-        for number, line in chain(read_lines(path), [(0, "")]):
-            if line and not line.isspace():
-                if not line.startswith("#") and (row := _row(f"{path}:{number}", line, len(rows) + 1)) is not None:
-                    first = first if rows else number
-                    rows.append(row)
-            elif rows:
-                yield _tree(f"{path}:{first}", rows)
-                rows, found = [], True
+        for is_empty, sentence in groupby(lines, lambda each: not each[1].strip()):
+            if not is_empty:
+                found = True
+                yield _tree(path, [*sentence])
         if not found:
-            raise _fault(f"{path}:1", "a sentence", "no word at all")
+            raise CorpusError(f"{path}:1: not CoNLL-U: no word at all; check the file")
 
 
-def _row(where: str, line: str, expected_id: int) -> tuple[str, int, str] | None:
-    """Lemma, head and relation of one line; None if it is no node of the tree."""
-    cells = line.split("\t")
-    if len(cells) != len(COLUMNS):
-        raise _fault(where, f"the {len(COLUMNS)} columns {' '.join(COLUMNS)}, with tabs between", f"{len(cells)}")
-    identifier, _, lemma, _, _, _, head, relation, _, _ = cells
-    if NO_NODE.fullmatch(identifier):
-        return None
-    if identifier != str(expected_id):
-        raise _fault(where, f"ID {expected_id}, the next word of its sentence", f"ID {identifier!r}")
-    if not head.isdecimal():
-        raise _fault(where, "a HEAD, the number of a word or 0", f"{head!r}")
-    if not re.fullmatch(r"[^\s_]\S*", relation):
-        raise _fault(where, "a DEPREL, such as nsubj", f"{relation!r}")
-    return lemma, int(head), relation
-
-
-def _tree(where: str, rows: Sequence[tuple[str, int, str]]) -> Tree:
-    lemmas, heads, relations = zip(*rows, strict=True)
-    sentence = f"the sentence that begins there, of {len(rows)} words"
-    if max(heads) > len(rows):
-        raise _fault(where, f"heads within {sentence}", f"HEAD {max(heads)}")
-    if heads.count(0) != 1:
-        raise _fault(where, f"one word with HEAD 0 in {sentence}", f"{heads.count(0)}")
-    for word in range(1, len(heads) + 1):
-        above = word
+def _tree(path: Path, lines: Sequence[tuple[int, str]]) -> Tree:
+    rows: list[tuple[str, int, str]] = []  # lemma, head, relation
+    for number, line in lines:
+        cells = line.split("\t")
+        if NO_NODE.fullmatch(cells[0]):
+            continue
+        is_row = len(cells) == len(COLUMNS) and cells[0] == str(len(rows) + 1) and cells[6].isdecimal()
+        if not is_row or not RELATION.fullmatch(cells[7]):
+            expected = f"{' '.join(COLUMNS)}, with tabs between, ID {len(rows) + 1}, a number as HEAD, a name as DEPREL"
+            raise CorpusError(f"{path}:{number}: not CoNLL-U: expected {expected}, got {line!r:.120}")
+        rows.append((cells[2], int(cells[6]) - 1, cells[7]))
+    lemmas, heads, relations = zip(*rows, strict=True) if rows else ((), (), ())
+    tops, above = [*range(len(heads))], [*heads, ROOT]
+    if max(heads, default=0) < len(heads):
         for _ in heads:  # no way to the root is longer
-            above = heads[above - 1] if above else 0
-        if above:
-            raise _fault(where, f"heads that lead to the root in {sentence}", f"word {word} is its own ancestor")
-    return Tree(lemmas, tuple(head - 1 for head in heads), relations)
-
-
-def _fault(where: str, expected: str, got: str) -> CorpusError:
-    return CorpusError(f"{where}: not CoNLL-U: expected {expected}, got {got}")
+            tops = [above[top] for top in tops]
+    if set(tops) != {ROOT} or heads.count(ROOT) != 1:
+        fault = "its heads make no tree with one root"
+        raise CorpusError(f"{path}:{lines[0][0]}: not CoNLL-U: the sentence that begins there: {fault}")
+    return Tree(lemmas, heads, relations)

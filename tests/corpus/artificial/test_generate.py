@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 from npm.core.errors import ArtifactError, CorpusError, SettingError
-from npm.core.settings import Shard
 from npm.corpus.artificial import generate as generating
 from npm.corpus.artificial.generate import GenerateSettings, generate
 from npm.corpus.artificial.grammar import GrammarSettings, RelationSampler
@@ -46,15 +46,7 @@ def made(treebank: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_jobs_in_any_order_leave_the_bytes_of_one_process(made: Path, treebank: Path, tmp_path: Path) -> None:
-    settings = settings_for(treebank)
-    reports = [generate(tmp_path / "jobs", settings, shard=Shard(number, 3)).report for number in (2, 3, 1)]
-    assert [report is None for report in reports] == [True, True, False]
-    assert all_bytes(tmp_path / "jobs") == all_bytes(made)
-    assert sorted(file.name for file in (made / "texts").glob("*.jsonl")) == [f"0000{n}.jsonl" for n in range(5)]
-
-
-def test_a_generation_that_was_killed_goes_on_and_ends_in_the_same_bytes(
+def test_a_generation_that_was_killed_is_finished_by_the_same_command_in_the_same_bytes(
     made: Path, treebank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw, drawn = RelationSampler.draw, Counter[str]()
@@ -68,11 +60,16 @@ def test_a_generation_that_was_killed_goes_on_and_ends_in_the_same_bytes(
     monkeypatch.setattr(RelationSampler, "draw", killed)
     with pytest.raises(KeyboardInterrupt):
         generate(tmp_path / "killed", settings_for(treebank))
-    (tmp_path / "killed" / "texts" / ".00002.jsonl.tmp").write_text("half a line")
     assert not (tmp_path / "killed" / "manifest.json").exists()
-    assert generate(tmp_path / "killed", settings_for(treebank)).report is not None
-    assert drawn["sentences"] == 50 + 95 - 40  # the two files that were whole stay
+    monkeypatch.setattr(generating, "_report", None)  # killed again when the texts are there
+    with pytest.raises(TypeError):
+        generate(tmp_path / "killed", settings_for(treebank))
+    (tmp_path / "killed" / ".texts.tmp").mkdir()
+    monkeypatch.undo()
+    generate(tmp_path / "killed", settings_for(treebank))
+    (tmp_path / "killed" / ".texts.tmp").rmdir()
     assert all_bytes(tmp_path / "killed") == all_bytes(made)
+    assert sorted(file.name for file in (made / "texts").glob("*.jsonl")) == [f"0000{n}.jsonl" for n in range(5)]
 
 
 def test_a_sentence_depends_on_its_number_and_the_seed_alone(made: Path, treebank: Path, tmp_path: Path) -> None:
@@ -114,7 +111,6 @@ def test_the_report_is_what_is_counted_in_the_texts(made: Path) -> None:
 def test_sentences_that_are_too_long_count_for_the_expected_length(treebank: Path, tmp_path: Path) -> None:
     settings = settings_for(treebank, sentences=3000, sentences_per_file=3000, grammar=GrammarSettings(max_tokens=4))
     report = generate(tmp_path / "short", settings).report
-    assert report is not None
     text = report["text"]
     assert text["mean_length"] < 3.5 and text["rejected_share"] == pytest.approx(1 / 3 + 1 / 24, abs=0.02)
     assert abs(text["drawn_length"] - 4) < 4 * text["drawn_length_standard_error"] < 0.2
@@ -136,14 +132,8 @@ def test_words_of_one_topic_share_information_and_those_of_zipf_do_not(treebank:
     for kind in ("zipf", "loglinear"):
         settings = settings_for(treebank, sentences=3000, sentences_per_file=3000, lexicon={"kind": kind})
         report = generate(tmp_path / kind, settings).report
-        assert report is not None
         excess[kind] = report["pairs"]["excess"]
     assert abs(excess["zipf"]) < 0.02 < 0.1 < excess["loglinear"]
-
-
-def test_information_by_hand() -> None:
-    assert generating._information(np.array([[0, 1, 0, 1], [2, 3, 2, 3]]), 4) == pytest.approx(math.log(2))
-    assert generating._information(np.array([[0, 0, 1, 1], [2, 3, 2, 3]]), 4) == pytest.approx(0)
 
 
 def test_a_document_may_have_one_topic(treebank: Path, tmp_path: Path) -> None:
@@ -170,22 +160,10 @@ def test_a_finished_folder_is_left_alone_and_another_one_refused(made: Path, tre
     with pytest.raises(ArtifactError, match="something else"):
         generate(tmp_path / "foreign", settings_for(treebank))
     assert all_bytes(tmp_path / "foreign") == {"notes.txt": b"mine"}
-    (tmp_path / "others" / "texts").mkdir(parents=True)
-    (tmp_path / "others" / "texts" / "00000.jsonl").write_text("mine")
-    with pytest.raises(ArtifactError, match="something else"):
-        generate(tmp_path / "others", settings_for(treebank))
-    assert all_bytes(tmp_path / "others") == {"texts/": b"", "texts/00000.jsonl": b"mine"}
-
-
-def test_unfinished_folders_keep_their_settings_and_damage_is_found(treebank: Path, tmp_path: Path) -> None:
-    generate(tmp_path / "part", settings_for(treebank), shard=Shard(1, 2))
-    with pytest.raises(ArtifactError, match="seed"):
-        generate(tmp_path / "part", settings_for(treebank, seed=3), shard=Shard(2, 2))
-    generate(tmp_path / "part", settings_for(treebank), shard=Shard(2, 2))
-    text = tmp_path / "part" / "texts" / "00001.jsonl"
+    text = shutil.copytree(made, tmp_path / "damaged") / "texts" / "00001.jsonl"
     text.write_bytes(text.read_bytes()[:-5])
     with pytest.raises(ArtifactError, match=r"00001\.jsonl"):
-        generate(tmp_path / "part", settings_for(treebank))
+        generate(tmp_path / "damaged", settings_for(treebank))
 
 
 def test_a_grammar_of_an_earlier_text_stands_for_the_treebank(made: Path, tmp_path: Path) -> None:
