@@ -141,7 +141,7 @@ class GenerateCommand(GenerateSettings):
     GenerateCommand,
     "npmlm generate treebank=[fr_gsd-train.conllu] out=DIR lexicon.kind=zipf",
     "treebank out sentences sentences_per_document seed lexicon.kind lexicon.types lexicon.temperature "
-    "grammar.form grammar.relations target",
+    "grammar.relations target",
     required="out",
     resumes=True,
 )

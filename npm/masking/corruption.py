@@ -24,10 +24,9 @@ from pydantic import Field, PositiveInt
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Fraction, Settings
 from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
-from npm.corpus.blocks import concatenated_ranges
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
 from npm.masking.masker import masked_positions
-from npm.masking.rendering import padded_rows
+from npm.masking.rendering import merge_groups, padded_rows
 from npm.masking.samplers import (
     GeometricSpanSampler,
     PartitionSampler,
@@ -124,23 +123,14 @@ def _joined(parts: list[tuple[Spans, np.ndarray]]) -> CorruptedTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class CorruptedGroup:
-    """The c copies of each sequence of a group, one sequence after the other, and the group itself."""
+class InPlaceViews:
+    """Makes the view for masked language modelling; a group's masks depend on its own generator only.
 
-    sequences: Sequences
-    token_ids: np.ndarray  # i64 [cT], what the encoder sees
-    offsets: np.ndarray  # i64 [cS + 1]; row r, a copy of sequence r // c, is [offsets[r], offsets[r + 1])
-    predicted: np.ndarray  # i64 [p], sorted positions in [0, cT)
-    targets: np.ndarray  # i64 [p], the tokens that stood there
-
-
-@dataclass(frozen=True, slots=True)
-class InPlaceRenderer:
-    """A masked token becomes the mask token, a random token, or stays as it is (Devlin et al. 2019, section 3.1).
-
+    A masked token becomes the mask token, a random token, or stays as it is (Devlin et al. 2019, section 3.1).
     `prefix_ids` and `suffix_ids` are the special tokens that the encoder wants around a sequence.
     """
 
+    selector: Selector
     mask_id: int
     pad_id: int
     ordinary_ids: np.ndarray
@@ -150,27 +140,42 @@ class InPlaceRenderer:
     random_fraction: float = 0.0
     unchanged_fraction: float = 0.0
 
-    def corrupt(
-        self, sequences: Sequences, selections: Sequence[CorruptedTokens], rng: np.random.Generator
-    ) -> CorruptedGroup:
-        """The copies of one group, one for each selection, with their masked tokens replaced."""
-        copies, count = len(selections), len(sequences)
-        rows = np.repeat(np.arange(count), copies)  # i64 [cS], the sequence of each row
-        sizes = np.diff(sequences.offsets)  # i64 [S]
-        offsets = np.append(0, np.cumsum(sizes[rows]))  # i64 [cS + 1]
-        sources = concatenated_ranges(sequences.offsets[rows], sequences.offsets[rows + 1])  # i64 [cT]
-        originals = sequences.token_ids[sources].astype(np.int64)  # i64 [cT]
-        token_ids = originals.copy()
-        owners = np.repeat(np.arange(count), sizes)  # i64 [T]
-        predicted = []
-        for number, selection in enumerate(selections):
-            # what to add to a position in the group for its place in this copy
-            shifts = (offsets[:-1][number::copies] - sequences.offsets[:-1])[owners]  # i64 [T]
-            positions = masked_positions(selection.masked)  # i64 [masked tokens]
-            token_ids[positions + shifts[positions]] = self._replacements(sequences.token_ids[positions], rng)
-            predicted.append(selection.predicted + shifts[selection.predicted])
-        places = np.sort(np.concatenate(predicted))  # i64 [p]
-        return CorruptedGroup(sequences, token_ids, offsets, places, originals[places])
+    def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> MaskedBatch:
+        """The groups masked one by one, in one batch: the first copy of each sequence of a group, then the second, ….
+
+        Its spans are the predicted tokens, each one by itself.
+        """
+        import torch
+
+        copies: list[tuple[Sequences, Spans]] = []
+        targets: list[np.ndarray] = []  # i32 [p of a copy]
+        for group, rng in zip(groups, rngs, strict=True):
+            for selection in self.selector.select(group, rng):
+                token_ids = group.token_ids.astype(np.int64)  # i64 [T]
+                positions = masked_positions(selection.masked)  # i64 [masked tokens]
+                token_ids[positions] = self._replacements(token_ids[positions], rng)
+                predicted = Spans(selection.predicted, np.ones_like(selection.predicted))
+                copies.append((Sequences(token_ids, group.flags, group.offsets), predicted))
+                targets.append(group.token_ids[selection.predicted])
+        seen, spans = merge_groups(copies)
+        clean, _ = merge_groups([(group, Spans(group.offsets[:0], group.offsets[:0])) for group in groups])
+        # Empty sequences share their offset with the next one; side="right" passes over them.
+        rows = np.searchsorted(seen.offsets, spans.starts, side="right") - 1  # i64 [p]
+        slots = torch.from_numpy(spans.starts - seen.offsets[rows] + len(self.prefix_ids))  # i64 [p]
+        framed = partial(padded_rows, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids)
+        query_input_ids, query_attention_mask = framed(seen.token_ids, seen.offsets)
+        key_input_ids, key_attention_mask = framed(clean.token_ids, clean.offsets)
+        return MaskedBatch(
+            query_input_ids=query_input_ids,
+            query_attention_mask=query_attention_mask,
+            key_input_ids=key_input_ids,
+            key_attention_mask=key_attention_mask,
+            span_sequences=torch.from_numpy(rows),
+            start_slots=slots,
+            end_slots=slots,
+            span_token_ids=torch.from_numpy(np.concatenate(targets).astype(np.int64)[:, None]),  # i64 [p, 1]
+            pad_id=self.pad_id,
+        )
 
     def _replacements(self, token_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Replacements of masked `token_ids`, i64 [masked tokens] each."""
@@ -183,57 +188,6 @@ class InPlaceRenderer:
         seen[is_random] = rng.choice(self.ordinary_ids, int(is_random.sum()))
         seen[is_unchanged] = token_ids[is_unchanged]
         return seen
-
-    def render(self, groups: Sequence[CorruptedGroup]) -> MaskedBatch:
-        """The batch of several groups, at least one; its spans are the predicted tokens, each one by itself."""
-        import torch
-
-        query_offsets = _joined_offsets([group.offsets for group in groups])  # i64 [rows + 1]
-        key_offsets = _joined_offsets([group.sequences.offsets for group in groups])  # i64 [sequences + 1]
-        firsts = np.cumsum([0, *(len(group.token_ids) for group in groups)])  # i64 [groups + 1]
-        shifted = [group.predicted + first for group, first in zip(groups, firsts[:-1], strict=True)]
-        predicted = np.concatenate(shifted)  # i64 [p]
-        rows = np.searchsorted(query_offsets, predicted, side="right") - 1  # i64 [p]
-        slots = torch.from_numpy(predicted - query_offsets[rows] + len(self.prefix_ids))  # i64 [p]
-        targets = np.concatenate([group.targets for group in groups])  # i64 [p]
-        seen, clean = ([group.token_ids for group in groups], [group.sequences.token_ids for group in groups])
-        framed = partial(padded_rows, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids)
-        query_input_ids, query_attention_mask = framed(np.concatenate(seen), query_offsets)
-        key_input_ids, key_attention_mask = framed(np.concatenate(clean), key_offsets)
-        return MaskedBatch(
-            query_input_ids=query_input_ids,
-            query_attention_mask=query_attention_mask,
-            key_input_ids=key_input_ids,
-            key_attention_mask=key_attention_mask,
-            span_sequences=torch.from_numpy(rows),
-            start_slots=slots,
-            end_slots=slots,
-            span_token_ids=torch.from_numpy(targets[:, None]),  # i64 [p, 1]
-            pad_id=self.pad_id,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class InPlaceViews:
-    """Makes the view for masked language modelling; a group's masks depend on its own generator only."""
-
-    selector: Selector
-    renderer: InPlaceRenderer
-
-    def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> MaskedBatch:
-        """The groups masked one by one, in one batch."""
-        corrupted = [
-            self.renderer.corrupt(group, self.selector.select(group, rng), rng)
-            for group, rng in zip(groups, rngs, strict=True)
-        ]
-        return self.renderer.render(corrupted)
-
-
-def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Offsets of ragged arrays that are put one behind the other, each [rows + 1]; i64 [all rows + 1]."""
-    firsts = np.cumsum([0, *(part[-1] for part in parts)])  # i64 [parts + 1]
-    moved = [part[:-1] + first for part, first in zip(parts, firsts[:-1], strict=True)]
-    return np.concatenate([*moved, firsts[-1:]])
 
 
 class CorruptionUnit(Enum):
@@ -385,9 +339,11 @@ def build_in_place_views(
 ) -> InPlaceViews:
     """The views for masked language modelling that `settings` describe.
 
-    `tokens` are those of `InPlaceRenderer`, such as `mask_id`; `vocabulary` is needed with unit=collocation.
+    `tokens` are those of `InPlaceViews`, such as `mask_id`; `vocabulary` is needed with unit=collocation.
     """
-    renderer = InPlaceRenderer(
-        **tokens, random_fraction=settings.random_fraction, unchanged_fraction=settings.unchanged_fraction
+    return InPlaceViews(
+        build_selector(settings, vocabulary),
+        **tokens,
+        random_fraction=settings.random_fraction,
+        unchanged_fraction=settings.unchanged_fraction,
     )
-    return InPlaceViews(build_selector(settings, vocabulary), renderer)

@@ -373,7 +373,6 @@ def _block_source(
     groups = BlockGroups(
         store,
         sequences_per_group=chosen.sequences_per_group,
-        drop_mixed=chosen.drop_mixed,
         mixing=chosen.mixing,
         seed=texts.seed,
     )

@@ -180,16 +180,8 @@ class GroupSettings(Settings):
 
     sequences_per_group: Annotated[int, Field(ge=2)] = 16
     """Blocks masked together; a span is only masked if it stands in another block of its group too."""
-    drop_mixed: bool = False
-    """Leave out groups that hold blocks of several documents."""
     mixing: GroupMixing = GroupMixing.document
-    """`document`: consecutive blocks of one document, remainders mixed; `random`: any blocks; `lexical`: blocks with
-    the same rarest token, of those that stand in two blocks at least."""
-
-    def check(self) -> None:
-        """Other groups than those of documents are mixed, nearly all of them."""
-        if self.drop_mixed and self.mixing is not GroupMixing.document:
-            raise exclusive("groups.drop_mixed", f"groups.mixing={self.mixing.value}")
+    """`document`: consecutive blocks of one document, remainders mixed; `random`: any blocks."""
 
 
 class TrainingSettings(Settings):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npm.core.types import Block, Document
-from npm.corpus.groups import BlockGroups, GroupMixing, rarest_shared_tokens
+from npm.corpus.groups import BlockGroups, GroupMixing
 from npm.corpus.store import BlockStore, write_block_store
 
 
@@ -33,7 +33,6 @@ def test_full_groups_come_first_out_of_a_document_and_remainders_are_joined(tmp_
     groups = BlockGroups(store, sequences_per_group=3)
     assert listed(groups) == [[2, 3, 4], [5, 6, 7], [0, 1, 8], [10, 11, 12], [9, 13]]
     assert groups.mixed_share == 2 / 5
-    assert listed(BlockGroups(store, sequences_per_group=3, drop_mixed=True)) == [[2, 3, 4], [5, 6, 7], [10, 11, 12]]
 
 
 def test_a_single_block_left_over_makes_no_group(tmp_path: Path) -> None:
@@ -78,11 +77,6 @@ def test_groups_equal_those_of_a_plain_queue(tmp_path: Path, seed: int) -> None:
     )
 
 
-def test_a_group_of_one_sequence_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least 2"):
-        BlockGroups(store_of(tmp_path, [3]), sequences_per_group=1)
-
-
 def test_random_groups_hold_every_block_once_and_follow_the_seed(tmp_path: Path) -> None:
     store = store_of(tmp_path, [9, 9, 9])
     first, again, other = (
@@ -92,14 +86,3 @@ def test_random_groups_hold_every_block_once_and_follow_the_seed(tmp_path: Path)
     assert sorted(block for group in listed(first) for block in group) == list(range(27))
     assert [len(group) for group in listed(first)] == [4] * 6 + [3]
     assert first.mixed_share == np.mean([len({block // 9 for block in group}) > 1 for group in listed(first)])
-
-
-def test_blocks_with_the_same_rarest_token_stand_together(tmp_path: Path) -> None:
-    """Token 9 stands in three blocks, 4 and 5 in two, 1 in all, 7 in one and 8 in none of the others."""
-    tokens = [[1, 4, 9], [1, 5], [1, 9], [1, 4, 7], [1, 9, 5], [8]]
-    blocks = [Block(np.array(each, dtype=np.int32), np.zeros(len(each), dtype=np.uint8)) for each in tokens]
-    packed = [(Document(f"d{n}", "", "t"), [block]) for n, block in enumerate(blocks)]
-    store = write_block_store(tmp_path / "store", packed, settings={}, tokenizer_fingerprint="f", tokens_per_shard=50)
-    assert rarest_shared_tokens(store).tolist() == [4, 5, 9, 4, 5, 10]
-    groups = BlockGroups(store, sequences_per_group=2, mixing=GroupMixing.lexical)
-    assert [set(group) for group in listed(groups)] == [{0, 3}, {1, 4}, {2, 5}]

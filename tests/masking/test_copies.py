@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from npm.masking.corruption import (
     CorruptionSampler,
     CorruptionSettings,
     CorruptionUnit,
-    InPlaceRenderer,
+    InPlaceViews,
     build_in_place_views,
 )
 from npm.masking.masker import mask_rng
@@ -23,8 +24,7 @@ from tests.helpers.groups import group, random_group
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
 ORDINARY = np.arange(100, 900)
 """Disjoint from the ids of random groups, so that a random replacement can be told from what stood there."""
-BARE = InPlaceRenderer(mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY)
-WRAPPED = InPlaceRenderer(mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
+AROUND = {"prefix_ids": (CLS,), "suffix_ids": (SEP, SEP)}
 
 
 def selection(*spans: tuple[int, int], predicted: list[int]) -> CorruptedTokens:
@@ -32,10 +32,10 @@ def selection(*spans: tuple[int, int], predicted: list[int]) -> CorruptedTokens:
     return CorruptedTokens(Spans(table[:, 0], table[:, 1]), np.array(predicted, dtype=np.int64))
 
 
-def rendered(
-    renderer: InPlaceRenderer, sequences: Sequences, *selections: CorruptedTokens, seed: int = 0
-) -> MaskedBatch:
-    return renderer.render([renderer.corrupt(sequences, selections, np.random.default_rng(seed))])
+def rendered(sequences: Sequences, *selections: CorruptedTokens, **fields: Any) -> MaskedBatch:
+    selector: Any = SimpleNamespace(select=lambda *_: selections)
+    views = InPlaceViews(selector, mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, **fields)
+    return views.view([sequences], [np.random.default_rng(0)])
 
 
 def random_batch(seed: int, **fields: Any) -> tuple[Sequences, MaskedBatch]:
@@ -52,7 +52,7 @@ def random_batch(seed: int, **fields: Any) -> tuple[Sequences, MaskedBatch]:
 
 
 def test_only_predicted_tokens_are_spans_though_more_are_masked() -> None:
-    batch = rendered(WRAPPED, group([5, 6, 7, 8], [9, 10]), selection((1, 2), (4, 1), predicted=[2, 4]))
+    batch = rendered(group([5, 6, 7, 8], [9, 10]), selection((1, 2), (4, 1), predicted=[2, 4]), **AROUND)
     assert batch.query_input_ids.tolist() == [[CLS, 5, MASK, MASK, 8, SEP, SEP], [CLS, MASK, 10, SEP, SEP, PAD, PAD]]
     assert batch.query_attention_mask.tolist() == [[1] * 7, [1] * 5 + [0] * 2]
     assert batch.span_sequences.tolist() == [0, 1]
@@ -61,15 +61,15 @@ def test_only_predicted_tokens_are_spans_though_more_are_masked() -> None:
     assert batch.key_input_ids.tolist() == [[CLS, 5, 6, 7, 8, SEP, SEP], [CLS, 9, 10, SEP, SEP, PAD, PAD]]
 
 
-def test_copies_of_a_sequence_stand_one_behind_the_other_and_its_text_counts_once() -> None:
+def test_copies_of_a_group_stand_one_behind_the_other_and_its_text_counts_once() -> None:
     selections = selection((0, 1), (2, 1), predicted=[0, 2]), selection((1, 1), (3, 1), predicted=[1, 3])
-    batch = rendered(BARE, group([5, 6], [7, 8]), *selections)
-    assert batch.query_input_ids.tolist() == [[MASK, 6], [5, MASK], [MASK, 8], [7, MASK]]
+    batch = rendered(group([5, 6], [7, 8]), *selections)
+    assert batch.query_input_ids.tolist() == [[MASK, 6], [MASK, 8], [5, MASK], [7, MASK]]
     assert batch.key_input_ids.tolist() == [[5, 6], [7, 8]]
     assert batch.token_count == 4
     assert batch.span_sequences.tolist() == [0, 1, 2, 3]
-    assert batch.start_slots.tolist() == [0, 1, 0, 1]
-    assert batch.span_token_ids.tolist() == [[5], [6], [7], [8]]
+    assert batch.start_slots.tolist() == [0, 0, 1, 1]
+    assert batch.span_token_ids.tolist() == [[5], [7], [6], [8]]
 
 
 def test_with_masks_only_it_is_the_batch_of_the_single_mask_renderer() -> None:
@@ -77,9 +77,8 @@ def test_with_masks_only_it_is_the_batch_of_the_single_mask_renderer() -> None:
         sequences = random_group(np.random.default_rng(seed), sequence_count=6, max_tokens=40, vocabulary=6)
         positions = np.flatnonzero(np.random.default_rng(seed).random(len(sequences.token_ids)) < 0.2)
         spans = Spans(positions, np.ones_like(positions))
-        ours = rendered(WRAPPED, sequences, CorruptedTokens(spans, positions))
-        theirs = MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
-        expected = theirs.render(sequences, spans)
+        ours = rendered(sequences, CorruptedTokens(spans, positions), **AROUND)
+        expected = MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD, **AROUND).render(sequences, spans)
         for name in MaskedBatch.__dataclass_fields__:
             value, wanted = getattr(ours, name), getattr(expected, name)
             assert value is wanted if value is None or name == "pad_id" else value.equal(wanted), name
@@ -98,8 +97,8 @@ def test_labels_are_what_stood_there_and_all_else_is_unchanged_or_masked(fields:
     for seed in range(10):
         _, batch = random_batch(seed, **fields)
         copies = len(batch.query_input_ids) // len(batch.key_input_ids)
-        clean = batch.key_input_ids.repeat_interleave(copies, 0)  # i64 [Q, L]
-        assert batch.query_attention_mask.equal(batch.key_attention_mask.repeat_interleave(copies, 0))
+        clean = batch.key_input_ids.repeat(copies, 1)  # i64 [Q, L]
+        assert batch.query_attention_mask.equal(batch.key_attention_mask.repeat(copies, 1))
         assert clean[batch.span_sequences, batch.start_slots].equal(batch.span_token_ids[:, 0])
         changed = batch.query_input_ids != clean
         seen = batch.query_input_ids[changed]
@@ -111,16 +110,14 @@ def test_labels_are_what_stood_there_and_all_else_is_unchanged_or_masked(fields:
 
 
 def test_replacements_have_their_shares_and_random_tokens_are_even() -> None:
-    renderer = InPlaceRenderer(
-        mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, random_fraction=0.1, unchanged_fraction=0.1
-    )
     count = 100_000
-    batch = rendered(renderer, group([5] * count), selection((0, count), predicted=[]))
+    shares = {"random_fraction": 0.1, "unchanged_fraction": 0.1}
+    batch = rendered(group([5] * count), selection((0, count), predicted=[]), **shares)
     seen = batch.query_input_ids[0].numpy()
-    shares = np.array([(seen == MASK).sum(), (seen == 5).sum(), ((seen >= 100) & (seen < 900)).sum()])
+    found = np.array([(seen == MASK).sum(), (seen == 5).sum(), ((seen >= 100) & (seen < 900)).sum()])
     expected = np.array([0.8, 0.1, 0.1]) * count
-    assert shares.sum() == count
-    assert (np.abs(shares - expected) < 4 * np.sqrt(expected * (1 - expected / count))).all()
+    assert found.sum() == count
+    assert (np.abs(found - expected) < 4 * np.sqrt(expected * (1 - expected / count))).all()
     drawn = np.bincount(seen[(seen >= 100) & (seen < 900)], minlength=900)[100:]
     assert abs((drawn - drawn.mean()).std() / np.sqrt(drawn.mean()) - 1) < 0.15
     assert drawn.min() > 0
@@ -160,7 +157,7 @@ def test_special_tokens_inside_sequences_stay() -> None:
 
 
 def test_no_masks_leave_the_clean_copies() -> None:
-    batch = rendered(WRAPPED, group([5, 6], [], [7]), selection(predicted=[]))
+    batch = rendered(group([5, 6], [], [7]), selection(predicted=[]), **AROUND)
     assert batch.query_input_ids.equal(batch.key_input_ids)
     assert batch.span_token_ids.shape == (0, 1)
     assert batch.span_sequences.shape == batch.start_slots.shape == (0,)
@@ -169,5 +166,5 @@ def test_no_masks_leave_the_clean_copies() -> None:
 def test_rendering_changes_none_of_its_arguments() -> None:
     sequences = group([5, 6, 7], [8, 9])
     before = sequences.token_ids.copy()
-    rendered(BARE, sequences, selection((0, 2), predicted=[0, 1]))
+    rendered(sequences, selection((0, 2), predicted=[0, 1]))
     assert np.array_equal(sequences.token_ids, before)

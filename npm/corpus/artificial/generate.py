@@ -32,7 +32,7 @@ from npm.core.files import FolderWriter, json_bytes, read_object, replace_file, 
 from npm.core.settings import PathText, Settings, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
-from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
+from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, stream
 from npm.corpus.artificial.treebank import read_treebank, treebank_files
 from npm.corpus.readers import read_lines
 from npm.corpus.tokenizers import SPECIALS, make_tokenizer, pieces_of, write_tokenizer
@@ -148,8 +148,7 @@ def _write_texts(
         for sentence in range(document * size, min((document + 1) * size, total)):
             rng = stream(settings.seed, SENTENCES, sentence)
             relations, rejected = sampler.draw(rng)
-            topic = lexicon.topic(document if settings.lexicon.topic is TopicScope.document else sentence)
-            drawn = lexicon.draw(relations, rng, topic)  # i64 [words]
+            drawn = lexicon.draw(relations, rng, lexicon.topic(sentence))  # i64 [words]
             sentences.append(" ".join([lexicon.words[word] for word in drawn]))
             np.add.at(word_counts, drawn, 1)
             squares = sum(length**2 for length in (len(drawn), *rejected))

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -32,10 +32,7 @@ from npm.corpus.artificial.treebank import ROOT, Tree
 ROOT_RELATION, PUNCTUATION = "root", "punct"
 MOST_REJECTED = 1000
 """Sentences rejected one after the other, at which sampling ends with an error."""
-STOP = -1
-"""In place of a next dependent: there is none."""
 Count = Annotated[int, Field(ge=1, lt=1 << 53)]
-Choice = TypeVar("Choice")
 
 
 class Removed(Enum):
@@ -43,13 +40,6 @@ class Removed(Enum):
 
     subtree = "subtree"  # all that depends on it
     splice = "splice"  # nothing: its dependents go to its head
-
-
-class GrammarForm(Enum):
-    """Expansion of a node."""
-
-    rules = "rules"  # by a rule that was counted, as a whole
-    markov = "markov"  # dependent by dependent, from the head outwards, each given the one before it on its side
 
 
 class GrammarSettings(Settings):
@@ -63,8 +53,6 @@ class GrammarSettings(Settings):
     """Relations kept, the most frequent ones."""
     removed: Removed = Removed.subtree
     """What goes with a node of another relation: `subtree`, all that depends on it, or `splice`, itself alone."""
-    form: GrammarForm = GrammarForm.rules
-    """`rules`: nodes are expanded as some node of the treebank; `markov`: dependent by dependent, also anew."""
     max_tokens: PositiveInt = 126
     """Longest sentence; longer ones are rejected and drawn again."""
     file: PathText = ""
@@ -255,25 +243,16 @@ class RelationSampler:
     """Draws the relations of sentences, in the order of their words."""
 
     def __init__(self, grammar: Grammar, settings: GrammarSettings) -> None:
-        self._root, self._most, self._form = grammar.numbers[ROOT_RELATION], settings.max_tokens, settings.form
-        # By relation, of `rules`: what a node becomes, from its right end; a word is ~relation, where it stands.
-        self._expansions: list[_Choices[tuple[int, ...]]] = []
-        # By relation and side, of `markov`: the next dependent outwards by the one before it, STOP at the beginning.
-        self._chains: list[tuple[dict[int, _Choices[int]], ...]] = []
+        self._root, self._most = grammar.numbers[ROOT_RELATION], settings.max_tokens
+        # By relation: what a node becomes, from its right end (a word is ~relation), and summed counts.
+        self._rules: list[tuple[list[list[int]], list[int]]] = []
         for number, relation in enumerate(grammar.relations):
-            rules = [
-                (
-                    tuple(grammar.numbers[name] for name in rule.left),
-                    tuple(grammar.numbers[name] for name in rule.right),
-                )
-                for rule in relation.rules
+            sides = [
+                [[grammar.numbers[name] for name in side] for side in (each.right, each.left)]
+                for each in relation.rules
             ]
-            counts = [rule.count for rule in relation.rules]
-            self._expansions.append(
-                _Choices([(*reversed(right), ~number, *reversed(left)) for left, right in rules], counts)
-            )
-            outwards = ([left[::-1] for left, _ in rules], [right for _, right in rules])
-            self._chains.append(tuple(_chain(side, counts) for side in outwards))
+            expansions = [[*reversed(right), ~number, *reversed(left)] for right, left in sides]
+            self._rules.append((expansions, list(accumulate(rule.count for rule in relation.rules))))
 
     def draw(self, rng: np.random.Generator) -> tuple[list[int], list[int]]:
         """The numbers of the relations of one sentence, and the lengths of longer ones that were rejected before it.
@@ -288,44 +267,12 @@ class RelationSampler:
                 if item < 0:
                     words.append(~item)
                 else:
-                    stack += self._expansion(item, rng)
+                    expansions, sums = self._rules[item]
+                    is_sure = len(expansions) == 1
+                    stack += expansions[0 if is_sure else bisect_right(sums, rng.random() * sums[-1])]
             if len(words) <= self._most:
                 return words, rejected
             rejected.append(len(words))
         raise SettingError(
             f"grammar.max_tokens={self._most} is too small: each of {MOST_REJECTED} sentences of the grammar is longer"
         )
-
-    def _expansion(self, relation: int, rng: np.random.Generator) -> tuple[int, ...]:
-        if self._form is GrammarForm.rules:
-            return self._expansions[relation].draw(rng)
-        left, right = ([*_walk(chain, rng)] for chain in self._chains[relation])
-        return (*reversed(right), ~relation, *left)
-
-
-class _Choices(Generic[Choice]):
-    """Things to choose from by their counts."""
-
-    def __init__(self, choices: Sequence[Choice], counts: Iterable[int]) -> None:
-        self._choices, self._sums = choices, list(accumulate(counts))
-
-    def draw(self, rng: np.random.Generator) -> Choice:
-        if len(self._choices) == 1:
-            return self._choices[0]
-        return self._choices[bisect_right(self._sums, rng.random() * self._sums[-1])]
-
-
-def _chain(sides: Sequence[Sequence[int]], counts: Sequence[int]) -> dict[int, _Choices[int]]:
-    """The dependents of one side, from the head outwards, as a Markov chain that ends in STOP."""
-    nexts: dict[int, Counter[int]] = defaultdict(Counter)
-    for side, count in zip(sides, counts, strict=True):
-        for previous, following in zip((STOP, *side), (*side, STOP), strict=True):
-            nexts[previous][following] += count
-    return {previous: _Choices(sorted(each), (each[one] for one in sorted(each))) for previous, each in nexts.items()}
-
-
-def _walk(chain: dict[int, _Choices[int]], rng: np.random.Generator) -> Iterable[int]:
-    dependent = chain[STOP].draw(rng)
-    while dependent != STOP:
-        yield dependent
-        dependent = chain[dependent].draw(rng)

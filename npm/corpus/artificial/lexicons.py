@@ -49,13 +49,6 @@ class LexiconKind(Enum):
 BRACKETS = (LexiconKind.nesting, LexiconKind.flat)
 
 
-class TopicScope(Enum):
-    """Unit of text with one topic."""
-
-    sentence = "sentence"
-    document = "document"
-
-
 class LexiconSettings(Settings):
     """Settings of the words and their distribution."""
 
@@ -69,8 +62,6 @@ class LexiconSettings(Settings):
     """Of loglinear: length of topics and of the vectors of types."""
     temperature: PositiveFloat | None = 1.0
     """Of loglinear: the higher, the less a topic says; null: where a word is as unpredictable as one of zipf."""
-    topic: TopicScope = TopicScope.sentence
-    """Of loglinear: whether each `sentence` or each `document` has a topic."""
 
 
 def stream(seed: int, kind: int, number: int = 0) -> np.random.Generator:
@@ -112,7 +103,7 @@ class Lexicon:
         return range(self.type_count)
 
     def topic(self, number: int) -> np.ndarray | None:
-        """The topic of sentence or document `number`, f64 [d]; None of a lexicon without topics."""
+        """The topic of sentence `number`, f64 [d]; None of a lexicon without topics."""
         return None if self._vectors is None else self._topics(TOPICS, number)
 
     def _topics(self, kind: int, number: int) -> np.ndarray:

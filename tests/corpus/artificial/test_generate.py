@@ -136,16 +136,6 @@ def test_words_of_one_topic_share_information_and_those_of_zipf_do_not(treebank:
     assert abs(excess["zipf"]) < 0.02 < 0.1 < excess["loglinear"]
 
 
-def test_a_document_may_have_one_topic(treebank: Path, tmp_path: Path) -> None:
-    kinds: dict[str, Any] = {"kind": "loglinear", "temperature": 0.05}
-    spread = {}
-    for topic in ("sentence", "document"):
-        settings = settings_for(treebank, sentences_per_document=95, lexicon={**kinds, "topic": topic})
-        generate(tmp_path / topic, settings)
-        spread[topic] = len(set(texts_of(tmp_path / topic)[0]["text"].split()))
-    assert spread["document"] < 0.6 * spread["sentence"]
-
-
 def test_a_finished_folder_is_left_alone_and_another_one_refused(made: Path, treebank: Path, tmp_path: Path) -> None:
     before = all_bytes(made)
     again = generate(made, settings_for(treebank))
