@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from npm.cli.declared import Setting, declared_settings
+from npm.cli.declared import Setting
 from npm.cli.help import summary_of
 from npm.cli.registry import MODULES, OVERVIEW, find_verb
 
@@ -38,7 +38,7 @@ def command_pages() -> dict[str, str]:
     for group, modules in OVERVIEW.items():
         lines += [f"## {group}", "", "| command | what it does | settings |", "|---|---|---:|"]
         for name, summary in (each for verbs in modules.values() for each in verbs.items()):
-            count = len(declared_settings(find_verb(name).root))
+            count = len(find_verb(name).settings)
             lines.append(f"| [`npmlm {name}`](commands/{name}.md) | {plain_markdown(summary)} | {count} |")
         lines.append("")
     pages = {"commands.md": "\n".join(lines)}
@@ -47,7 +47,7 @@ def command_pages() -> dict[str, str]:
 
 def _command_lines(name: str) -> Iterator[str]:
     verb = find_verb(name)
-    settings = declared_settings(verb.root)
+    settings = verb.settings
     yield from (f"# npmlm {name}", "", plain_markdown(summary_of(verb.root)), "", "```text", verb.example, "```", "")
     if verb.group:
         choices = ", ".join(f"`{choice}`" for choice in verb.choices)

@@ -130,7 +130,7 @@ def test_config_refuses_an_unknown_setting(verb: str, key: str) -> None:
         ("fill", "scoring=magic", "scoring"),
         ("fill", "scoring=3", "scoring"),
         ("fill", "scoring=null", "scoring"),
-        ("fill", "scoring.allow_clauses_inside=perhaps", "scoring.allow_clauses_inside"),
+        ("fill", "scoring.cut_expressions=perhaps", "scoring.cut_expressions"),
         ("fill", "scoring.temperature=nan", "scoring.temperature"),
         ("fill", "+k=3", "k"),
         ("fill", "~index=i", "index"),
@@ -154,7 +154,7 @@ def test_config_refuses_a_value_that_does_not_fit_and_names_the_setting(verb: st
 def numeric_settings() -> list[tuple[str, str]]:
     """Full key of every setting that is a number, with a verb that has it."""
     numbers = (int, float, int | None, float | None)
-    declared = [(verb, name, item) for verb, root in ROOTS.items() for name, item in declared_settings(root).items()]
+    declared = [(verb, name, item) for verb in MODULES for name, item in find_verb(verb).settings.items()]
     # the first verb is enough for a setting of the same class under the same key: the rest is the same code again
     first = {(name, item.owner): verb for verb, name, item in reversed(declared) if item.kind in numbers}
     return sorted((verb, name) for (name, _), verb in first.items())
@@ -197,7 +197,7 @@ def test_config_choices_are_written_as_they_are_declared() -> None:
     """Members have lower-case names equal to their values, so that what --help shows is what can be given."""
     composed_once = set()  # a setting of the same name and kind in another verb is composed by the same code
     for verb, root in ROOTS.items():
-        for name in declared_settings(root):
+        for name in find_verb(verb).settings:
             owner: typing.Any = root
             for part in name.split("."):
                 owner = typing.get_type_hints(owner)[part]
@@ -255,7 +255,7 @@ def test_config_help_all_lists_every_setting_with_its_sentences_and_default(verb
         outcome = npmlm(*arguments)
         assert (outcome.status, outcome.err) == (0, "")
     shown = " ".join(outcome.out.split())
-    for name, setting in declared_settings(ROOTS[verb]).items():
+    for name, setting in find_verb(verb).settings.items():
         assert len(setting.text) > 10, f"{name} has no docstring"
         assert f"\n  {name} =" in outcome.out
         assert setting.text in shown
@@ -267,7 +267,7 @@ def test_config_help_shows_what_people_change_with_a_sentence_each_as_wide_as_th
     verb: str, columns: int, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    declared, first = declared_settings(ROOTS[verb]), find_verb(verb).first
+    declared, first = find_verb(verb).settings, find_verb(verb).first
     assert len(first) == len(set(first)) <= 13
     assert set(first) <= set(declared)
     assert find_verb(verb).required in (None, *first)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.declared import declared_settings
 from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
 from npm.core.errors import SettingError
@@ -59,7 +58,7 @@ def test_config_takes_lists_of_paths_that_hold_anything(first: str, second: str)
 
 
 def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its_type() -> None:
-    declared = {name: item for verb in map(find_verb, MODULES) for name, item in declared_settings(verb.root).items()}
+    declared = {name: item for verb in map(find_verb, MODULES) for name, item in verb.settings.items()}
     paths = {name for name, item in declared.items() if item.is_path}
     assert paths == {
         *("corpus.files", "sentences.files", "evaluation.files", "texts", "ids_file"),

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from npm import PhraseFiller
-from npm.cli.declared import Setting, declared_settings
+from npm.cli.declared import Setting
 from npm.cli.main import main
 from npm.cli.registry import MODULES, find_verb
 from npm.core.display import answer_json
@@ -160,7 +160,7 @@ ODD_VALUES = [*ODD_VALUES.split(), "", " 1 ", "\udcff", "\0", "ö" * 300, "!!int
 def command_lines(draw: st.DrawFn) -> list[str]:
     """A verb with settings of its own; where it would work, what it works on is not there."""
     verb = draw(st.sampled_from(sorted(MODULES)))
-    declared = declared_settings(find_verb(verb).root)
+    declared = find_verb(verb).settings
     missing = {"index": "missing", "run": "missing", "encoder": "empty", "corpus.files": "missing.jsonl", "out": "made"}
     overrides = [f"{key}={value}" for key, value in missing.items() if key in declared and draw(st.integers(0, 9))]
     known = st.sampled_from(sorted(declared))

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import npm
-from index.settings import SearchSettings, SearchTier
+from index.settings import SearchSettings
 from npm.cli.registry import MODULES, find_verb
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.settings import Settings, ShellText, read_settings, settings_from
-from npm.corpus.documents import CorpusSettings, DocumentSplit
+from npm.core.settings import Settings, settings_from
+from npm.corpus.documents import CorpusSettings
 from npm.indexing.settings import LexiconSettings
-from npm.retrieval.scoring import Combination, ScoringSettings
+from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 
 NOTHING_OF_OURS = object()
@@ -126,23 +126,8 @@ def test_what_can_be_nothing_else_is_converted() -> None:
     assert (type(settings.lexical_weight), settings.lexical_weight) == (float, 2.0)
     assert (settings.documents, settings.retrieval) == (["a", "b"], Retrieval.dense)
     assert CorpusSettings(files=[Path("a.txt")], split="line").files == ["a.txt"]  # type: ignore[arg-type, list-item]
+    assert FillSettings(k="3", lexical_weight="2e-1", refine_fillings="true").lexical_weight == 0.2  # type: ignore[arg-type]
     assert dataclasses.replace(settings, retrieval="bm25").retrieval is Retrieval.bm25  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"), [("k", "3", 3), ("lexical_weight", "2e-1", 0.2), ("refine_fillings", "true", True)]
-)
-def test_only_a_text_of_the_command_line_is_read_as_a_number_or_flag(name: str, text: str, value: object) -> None:
-    assert getattr(read_settings(FillSettings, {name: ShellText(text)}), name) == value
-    for wrong in (text, b"3", 1 if value is True else True):
-        with pytest.raises(SettingError, match=name):
-            read_settings(FillSettings, {name: wrong})
-
-
-def test_an_algorithm_named_in_python_is_the_one_that_runs() -> None:
-    assert ScoringSettings(combination="sum").combination is Combination.sum  # type: ignore[arg-type]
-    assert CorpusSettings(files=["notes.txt"], split="line").split is DocumentSplit.line  # type: ignore[arg-type]
-    assert SearchSettings(tier="ivf_sq8").tier is SearchTier.ivf_sq8  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import npm
-from npm.cli.declared import declared_settings
 from npm.cli.registry import MODULES, find_verb
 from scripts.docs_pages import command_pages, http_page, notebook_page, plain_markdown
 from tests.helpers.browsers import WatchedPages, running_browser
@@ -59,7 +58,7 @@ def test_the_members_that_it_chooses_are_there() -> None:
 @pytest.mark.parametrize("verb", MODULES)
 def test_the_page_of_a_verb_has_each_of_its_settings_once_with_its_words(verb: str) -> None:
     page = command_pages()[f"commands/{verb}.md"]
-    settings = declared_settings(find_verb(verb).root)
+    settings = find_verb(verb).settings
     rows = re.findall(r"^\| `([\w.]+)` \| (.*) \| (.*) \|$", page, flags=re.MULTILINE)
     assert sorted(name for name, _, _ in rows) == sorted(settings)
     for name, default, said in rows:

@@ -41,6 +41,7 @@ class FillCommand(FillSettings, EncoderCommand):
     required=None,
     takes_texts=True,
     group="scoring",
+    groups={"scoring": "length_exponent temperature cut_expressions exclude_query_phrases"},
 )
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """Answer texts of the command line, of a file, of a pipe, or typed at the prompt."""

@@ -14,6 +14,10 @@ from npm.core.settings import PathText, Settings
 from npm.models.settings import Precision
 
 
+TEXT_SETTINGS = "files split join_lines text_field max_documents skip_bad"
+"""Of a corpus whose documents need no name."""
+
+
 class Output(Enum):
     """Form of the answers on stdout."""
 

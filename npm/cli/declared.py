@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from typing import Any, cast, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from npm.core.settings import PATH, choices, limits, marks
+from pydantic.fields import FieldInfo
+
+from npm.core.settings import PATH
+
+LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,11 @@ class Setting:
     def is_path(self) -> bool:
         """Return True if it names files, folders or encoders."""
         return PATH in marks(self.hint)
+
+    @property
+    def is_optional(self) -> bool:
+        """Return True if null is one of its values."""
+        return NoneType in get_args(self.kind)
 
     @property
     def is_list(self) -> bool:
@@ -68,13 +78,32 @@ class Setting:
         value = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
         if isinstance(value, Enum):
             return f"{value.name}  ({' | '.join(member.name for member in type(value))})"
-        if isinstance(value, list) and value and all(isinstance(each, Enum) for each in value):
-            return f"[{','.join(each.name for each in value)}]  ({' | '.join(choices(self.hint))})"
         if value is None or isinstance(value, bool):
             shown = {None: "null", True: "true", False: "false"}[value]
         else:
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
         return f"{shown}  ({limits(self.hint)})" if limits(self.hint) else shown
+
+
+def marks(hint: Any) -> list[Any]:
+    """All that is said of a type, and of the types in it, by Annotated."""
+    own = getattr(hint, "__metadata__", ())
+    flat = [mark for each in own for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
+    return flat + [mark for inner in get_args(hint) for mark in marks(inner) if not isinstance(inner, FieldInfo)]
+
+
+def limits(hint: Any) -> str:
+    """The range of a number, or of numbers in a list, in words.
+
+    >>> from typing import Annotated
+    >>> from pydantic import Field
+    >>> limits(Annotated[int, Field(gt=0)]), limits(Annotated[float, Field(gt=0, le=1)] | None), limits(int)
+    ('at least 1', 'above 0 and at most 1', '')
+    """
+    found = {name: getattr(mark, name) for mark in marks(hint) for name in LIMITS if hasattr(mark, name)}
+    if found.get("gt") == 0 and "int" in str(hint):
+        found["ge"] = found.pop("gt") + 1
+    return " and ".join(f"{words} {found[name]}" for name, words in LIMITS.items() if name in found)
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import Output, say, write_json
+from npm.cli.base import TEXT_SETTINGS, Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.configs import config_folder
@@ -28,6 +28,17 @@ class EvaluateCommand(EvaluationSettings):
     "out task suite method index encoder data_dir corpus.files split limit seed show device precision",
     required="out",
     group="scoring",
+    groups={
+        "corpus": TEXT_SETTINGS,
+        "fill": "k retrieval bm25_blocks vector_share lexical_weight reading_share joint_share literal_weight "
+        "rerank_weight name_weight documents where max_phrase_tokens max_phrase_words",
+        "fill.scoring": "length_exponent temperature",
+        "zero_shot.causal": "model knn_share",
+        "in_batch": "max_block_tokens least_tokens blocks_per_article dimensions whole_words",
+        "masked_tokens": "max_block_tokens least_tokens blocks_per_article masked_fraction unit every_document",
+        "denoising": "max_block_tokens least_tokens blocks_per_article",
+        "sts.geometry": "pairs",
+    },
 )
 def run_evaluate(settings: EvaluateCommand) -> int:
     """Evaluate, and print the tables."""

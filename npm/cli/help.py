@@ -6,7 +6,6 @@ import re
 import shutil
 import textwrap
 
-from npm.cli.declared import declared_settings
 from npm.cli.registry import OVERVIEW, Verb
 
 MOST_COLUMNS = 100
@@ -40,7 +39,7 @@ def verb_help(verb: Verb, *, is_full: bool) -> str:
 
     Required ones come first.
     """
-    settings = declared_settings(verb.root)
+    settings = verb.settings
     lines = [_wrapped(f"npmlm {verb.name} – {summary_of(verb.root)}"), "", _wrapped(verb.example, "  ", "    "), ""]
     if verb.group:
         lines.append(_wrapped(f"{verb.group}={' | '.join(verb.choices)}  sets several at once", "  ", "    ") + "\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import EncoderCommand, IndexCommand, Output, say, write_json
+from npm.cli.base import TEXT_SETTINGS, EncoderCommand, IndexCommand, Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import BuildCluster, Engine
@@ -70,6 +70,11 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     "rotation copy_encoder segments jobs",
     group="cluster",
     resumes=True,
+    groups={
+        "vectors": "pruning tokens_per_batch tokens_per_shard",
+        "lexicon": "stemming",
+        "search": "tier list_count train_iterations thread_count",
+    },
 )
 def run_build(settings: BuildCommand) -> int:
     """Build, in this process or by jobs."""
@@ -134,6 +139,7 @@ class AddCommand(AddSettings, EncoderCommand):
     'npmlm add index=DIR "corpus.files=[new.jsonl]"',
     "index corpus.files corpus.id_field corpus.text_field replace encoder device precision",
     resumes=True,
+    groups={"corpus": f"{TEXT_SETTINGS} id_field title_field"},
 )
 def run_add(settings: AddCommand) -> int:
     """Add as a new segment."""
@@ -235,6 +241,13 @@ class EstimateCommand(EstimateSettings):
     "corpus.files encoder device precision vectors.pruning search.tier dimensions rotation sample_documents output "
     "tokens",
     required=None,
+    groups={
+        "corpus": TEXT_SETTINGS,
+        "blocks": "max_block_tokens title_tokens",
+        "vectors": "pruning",
+        "lexicon": "",
+        "search": "tier list_count",
+    },
 )
 def run_estimate(settings: EstimateCommand) -> int:
     """Encode a sample."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeVar
 
+from npm.cli.declared import Setting, declared_settings
 from npm.core.configs import config_folder
 
 OVERVIEW = {
@@ -74,6 +75,18 @@ class Verb:
     """Folder of YAML files, each of which sets several of its settings at once."""
     resumes: bool
     """Return True if the same command resumes what was interrupted."""
+    groups: Mapping[str, str]
+    """Groups of settings that it shares with others and offers a few of; the rest is for Python and YAML files."""
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """Its settings by dotted name."""
+        by_name = {key: (key.rpartition("."), setting) for key, setting in declared_settings(self.root).items()}
+        return {
+            key: setting
+            for key, ((group, _, name), setting) in by_name.items()
+            if group not in self.groups or name in self.groups[group].split()
+        }
 
     @property
     def choices(self) -> list[str]:
@@ -94,13 +107,14 @@ def verb(
     takes_texts: bool = False,
     group: str | None = None,
     resumes: bool = False,
+    groups: Mapping[str, str] = {},
 ) -> Callable[[Run], Run]:
     """Declare `run_NAME` as the verb NAME."""
 
     def declare(run: Run) -> Run:
         name = run.__name__.removeprefix("run_")
         shown = tuple(first.split())
-        DECLARED[name] = Verb(name, root, run, example, shown, required, takes_texts, group, resumes)
+        DECLARED[name] = Verb(name, root, run, example, shown, required, takes_texts, group, resumes, groups)
         return run
 
     return declare

@@ -33,6 +33,10 @@ class ServeCommand(ServeSettings, EncoderCommand):
     "npmlm serve index=DIR port=8080",
     "index encoder host port key_file examples log timeout_seconds reload_seconds partitions fill.k device precision",
     group="cluster",
+    groups={
+        "fill": "k occurrences overlaps retrieval bm25_blocks literal_weight documents where max_phrase_tokens",
+        "fill.scoring": "",
+    },
 )
 def run_serve(settings: ServeCommand) -> int:
     """Serve until a signal."""

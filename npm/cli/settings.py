@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from npm.cli.declared import Setting, declared_settings, similar_settings
+from npm.cli.declared import Setting, similar_settings
 from npm.cli.registry import Verb, find_verb
 from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError, missing, unknown
-from npm.core.settings import PathText, ShellText, checked, is_optional, merged, parse_list, read_settings
+from npm.core.settings import PathText, checked, merged, parse_list, read_settings
 from npm.core.types import SURROGATE
 
 
 def compose_settings(name: str, overrides: list[str]) -> Any:
     """The settings of the verb `name` with `overrides` applied and every value checked. Raises SettingError."""
     verb = find_verb(name)
-    declared = declared_settings(verb.root)
+    declared = verb.settings
     given: dict[str, str] = {}
     for override in overrides:
         key, _, value = override.partition("=")
@@ -42,12 +42,12 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
     """The value of one setting of the command line, as far as its text has a form of its own."""
     if key not in declared:
         if any(key.startswith(f"{group}.") for group, setting in declared.items() if setting.is_free_group):
-            return ShellText(text)
+            return text
         similar = similar_settings(key, declared)
         hint = f"did you mean {similar[0]}=?" if similar else f"npmlm {verb} --help all lists all settings"
         raise SettingError(f"unknown setting {key}: {hint}")
     setting = declared[key]
-    if text == "null" and is_optional(setting.hint):
+    if text == "null" and setting.is_optional:
         return None
     # Without documents= all answer; an empty list, such as one that a script filled, must not mean the same.
     value = parse_list(text, key) if setting.is_list else text
@@ -58,7 +58,7 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
     if (digits := text.lstrip("+-0")).isdecimal() and int(digits[:20]) >= 2**63:
         raise SettingError(f"{key} must be below 2**63, got {text[:80]}")
     if text[:1] not in ("[", "{"):
-        return ShellText(text)
+        return text
     try:
         return read_yaml(text)
     except ValueError as error:

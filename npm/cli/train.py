@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npm.cli.base import Output, say, write_json
+from npm.cli.base import TEXT_SETTINGS, Output, say, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import SettingError
@@ -56,6 +56,28 @@ class TrainCommand(TrainingSettings):
     required="run",
     group="experiment",
     resumes=True,
+    groups={
+        "corpus": f"{TEXT_SETTINGS} title_field",
+        "masking": "unit masked_fraction span_success_probability max_span_words stopword_span_skip_probability "
+        "context_fraction question max_spans_per_sequence min_masked_fraction",
+        "corruption": "unit sampler masked_fraction predicted_fraction copies random_fraction unchanged_fraction "
+        "allow_bytes",
+        "corruption.collocations": "vocabulary min_count",
+        "denoising": "",
+        "groups": "sequences_per_group mixing",
+        "labelled": "files text_column second_column label_column labels level layer",
+        "objective.nonparametric": "negatives keys own_sequence similarity_scale end_queries dimensions",
+        "objective.masked": "visible_only untied",
+        "objective.sentence": "pooler mlp_only_train",
+        "objective.token_contrast": "",
+        "objective.labelled_contrast": "",
+        "objective.span_supervision": "absent_weight rival_weight",
+        "sentences": "files anchor_column positive_column negative_column label_column score_column least_score "
+        "max_sentences pairs_per_device_batch",
+        "start": "hidden_dropout attention_dropout encoder_half encoder_half_tokens from_run",
+        "supervision": "questions_per_device_batch max_block_tokens max_question_tokens negative_fraction file_weights "
+        "step_fraction",
+    },
 )
 def run_train(settings: TrainCommand) -> int:
     """Train, with progress on stderr."""
@@ -88,6 +110,12 @@ class FinetuneCommand(FinetuneSettings):
     "precision",
     required="out",
     resumes=True,
+    groups={
+        "start": "hidden_dropout attention_dropout",
+        "start.fresh": "layers dimensions attention_heads max_input_tokens",
+        "start.frozen": "",
+        "trainer": "optimizer layer_decay weight_decay dropout_from_step dropout_until_step gradient_checkpointing",
+    },
 )
 def run_finetune(settings: FinetuneCommand) -> int:
     """Fine-tune, and print the table of all tasks."""
@@ -116,6 +144,7 @@ class TokenizerCommand(TokenizerSettings):
     'npmlm tokenizer "corpus.files=[docs/*.jsonl]" out=DIR size=4096',
     "corpus.files out kind size lowercase",
     required="out",
+    groups={"corpus": TEXT_SETTINGS},
 )
 def run_tokenizer(settings: TokenizerCommand) -> int:
     """Learn pieces."""
@@ -144,6 +173,7 @@ class GenerateCommand(GenerateSettings):
     "grammar.relations target",
     required="out",
     resumes=True,
+    groups={"grammar": "form relations max_tokens file", "lexicon": "kind types temperature topic"},
 )
 def run_generate(settings: GenerateCommand) -> int:
     """Generate, and report statistics."""

@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses that pydantic validates when they are made, from Python, YAML or the command line.
 
-A mistake is one SettingError with the full key, what the setting may be, the value, and the closest name if it is
-misspelt. What belongs together across several settings is checked by `check` of the class that has them.
+A mistake is one SettingError with the full key, pydantic's words for what the setting may be, the value, and the
+closest name if it is misspelt. What belongs together across several settings is checked by `check` of the class that has them.
 """
 
 from __future__ import annotations
@@ -12,29 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from dataclasses import Field as DataclassField
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from operator import attrgetter
-from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
-from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticKnownError
-from pydantic_core.core_schema import no_info_before_validator_function
 
 from npm.core.errors import ArtifactError, SettingError, near
 from npm.core.types import SURROGATE
@@ -59,60 +43,14 @@ PATH = BeforeValidator(_usable_path)
 PathText = Annotated[str, PATH]
 """A setting that names a file, a folder, or an encoder; `~` is expanded."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class ShellText(str):
-    """Text of the command line, the only text that numbers and flags are parsed from."""
-
-    __slots__ = ()
-
-
-def _no_stand_in(value: Any) -> Any:
-    """`value`, unless it is a flag, bytes or a text that is not of the command line."""
-    if isinstance(value, bool | bytes) or (isinstance(value, str) and not isinstance(value, ShellText)):
-        raise PydanticKnownError("int_type")
-    return value
-
-
-def _no_number(value: Any) -> Any:
-    """`value` if it is true, false or a text of the command line."""
-    if not isinstance(value, bool | ShellText):
-        raise PydanticKnownError("bool_type")
-    return value
-
-
-GUARDS = {"int": _no_stand_in, "float": _no_stand_in, "bool": _no_number}
-
-
-class _Unmixed:
-    """Type marker: numbers and flags are not converted from other types; pydantic would read "3" and True as 3."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        _guard(schema)
-        return schema
-
-
-def _guard(schema: Any) -> None:
-    # pydantic shares the schemas of classes: one that is guarded is met again
-    guarded = schema.get("function") if isinstance(schema, dict) else None
-    if isinstance(guarded, dict) and guarded.get("function") in GUARDS.values():
-        return
-    for part in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(part, dict | list | tuple):
-            _guard(part)
-    if not isinstance(schema, dict):
-        return
-    if schema.get("type") == "str":
-        schema["strict"] = True
-    elif guard := GUARDS.get(schema.get("type", "")):
-        inner = dict(schema)
-        schema.clear()
-        schema.update(no_info_before_validator_function(guard, inner))
-
-
-LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+SHORTER = {
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
+"""Words of pydantic's messages, and ours."""
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
@@ -134,8 +72,6 @@ class Settings(metaclass=_Reporting):
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
-
-    __get_pydantic_core_schema__: ClassVar[Any] = _Unmixed.__get_pydantic_core_schema__
 
     def __init_subclass__(cls) -> None:
         config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
@@ -186,9 +122,8 @@ def checked(value: Any, hint: Any, key: str = "") -> Any:
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    if is_dataclass(hint):  # which has a configuration of its own
-        return TypeAdapter(hint)
-    return TypeAdapter(Annotated[hint, _Unmixed], config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
+    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+    return TypeAdapter(hint, config=None if is_dataclass(hint) else config)
 
 
 def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,108 +144,26 @@ def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def explain(error: ValidationError, hint: Any, key: str = "") -> str:
-    """The first mistake that pydantic found in a value of the type `hint`, in one sentence with the full key."""
+def explain(error: ValidationError, kind: Any, key: str = "") -> str:
+    """The first mistake that pydantic found in a value of the type `kind`, in one sentence with the full key."""
     mistake = error.errors(include_url=False)[0]
-    own: Any = hint
-    for part in mistake["loc"]:
-        kind = _without_none(own)
-        inner = get_args(kind)
-        if is_dataclass(kind):
-            known = get_type_hints(kind, include_extras=True)
-            if part not in known:
-                return f"unknown setting {_joined(key, part)}: {near(str(part), known)}"
-            key, own = _joined(key, part), known[str(part)]
-        elif get_origin(kind) is dict:
-            key, own = _joined(key, part), inner[1]
-        elif get_origin(kind) in (list, tuple, frozenset):
-            key, own = f"{key}[{part}]", inner[0]
-    got = mistake["input"]
+    names = [part for part in mistake["loc"] if not str(part).endswith("]")]  # those of unions do
+    for part in names[:-1]:
+        hint = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
+        kind = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
+    for part in names:
+        key += f"[{part}]" if isinstance(part, int) else f"{'.' * (key[-1:] not in ('', '.'))}{part}"
+    if mistake["type"] == "unexpected_keyword_argument":
+        return f"unknown setting {key}: {near(str(names[-1]), [item.name for item in fields(kind)])}"
     if mistake["type"] == "missing":
         return f"{key} is required"
-    if mistake["type"] == "value_error":
-        return f"{key}: {mistake['ctx']['error']}, got {_shown(got)}"
-    shown = _shown(got)
-    if mistake["type"] in ("int_type", "bool_type"):
-        return f"{key} must be {in_words(own)}, got {_shown(got, quoted=True)}"
-    close = get_close_matches(shown.lower(), choices(own), n=1)
-    return f"{key} must be {in_words(own)}, got {shown}" + (f"; did you mean {close[0]}?" if close else "")
-
-
-def _joined(key: str, part: object) -> str:
-    return f"{key}.{part}" if key and not key.endswith(".") else f"{key}{part}"
-
-
-def _shown(value: object, *, quoted: bool = False) -> str:
-    try:
-        shown = value or "nothing" if isinstance(value, str) and not quoted else repr(value)
-    except ValueError:  # of a number with more than 4,300 digits
-        shown = f"a {type(value).__name__} with too many digits"
-    return shown if len(shown) <= 80 else shown[:79] + "…"
-
-
-def _without_none(hint: Any) -> Any:
-    """The type without its marks, and without None where that leaves one."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    if get_origin(hint) in (Union, UnionType):
-        inner = [each for each in get_args(hint) if each is not NoneType]
-        return _without_none(inner[0]) if len(inner) == 1 else hint
-    return hint
-
-
-def marks(hint: Any) -> list[Any]:
-    """All that is said of a type, and of the types in it, by Annotated."""
-    own = getattr(hint, "__metadata__", ())
-    flat = [mark for each in own for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
-    return flat + [mark for inner in get_args(hint) for mark in marks(inner) if not isinstance(inner, FieldInfo)]
-
-
-def limits(hint: Any) -> str:
-    """The range of a number, or of numbers in a list, in words.
-
-    >>> limits(Annotated[int, Field(gt=0)]), limits(Annotated[float, Field(gt=0, le=1)] | None), limits(int)
-    ('at least 1', 'above 0 and at most 1', '')
-    """
-    found = {name: getattr(mark, name) for mark in marks(hint) for name in LIMITS if hasattr(mark, name)}
-    if found.get("gt") == 0 and "int" in str(hint):
-        found["ge"] = found.pop("gt") + 1
-    return " and ".join(f"{words} {found[name]}" for name, words in LIMITS.items() if name in found)
-
-
-def choices(hint: Any) -> list[str]:
-    """The values of an enumeration or a flag, alone or in a list or union; none for numbers and texts."""
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return [str(member.value) for member in hint]
-    inner = [value for each in get_args(hint) for value in choices(each)]
-    return ["true", "false"] if hint is bool else inner
-
-
-def in_words(hint: Any) -> str:
-    """What a value of the type `hint` may be.
-
-    >>> in_words(Annotated[int, Field(ge=1)] | None), in_words(list[str])
-    ('a whole number, at least 1, or null', 'a list, each a text')
-    """
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return ", ".join(filter(None, (in_words(inner[0]), limits(hint))))
-    if origin in (Union, UnionType):
-        return ", or ".join("null" if each is NoneType else in_words(each) for each in inner)
-    if inner:
-        is_mapping = origin is dict
-        return f"a {'mapping' if is_mapping else 'list'}, each {in_words(inner[is_mapping])}"
-    plain = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", Any: "a value"}
-    if hint in plain:
-        return plain[hint]
-    if is_dataclass(hint):
-        return f"a group of {', '.join(item.name for item in fields(hint))}"
-    return ", ".join(choices(hint)) or f"an instance of {getattr(hint, '__name__', hint)}"
-
-
-def is_optional(hint: Any) -> bool:
-    """Return True if None is a value of the type `hint`."""
-    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+    message = mistake["msg"].removeprefix("Value error, ")
+    for words, shorter in SHORTER.items():
+        message = message.replace(words, shorter)
+    if mistake["type"].endswith("_parsing"):
+        message = message.partition(",")[0]
+    got = mistake["input"] if mistake["input"] and isinstance(mistake["input"], str) else repr(mistake["input"])
+    return f"{key} {message}, got {got if len(got) <= 80 else got[:79] + '…'}"
 
 
 def changed_settings(settings: Any, default: Any, names: Iterable[str]) -> list[str]:

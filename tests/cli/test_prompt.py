@@ -78,7 +78,7 @@ def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: p
         ("k=", SettingError, ["k must be"]),
         ("k=many", SettingError, ["k must be", "many"]),
         ("k=0", SettingError, ["k must be", "at least 1"]),
-        ("retrieval=DENSE", SettingError, ["did you mean dense?"]),
+        ("retrieval=DENSE", SettingError, ["must be 'dense', 'bm25'"]),
         ("where=lang=en", SettingError, ["kept field"]),
         ("documents=nowhere", QueryError, ["nowhere"]),
         (":more", QueryError, ["requires an answer"]),
