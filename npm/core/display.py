@@ -8,16 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from npm.core.errors import UNPRINTABLE
 from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence
 
 OPENING_MARK, CLOSING_MARK = "«", "»"
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
 CONTEXT_CHARS = 150
@@ -74,7 +72,7 @@ def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
 
 def printable(text: str) -> str:
     """`text` with control characters replaced: those of a corpus or a question must not steer a terminal."""
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
@@ -101,36 +99,33 @@ def _cards(phrases: Sequence[Phrase], first: int) -> list[RenderableType]:
     shown: dict[tuple[str, int], tuple[int, str]] = {}
     lines: list[RenderableType] = []
     for number, phrase in enumerate(phrases, start=first):
-        lines.append(Text.assemble(f"{number:>2}  {phrase.score:.3f}  ", (one_line(phrase.phrase), "bold")))
+        lines.append(_heading(number, phrase.score, phrase.phrase))
         for best in phrase.occurrences[:1]:
             above, sentence = shown.get((best.document, best.context_start_char), (0, ""))
             if above and one_line(best.parts[1]) in sentence:
-                lines.append(f"    in the sentence of {above}")
+                lines.append(f"    same sentence as {above}")
                 continue
             context = marked_context(best)
             shown[best.document, best.context_start_char] = number, context.plain
-            lines += [
-                Padding(each, (0, 0, 0, 4), expand=False) for each in (context, Text(document_name(best), style="dim"))
-            ]
+            lines += _indented(context, best.document_name)
     return lines or ["no phrase found"]
 
 
-def _console() -> Console:
-    return Console(file=sys.stdout, highlight=False)
+def _heading(number: int, score: float, phrase: str) -> Text:
+    return Text.assemble(f"{number:>2}  {score:.3f}  ", (one_line(phrase), "bold"))
+
+
+def _indented(context: Text, document: str) -> list[RenderableType]:
+    return [Padding(each, (0, 0, 0, 4), expand=False) for each in (context, Text(one_line(document), style="dim"))]
 
 
 def _write(shown: RenderableType) -> None:
-    console = _console()
+    console = Console(file=sys.stdout, highlight=False)
     with console.capture() as printed:
         console.print(shown)
     # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
     sys.stdout.write(printed.get())
     sys.stdout.flush()
-
-
-def document_name(occurrence: Occurrence) -> str:
-    """Its title and id, in a line."""
-    return one_line(occurrence.document_name)
 
 
 def _end_of(text: str, most_chars: int) -> str:
@@ -158,23 +153,15 @@ def _beginning_of(text: str, most_chars: int) -> str:
 
 
 def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
-    """A table on stdout: phrases of the answer, bold in their sentence, score, sentence and document."""
-    table = Table(title=Text(shown_text(text)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phrase", overflow="fold", max_width=28)
-    table.add_column("score", justify="right")
-    table.add_column("sentence", overflow="fold", ratio=1)
-    table.add_column("document", overflow="fold", max_width=22)
-    for found in sentences:
+    """A card per sentence on stdout: number, score, phrases of the answer, the sentence with them, and its document."""
+    lines: list[RenderableType] = [Text(shown_text(text)), ""]
+    for number, found in enumerate(sentences, start=1):
         sentence = Text(_beginning_of(one_line(found.context.replace(INVISIBLE, "")), SENTENCE_CHARS))
         for phrase in found.phrases:
-            for place in re.finditer(re.escape(phrase), sentence.plain):
-                sentence.stylize("bold", *place.span())
+            sentence.highlight_regex(re.escape(phrase), "bold")
         document = found.title if found.title == found.document else f"{found.title} ({found.document})".lstrip()
-        names = Text(one_line(", ".join(found.phrases)), style="bold")
-        table.add_row(names, f"{found.score:.3f}", sentence, Text(one_line(document)))
-    if not sentences:
-        table.add_row("no sentence found")
-    _write(table)
+        lines += [_heading(number, found.score, ", ".join(found.phrases)), *_indented(sentence, document)]
+    _write(Group(*lines, *([] if sentences else ["no sentence found"]), ""))
 
 
 def print_places(phrase: Phrase) -> None:
@@ -185,7 +172,7 @@ def print_places(phrase: Phrase) -> None:
         heading.append(f", the best {shown} of them")
     lines: list[Text | Padding] = [heading]
     for number, occurrence in enumerate(phrase.occurrences, start=1):
-        lines.append(Text.assemble(f"{number:>3}  ", document_name(occurrence)))
+        lines.append(Text.assemble(f"{number:>3}  ", one_line(occurrence.document_name)))
         lines.append(Padding(marked_context(occurrence), (0, 0, 0, 5)))
     _write(Group(*lines))
 
@@ -193,5 +180,5 @@ def print_places(phrase: Phrase) -> None:
 def print_passage(occurrence: Occurrence, text: str) -> None:
     """What stands around an occurrence in the `text` of its document, the phrase marked, on stdout."""
     around = replace(occurrence, context=text, context_start_char=0)
-    heading = Text(f"{document_name(occurrence)}, characters {occurrence.start_char} to {occurrence.end_char}")
+    heading = Text(f"{one_line(occurrence.document_name)}, characters {occurrence.start_char} to {occurrence.end_char}")
     _write(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))

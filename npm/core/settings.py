@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses that pydantic validates when they are made, from Python, YAML or the command line.
 
 A mistake is one SettingError with the full key, pydantic's words for what the setting may be, the value, and the
-closest name if it is misspelt. What belongs together across several settings is checked by `check` of the class that has them.
+closest name if it is misspelt. What belongs together is checked by `check` of the class that has it.
 """
 
 from __future__ import annotations

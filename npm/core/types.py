@@ -108,8 +108,26 @@ class View(Protocol):
         """The same view on `device`."""
 
 
+class Batch:
+    """Base of views: dataclasses with tensors."""
+
+    __slots__ = ()
+    attention_mask: torch.Tensor
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all rows, special tokens included."""
+        return int(self.attention_mask.sum())
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch with its tensors on `device`."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        moved = {name: value.to(device) for name, value in values.items() if hasattr(value, "to")}
+        return replace(self, **moved)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, slots=True)
-class MaskedBatch:
+class MaskedBatch(Batch):
     """The masked copies (queries), the clean copies (keys), and where each span's masks stand.
 
     With mask pairs, `start_slots` and `end_slots` are the two masks of a span; where a span has one mask only they
@@ -136,13 +154,9 @@ class MaskedBatch:
         """Tokens of the clean copies, special tokens included."""
         return int(self.key_attention_mask.sum())
 
-    def to(self, device: torch.device | str) -> MaskedBatch:
-        """The same batch on `device`."""
-        return tensors_to(self, device)
-
 
 @dataclass(frozen=True, slots=True)
-class SentenceBatch:
+class SentenceBatch(Batch):
     """Sentences to distinguish: N anchors, then their N positives, then their N hard negatives if there are any."""
 
     input_ids: torch.Tensor  # i64 [2N or 3N, L]
@@ -150,18 +164,9 @@ class SentenceBatch:
     pair_count: int  # N
     pad_id: int  # what stands under attention 0
 
-    @property
-    def token_count(self) -> int:
-        """Tokens of all rows, special tokens included."""
-        return int(self.attention_mask.sum())
-
-    def to(self, device: torch.device | str) -> SentenceBatch:
-        """The same batch on `device`."""
-        return tensors_to(self, device)
-
 
 @dataclass(frozen=True, slots=True)
-class DenoisingBatch:
+class DenoisingBatch(Batch):
     """Corrupted texts and what is to be written back, for an encoder-decoder."""
 
     input_ids: torch.Tensor  # i64 [B, Li]
@@ -175,13 +180,9 @@ class DenoisingBatch:
         """Tokens of the texts."""
         return self.text_token_count
 
-    def to(self, device: torch.device | str) -> DenoisingBatch:
-        """The same batch on `device`."""
-        return tensors_to(self, device)
-
 
 @dataclass(frozen=True, slots=True)
-class LabelledBatch:
+class LabelledBatch(Batch):
     """Texts, pairs of texts, or sentences of words, and what each of them, or each word, is labelled with."""
 
     input_ids: torch.Tensor  # i64 [B, L]
@@ -191,18 +192,9 @@ class LabelledBatch:
     slots: torch.Tensor  # i64 [n], position in [0, L) of the vector that it is predicted from
     targets: torch.Tensor  # i64 [n] numbers of labels, or f32 [n] scores
 
-    @property
-    def token_count(self) -> int:
-        """Tokens of all rows, special tokens included."""
-        return int(self.attention_mask.sum())
-
-    def to(self, device: torch.device | str) -> LabelledBatch:
-        """The same batch on `device`."""
-        return tensors_to(self, device)
-
 
 @dataclass(frozen=True, slots=True)
-class QuestionBatch:
+class QuestionBatch(Batch):
     """Questions with one mask and the blocks that answer them, as R = 4n + m + w rows, in this order.
 
     n questions, each read with its block; m of them read with a passage in which no answer occurs; the n blocks, and w
@@ -223,15 +215,6 @@ class QuestionBatch:
     def block_rows(self) -> slice:
         """The rows of the n + w blocks."""
         return slice(len(self.readers), len(self.input_ids) - 2 * len(self.start_slots))
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of all rows, special tokens included."""
-        return int(self.attention_mask.sum())
-
-    def to(self, device: torch.device | str) -> QuestionBatch:
-        """The same batch on `device`."""
-        return tensors_to(self, device)
 
 
 class BatchSource(Protocol):
@@ -257,12 +240,6 @@ class TrainingBatch:
     def to(self, device: torch.device | str) -> TrainingBatch:
         """The same batch on `device`."""
         return replace(self, views={name: view.to(device) for name, view in self.views.items()})
-
-
-def tensors_to(batch: Any, device: torch.device | str) -> Any:
-    """A dataclass with all its tensors on `device`."""
-    values = {item.name: getattr(batch, item.name) for item in fields(batch)}
-    return replace(batch, **{name: value.to(device) for name, value in values.items() if hasattr(value, "to")})
 
 
 @dataclass(frozen=True, slots=True)
