@@ -25,7 +25,7 @@ class EvaluateCommand(EvaluationSettings):
 @verb(
     EvaluateCommand,
     "npmlm evaluate task=demo index=DIR out=runs/evaluation",
-    "out task suite method index encoder data_dir corpus.files split limit seed show device precision",
+    "out task suite method index encoder data_dir corpus.files split limit seed show device",
     required="out",
     group="scoring",
     groups={

@@ -150,7 +150,7 @@ def explain(error: ValidationError, kind: Any, key: str = "") -> str:
     names = [part for part in mistake["loc"] if not str(part).endswith("]")]  # those of unions do
     for part in names[:-1]:
         hint = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
-        kind = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
+        kind = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), kind)
     for part in names:
         key += f"[{part}]" if isinstance(part, int) else f"{'.' * (key[-1:] not in ('', '.'))}{part}"
     if mistake["type"] == "unexpected_keyword_argument":
