@@ -71,7 +71,7 @@ def read_records(
         is_quoted = quoted_tsv or format_suffix(source.file) == ".csv"
         rows = _table_rows(source.file, is_quoted, header, same_length, required, keys, on_bad)
     elif source.format == "parquet":
-        rows = _parquet_rows(source, required, optional, keys, on_bad)
+        rows = _parquet_rows(source, required, optional, keys)
     elif source.format == "hub":
         rows = _hub_rows(source)
     elif len(required) == 1:
@@ -214,7 +214,7 @@ def _table_rows(
             yield place, dict(zip(names, cells, strict=False))
 
 
-def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[str], keys: str, on_bad: OnBad) -> Rows:
+def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[str], keys: str) -> Rows:
     import pyarrow
     from pyarrow import parquet
 
@@ -225,29 +225,10 @@ def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[st
                 refuse(source.path, *_no_column(missing, present, keys))
             columns = [name for name in dict.fromkeys((*required, *optional)) if name in present] or None
             batches = table.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns)
-            for number, row in enumerate((row for batch in batches for row in _python_rows(batch)), start=1):
-                if isinstance(row, ValueError | OverflowError):
-                    on_bad(f"{source.path}:{number}", "has a value out of the range of Python", str(row))
-                else:
-                    yield number, row
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # also of dates that Python lacks
         reason = str(error).splitlines()[0]
         raise CorpusError(f"{source.path} cannot be read as Parquet: {reason}; fetch or make the file again") from error
-
-
-def _python_rows(batch: Any) -> list[Any]:
-    """Return the rows of a batch; in place of one with a date or time that Python does not have, the error."""
-    import pyarrow
-
-    try:
-        rows: list[Any] = batch.to_pylist()
-        return rows
-    except (pyarrow.ArrowException, UnicodeDecodeError):
-        raise
-    except (ValueError, OverflowError) as error:
-        if batch.num_rows == 1:
-            return [error]
-        return [row for number in range(batch.num_rows) for row in _python_rows(batch.slice(number, 1))]
 
 
 def parquet_row_count(source: Source) -> int:

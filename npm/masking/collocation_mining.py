@@ -19,18 +19,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from index.arrays import GOLDEN_GAMMA, mixed_bits
-from npm.core.artifact import MANIFEST_NAME, check_folder
+from npm.core.artifact import written_once
 from npm.core.errors import CorpusError
-from npm.core.records import refuse_changed
+from npm.core.files import FolderWriter
 from npm.core.types import Sequences
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.masking.collocations import KIND, CollocationSettings, CollocationVocabulary, Entries, write_collocations
+from npm.masking.collocations import ENTRY_ARRAYS, KIND, CollocationSettings, CollocationVocabulary, Entries
 from npm.masking.units import word_beginnings, words_of, words_that_go_on
 
 MERGED_AT_LEAST = 1 << 20
@@ -178,26 +177,21 @@ def collocations_of(settings: CollocationSettings, store: BlockStore, folder: Pa
     fingerprint = store.tokenizer_fingerprint
     if settings.vocabulary:
         return CollocationVocabulary.open(Path(settings.vocabulary), tokenizer_fingerprint=fingerprint)
-    mining = {name: value for name, value in asdict(settings).items() if name != "vocabulary"}
-    made_from: dict[str, Any] = {"input": store.digest, "mining": mining}
-    if not (folder / MANIFEST_NAME).is_file():
+
+    def write(writer: FolderWriter) -> None:
         stride = max(1, -(-store.token_count // MAX_MINED_TOKENS))
-        entries, coverage = mined_collocations(BlockPieces(store, stride), settings)
-        recorded = {**made_from, "entries": len(entries), "covered_fraction": coverage}
-        write_collocations(folder, entries, tokenizer_fingerprint=fingerprint, settings=recorded)
-    stored = check_folder(folder, kind=KIND).settings
-    refuse_changed(
-        made_from,
-        {name: stored[name] for name in made_from},
-        problem=f"the collocations in {folder} were mined from other text or with other settings",
-        where=folder,
-        fix="remove the folder, so that they are mined again, or train in another one",
-    )
+        entries = mined_collocations(BlockPieces(store, stride), settings)
+        for name in ENTRY_ARRAYS:
+            writer.write_array(name, getattr(entries, name))
+
+    mining = {name: value for name, value in asdict(settings).items() if name != "vocabulary"}
+    made_from = {"tokenizer_fingerprint": fingerprint, "input": store.digest, "mining": mining}
+    written_once(folder, kind=KIND, settings=made_from, write=write)
     return CollocationVocabulary.open(folder, tokenizer_fingerprint=fingerprint)
 
 
-def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSettings) -> tuple[Entries, float]:
-    """The collocations of a text that can be read several times, and the share of its tokens that they hold.
+def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSettings) -> Entries:
+    """The collocations of a text that can be read several times.
 
     Raises CorpusError if no n-gram is frequent enough.
     """
@@ -217,8 +211,7 @@ def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSetting
     survey = _Survey(levels[1:], sizes)
     for sequences in pieces:
         survey.read(sequences)
-    size = survey.size_for(settings.coverage)
-    return survey.entries(size, scores), survey.covered_fraction(size)
+    return survey.entries(survey.size_for(settings.coverage), scores)
 
 
 def mutual_information(levels: Sequence[FrequentNgrams]) -> list[np.ndarray]:
@@ -293,10 +286,6 @@ class _Survey:
         held = np.cumsum(self._tokens_by_size[:-1])  # i64 [sizes + 1]
         enough = int(np.searchsorted(held, coverage * self._tokens_by_size.sum()))
         return min(enough, self._largest)
-
-    def covered_fraction(self, size: int) -> float:
-        """The share of all tokens that a vocabulary of `size` holds."""
-        return float(self._tokens_by_size[: min(size, self._largest) + 1].sum() / self._tokens_by_size.sum())
 
     def entries(self, size: int, scores: Sequence[np.ndarray]) -> Entries:
         """The vocabulary of `size`; each of its n-grams by its first example."""

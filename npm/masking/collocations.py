@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from npm.core.artifact import check_folder, open_array, write_folder
+from npm.core.artifact import check_folder, open_array
 from npm.core.errors import ArtifactError
 from npm.core.settings import PathText, Settings
 from npm.core.types import Sequences, Spans
@@ -94,15 +94,6 @@ class CollocationVocabulary:
             starts.append(whole)
             lengths.append(np.full(len(whole), depth + 1))
         return Spans(np.concatenate(starts), np.concatenate(lengths))
-
-
-def write_collocations(folder: Path, entries: Entries, *, tokenizer_fingerprint: str, settings: dict[str, Any]) -> None:
-    """Store a vocabulary, whole or not at all; `settings` says what it was made from. Raises ArtifactError."""
-    with write_folder(
-        folder, kind=KIND, settings={"tokenizer_fingerprint": tokenizer_fingerprint, **settings}
-    ) as writer:
-        for name in ENTRY_ARRAYS:
-            writer.write_array(name, getattr(entries, name))
 
 
 def _symbols(token_ids: np.ndarray, starts_word: np.ndarray) -> np.ndarray:

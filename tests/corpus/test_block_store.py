@@ -199,17 +199,3 @@ def test_token_ids_take_two_bytes_where_the_vocabulary_allows(
     )
     assert store.token_ids.dtype == dtype
     assert store.sequences(range(1)).token_ids.tolist() == [0, 65_535]
-
-
-def test_an_unfinished_and_a_damaged_store_are_refused(tmp_path: Path, packer: BlockPacker) -> None:
-    folder = tmp_path / "store"
-    build_block_store(folder, corpus(5), packer, settings=SETTINGS)
-    flags = folder / "00000" / "flags.npy"
-    data = bytearray(flags.read_bytes())
-    data[-3] ^= 1
-    flags.write_bytes(data)
-    with pytest.raises(ArtifactError, match="damaged"):
-        BlockStore.open(folder)
-    (folder / "manifest.json").unlink()
-    with pytest.raises(ArtifactError, match="did not finish"):
-        BlockStore.open(folder)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from npm.core.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError
 from npm.core.types import Block, Document, TokenFlag
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, BlockSettings, SentenceTokenizer
 from npm.corpus.expressions import joined_characters, marker_characters
 from npm.corpus.markup import HIDDEN, visible
-from npm.corpus.text import is_stop_word, sentence_bounds
+from npm.corpus.text import is_stop_word
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TRICKY = (
@@ -55,11 +55,6 @@ def test_flags_of_a_sentence_by_hand(wordpiece: PreTrainedTokenizerFast) -> None
     assert [bool(own & TokenFlag.WORD_END) for own in block.flags][:5] == [True, False, True, True, True]
 
 
-def test_surface_text_is_the_original_though_the_tokenizer_is_uncased(wordpiece: PreTrainedTokenizerFast) -> None:
-    (block,) = pack(wordpiece, "Reykjavík is")
-    assert surfaces(block, "Reykjavík is") == ["Reykjavík", "is"]
-
-
 def test_offsets_leave_out_the_space_that_a_byte_level_tokenizer_counts_in(byte_bpe: PreTrainedTokenizerFast) -> None:
     text = " The  river is"
     (block,) = pack(byte_bpe, text)
@@ -84,13 +79,6 @@ def test_the_names_of_special_tokens_are_ordinary_text(
         (block,) = pack(tokenizer, text)
         assert not set(block.token_ids.tolist()) & (set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
         assert "".join(surfaces(block, text)) == text.replace(" ", "")
-
-
-def test_packing_leaves_the_tokenizer_as_it_was(wordpiece: PreTrainedTokenizerFast) -> None:
-    before = wordpiece.backend_tokenizer.to_str()
-    pack(wordpiece, "a [MASK] b")
-    assert wordpiece.backend_tokenizer.to_str() == before
-    assert wordpiece.mask_token_id in wordpiece("a [MASK] b")["input_ids"]
 
 
 def test_truncation_and_padding_set_on_the_tokenizer_do_not_reach_the_blocks(
@@ -214,13 +202,6 @@ def test_blocks_are_cut_as_the_rule_says_and_hold_every_token(
             assert np.array_equal(np.concatenate([getattr(block, name) for block in blocks]), getattr(whole, name))
 
 
-def test_a_word_cut_by_a_block_neither_ends_nor_starts_there(wordpiece: PreTrainedTokenizerFast) -> None:
-    first, second = pack(wordpiece, "abcdefghij", max_block_tokens=8)
-    assert len(first.token_ids) == 6
-    assert not first.flags[-1] & TokenFlag.WORD_END
-    assert not second.flags[0] & TokenFlag.WORD_START
-
-
 def test_only_the_opening_of_a_document_is_kept(wordpiece: PreTrainedTokenizerFast) -> None:
     text = "The dog is. " * 3 + "x" * 500 + " the end" * 200
     (whole,) = pack(wordpiece, text, max_block_tokens=10_000)
@@ -251,29 +232,6 @@ def test_a_text_encoded_in_pieces_has_the_offsets_of_the_whole(
     (expected,) = pack(wordpiece, text, max_block_tokens=10_000)
     for name in ("token_ids", "flags", "start_chars", "end_chars"):
         assert np.array_equal(getattr(whole, name), getattr(expected, name))
-
-
-def test_a_word_whose_first_character_the_tokenizer_drops_still_starts_and_ends(
-    wordpiece: PreTrainedTokenizerFast,
-) -> None:
-    (block,) = pack(wordpiece, "\u0301a dog")
-    word_edges = TokenFlag.WORD_START | TokenFlag.WORD_END
-    assert [int(own) & word_edges for own in block.flags] == [word_edges, word_edges]
-
-
-def test_every_sentence_has_one_first_token(wordpiece: PreTrainedTokenizerFast) -> None:
-    text = "The dog is. A river! It is long? The end"
-    (block,) = pack(wordpiece, text)
-    assert block.start_chars is not None
-    starts = block.start_chars[(block.flags & TokenFlag.SENTENCE_START) != 0]
-    assert starts.tolist() == sentence_bounds(text)[:, 0].tolist()
-
-
-def test_settings_that_leave_no_room_are_refused(wordpiece: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(SettingError, match="max_block_tokens"):
-        BlockSettings(max_block_tokens=2)
-    with pytest.raises(SettingError, match="max_document_tokens"):
-        BlockSettings(max_document_tokens=0)
 
 
 THAI = "ปารีส เป็น เมืองหลวง ของ ฝรั่งเศส "
@@ -329,16 +287,6 @@ def test_the_first_tokens_of_the_title_and_a_full_stop_stand_before_every_block(
     flags = np.concatenate([block.flags[4:] for block in blocks])
     assert token_ids.tolist() == np.concatenate([block.token_ids for block in plain.pack(document)]).tolist()
     assert flags.tolist() == np.concatenate([block.flags for block in plain.pack(document)]).tolist()
-
-
-def test_a_document_without_a_title_has_blocks_as_without_the_setting() -> None:
-    encoder = tiny_encoder("bert")
-    document = Document("a", " ", " ".join(SENTENCES[:2]))
-    packed = [
-        BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=24, title_tokens=count)).pack(document)
-        for count in (0, 3)
-    ]
-    assert [block.token_ids.tolist() for block in packed[0]] == [block.token_ids.tolist() for block in packed[1]]
 
 
 @given(pieces=st.lists(st.sampled_from(["the dog", " ", "\n", ".", "Oslo", "Ü", HIDDEN, HIDDEN * 3])))

@@ -124,23 +124,6 @@ def test_a_field_that_is_not_kept_is_refused_with_those_that_are(store: BlockSto
     assert matching_documents(without, []).tolist() == [True, True]
 
 
-def test_a_condition_is_tried_once_on_each_distinct_value_of_a_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = [5, 7, 5, 5, 7, 5, 5, 5]
-    store = stored_documents(tmp_path / "store", [{"n": value} for value in values], documents_per_shard=5)
-    tried: list[Any] = []
-    accepts = Condition.accepts
-
-    def counted(condition: Condition, value: Any) -> bool:
-        tried.append(value)
-        return accepts(condition, value)
-
-    monkeypatch.setattr(Condition, "accepts", counted)
-    assert matching_documents(store, parse_conditions(["n=7"])).tolist() == [value == 7 for value in values]
-    assert tried == [5, 7, 5]
-
-
 def random_value(rng: np.random.Generator) -> Any:
     """Any JSON value; small ranges, so that values meet."""
     kind = int(rng.integers(0, 7))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from npm.corpus.documents import document_key
 from npm.corpus.store import BlockStore
@@ -56,12 +54,6 @@ def test_a_shard_knows_its_own_fields_only(tmp_path: Path) -> None:
         (documents, {name: (v, c.tolist()) for name, (v, c) in own.items()}) for documents, own in store.field_columns()
     ]
     assert columns == [(slice(0, 2), {"a": ([1], [0, -1])}), (slice(2, 4), {"b": ([2], [0, -1])}), (slice(4, 5), {})]
-
-
-@pytest.mark.parametrize("identifier", ["d0", "", "Reykjavík", "\ud800"])
-def test_a_key_is_the_eight_byte_hash_of_the_id(identifier: str) -> None:
-    data = identifier.encode("utf-8", "surrogatepass")
-    assert document_key(identifier).to_bytes(8) == blake2b(data, digest_size=8).digest()
 
 
 def test_keys_stand_in_the_order_of_the_documents(tmp_path: Path) -> None:

@@ -62,13 +62,3 @@ def test_a_file_that_is_not_in_its_form_is_refused_with_the_place(
 ) -> None:
     with pytest.raises(CorpusError, match=f"{where}.*{problem}"):
         list(read_rows(written(tmp_path, name, content)))
-
-
-def test_a_table_of_one_column_is_a_table(tmp_path: Path) -> None:
-    assert [row for _, row in read_rows(written(tmp_path, "a.csv", "text\na;b\n"))] == [{"text": "a;b"}]
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv"])
-def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CorpusError, match="not UTF-8"):
-        list(read_rows(written(tmp_path, name, b'[{"text": "\xe9t\xe9"}]\n')))

@@ -98,13 +98,6 @@ def test_a_text_file_has_a_sentence_a_line(tmp_path: Path) -> None:
     assert ids_of(table) == expected_ids([["Oslo lies in Norway."], ["Paris"]])
 
 
-def test_quotes_are_quotes_in_csv_and_ordinary_characters_in_tsv(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('text\n"Oslo, ""the"" city"\n')
-    (tmp_path / "a.tsv").write_text('text\n"Oslo" lies\n')
-    assert ids_of(table_of(tmp_path / "1", tmp_path / "a.csv")) == expected_ids([['Oslo, "the" city']])
-    assert ids_of(table_of(tmp_path / "2", tmp_path / "a.tsv")) == expected_ids([['"Oslo" lies']])
-
-
 def test_without_files_the_sentences_of_the_corpus_are_taken_if_they_have_enough_words(tmp_path: Path) -> None:
     text = "Oslo lies in Norway. It is cold there. No!\nParis is the capital of France."
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
@@ -120,11 +113,6 @@ def test_sentences_are_cut_after_the_tokens_given_special_tokens_included(tmp_pa
     long, short = (row[0] for row in ids_of(table_of(tmp_path, file, max_sentence_tokens=10)))
     assert long == expected_ids([["Oslo lies in Norway. " * 100]])[0][0][:8]
     assert short == expected_ids([["Paris"]])[0][0]
-
-
-def test_special_tokens_in_a_text_are_ordinary_text(tmp_path: Path) -> None:
-    (row,) = ids_of(table_of(tmp_path, write_jsonl(tmp_path / "a.jsonl", [{"text": "the [MASK] and [SEP]"}])))
-    assert not set(row[0]) & set(TOKENIZER.all_special_ids)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -155,13 +143,6 @@ def test_texts_have_the_tokens_and_flags_that_they_have_as_documents(family: str
             assert ours.token_ids[part].tolist()[: len(ids)] == ids
             assert len(ours.token_ids[part]) - len(ids) <= (3 if len(text.encode()) > len(text) else 0)
             assert not blocks or ours.flags[part].tolist()[: len(ids)] == blocks[0].flags.tolist(), text
-
-
-def test_flags_say_where_words_begin(tmp_path: Path) -> None:
-    table = table_of(tmp_path, write_jsonl(tmp_path / "a.jsonl", [{"text": "Oslo lies"}, {"text": "in Norway"}]))
-    texts = table.texts(np.array([1, 0]))
-    starts = [np.count_nonzero(part & 1) for part in np.split(texts.flags, texts.offsets[1:-1])]
-    assert starts == [2, 2]
 
 
 def test_pairs_below_the_least_score_are_left_out(tmp_path: Path) -> None:
@@ -216,14 +197,6 @@ def test_keys_are_equal_for_equal_tokens_and_for_no_others() -> None:
     assert [keys.index(key) for key in keys] == [texts.index(text) for text in texts]
 
 
-def test_many_random_texts_have_keys_of_their_own() -> None:
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(1, 5, 20_000)
-    flat, offsets = rng.integers(0, 50, lengths.sum()).astype(np.int32), np.append(0, np.cumsum(lengths))
-    distinct = {tuple(part.tolist()) for part in np.split(flat, offsets[1:-1])}
-    assert len(np.unique(text_keys(flat, offsets))) == len(distinct) < 20_000
-
-
 def test_the_same_input_gives_the_same_bytes_and_a_finished_table_is_used_again(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "Oslo lies in Norway."}])
     first, second = table_of(tmp_path / "1", file), table_of(tmp_path / "2", file)
@@ -274,43 +247,6 @@ def test_a_mistake_in_a_file_is_one_clear_message(tmp_path: Path, mistake: str) 
     with pytest.raises(CorpusError, match=rf"a\.jsonl.*{problem}"):
         table_of(tmp_path, write_jsonl(tmp_path / "a.jsonl", rows), **settings)
     assert not (tmp_path / "table").exists()
-
-
-@pytest.mark.parametrize("name", ["pairs.csv", "pairs.tsv", "pairs.parquet"])
-@pytest.mark.parametrize("column", [0, 1])
-def test_a_missing_column_of_a_table_is_named(tmp_path: Path, name: str, column: int) -> None:
-    file = WRITERS[name](tmp_path / name, [{NAMES[1 - column]: "Oslo"}])
-    with pytest.raises(CorpusError, match=f"has no {NAMES[column]}.*sentences.anchor_column"):
-        table_of(tmp_path, file, **PAIR_COLUMNS)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("a.csv", "", "is empty"),
-        ("a.csv", "text\n", "has no rows"),
-        ("a.csv", 'text\n"a" b\n', r"a\.csv:2: .* quote"),
-        ("a.jsonl", "\n", "has no rows"),
-        ("a.jsonl", '["a"]\n', r"a\.jsonl:1: .* JSON object"),
-        ("a.parquet", "text", "cannot be read as Parquet"),
-        ("a.text", "text", "unknown extension"),
-    ],
-)
-def test_a_file_that_is_not_what_it_seems_is_refused(tmp_path: Path, name: str, content: str, problem: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(CorpusError, match=problem):
-        table_of(tmp_path, tmp_path / name)
-
-
-def test_missing_and_doubled_files_and_pairs_out_of_plain_text_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="does not exist"):
-        table_of(tmp_path, tmp_path / "a.csv")
-    (tmp_path / "a.csv").write_text("text\nOslo\n")
-    with pytest.raises(CorpusError, match="given twice"):
-        table_of(tmp_path, tmp_path / "a.csv", tmp_path / "*.csv")
-    (tmp_path / "a.txt").write_text("Oslo\n")
-    with pytest.raises(CorpusError, match="has no columns"):
-        table_of(tmp_path, tmp_path / "a.txt", **PAIR_COLUMNS)
 
 
 @pytest.mark.parametrize(

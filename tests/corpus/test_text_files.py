@@ -12,7 +12,6 @@ from npm.core.errors import CorpusError
 from npm.core.types import Document
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.markup import visible
-from npm.corpus.sources import find_sources
 from tests.helpers.command_line import CommandLine
 
 FILES = {
@@ -60,11 +59,6 @@ def test_a_folder_is_a_corpus_whose_ids_are_paths(folder: Path) -> None:
     ]
     assert [len(document.text) for document in documents] == [len(FILES[document.id]) for document in documents]
     assert read(str(folder / "handbook"))[0].id == f"{folder}/handbook/history.txt"
-
-
-def test_a_folder_and_a_file_in_it_are_the_same_file_twice(folder: Path) -> None:
-    with pytest.raises(CorpusError, match="given twice"):
-        find_sources(["handbook", str(folder / "handbook/rules.md")])
 
 
 def test_text_between_two_rules_is_no_front_matter(tmp_path: Path) -> None:

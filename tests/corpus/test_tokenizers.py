@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.tokenizers import SPECIALS, TokenizerSettings, learn_merges, learn_tokenizer, pieces_of, spelt
-from npm.models.fresh import fresh_encoder
-from npm.models.settings import FreshSettings
 from npm.models.tokenizer import load_tokenizer
 from tests.helpers.command_line import all_bytes, run_subprocess, write_corpus
 from tests.helpers.tiny_models import SENTENCES, merges_of
@@ -103,15 +100,6 @@ def test_another_process_learns_the_same_bytes_and_a_finished_one_is_left_alone(
     assert again.was_finished and again.pieces == 200
     with pytest.raises(ArtifactError, match="size"):
         learn_tokenizer(tmp_path / "out", settings_for(texts, size=201))
-
-
-def test_an_encoder_starts_from_it(texts: Path, tmp_path: Path) -> None:
-    learn_tokenizer(tmp_path / "out", settings_for(texts, size=120))
-    fresh = FreshSettings(layers=1, dimensions=8, attention_heads=1, max_input_tokens=32)
-    encoder = fresh_encoder(str(tmp_path / "out"), fresh)
-    encoder.save(tmp_path / "encoder")
-    vocabulary = json.loads((tmp_path / "encoder" / "tokenizer.json").read_text())["model"]["vocab"]
-    assert len(vocabulary) == 120 == encoder.model.config.vocab_size
 
 
 def test_what_cannot_be_learned_is_refused(texts: Path, tmp_path: Path) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from npm.core.errors import ArtifactError
 from npm.core.types import Sequences, TokenFlag
 from npm.masking.collocations import (
     CollocationUnits,
     CollocationVocabulary,
     Entries,
     LongestUnits,
-    write_collocations,
 )
-from npm.masking.units import MaskableSpans
 from tests.helpers.groups import group, pairs, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_places
 from tests.masking.plain_masking import plain_words
@@ -53,12 +48,6 @@ def test_an_entry_is_found_where_its_words_stand_whole() -> None:
     assert sorted(pairs(vocabulary.find(sequences))) == [(0, 3), (3, 3), (9, 3)]
     goes_on = group([5, 6, 7, 8], flags=[[START | END, START, 0, END]])
     assert pairs(vocabulary.find(goes_on)) == []
-
-
-def test_entries_run_over_no_special_token_and_into_no_other_sequence() -> None:
-    word, special = START | END, int(TokenFlag.SPECIAL)
-    sequences = group([5], [6, 5, 1, 6, 5, 6], flags=[[word], [word, word, special, word, word, word]])
-    assert pairs(vocabulary_of(((5,), (6,))).find(sequences)) == [(5, 2)]
 
 
 def test_entries_are_found_where_plain_python_finds_them() -> None:
@@ -127,30 +116,3 @@ def inside(span: tuple[int, int], other: tuple[int, int]) -> bool:
 
 def overlap(span: tuple[int, int], other: tuple[int, int]) -> bool:
     return span[0] < sum(other) and other[0] < sum(span)
-
-
-def test_no_candidates_are_kept_as_none() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    assert len(LongestUnits().keep(MaskableSpans(none, none, none), group([]), np.random.default_rng(0))) == 0
-
-
-def test_a_stored_vocabulary_is_read_back_the_same(tmp_path: Path) -> None:
-    vocabulary = vocabulary_of(((5,), (6, 7)), ((8,), (9,), (5,)))
-    write_collocations(tmp_path / "c", vocabulary.entries, tokenizer_fingerprint="abc", settings={"input": "x"})
-    opened = CollocationVocabulary.open(tmp_path / "c", tokenizer_fingerprint="abc")
-    assert ngrams_of(opened.entries) == ngrams_of(vocabulary.entries)
-    assert opened.digest
-    sequences = group([8, 9, 5, 6, 7], flags=[[START | END] * 3 + [START, END]])
-    assert pairs(opened.find(sequences)) == pairs(vocabulary.find(sequences)) == [(0, 3), (2, 3)]
-
-
-def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    entries = vocabulary_of(((5,), (6,))).entries
-    write_collocations(tmp_path / "c", entries, tokenizer_fingerprint="abc", settings={})
-    with pytest.raises(ArtifactError, match="another tokenizer: expected xyz, got abc"):
-        CollocationVocabulary.open(tmp_path / "c", tokenizer_fingerprint="xyz")
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError):
-        CollocationVocabulary.open(tmp_path / "c", tokenizer_fingerprint="abc")

@@ -14,7 +14,6 @@ from npm.masking.masker import (
     build_masker,
     draw_contexts,
     mask_rng,
-    masked_positions,
     merge_contexts,
     no_contexts,
     spans_kept,
@@ -69,13 +68,6 @@ def test_a_rare_word_counts_more_than_two_that_stand_everywhere() -> None:
     assert drawn(sequences, spans_of((0, 3)))[0] == (2, 0, 3)  # 1/2 against twice 1/5
 
 
-def test_sentences_without_a_mask_are_never_the_question() -> None:
-    sequences = group([1, 2, 3, 4], [2, 3], flags=[[START, WORD, START, WORD], [START, START]])
-    kept = {drawn(sequences, spans_of((1, 1), (2, 1)), seed=seed)[0] for seed in range(20)}
-    assert kept == {(1, 0, 2), (1, 2, 4)}  # either sentence, both with a mask
-    assert {drawn(sequences, spans_of((1, 1)), seed=seed)[0] for seed in range(20)} == {(1, 0, 2)}
-
-
 @pytest.mark.parametrize("flag", [TokenFlag.STOPWORD, TokenFlag.PUNCTUATION, TokenFlag.SPECIAL])
 def test_what_tells_nothing_makes_no_question(flag: TokenFlag) -> None:
     dull = WORD | int(flag)
@@ -86,13 +78,6 @@ def test_what_tells_nothing_makes_no_question(flag: TokenFlag) -> None:
 def test_a_sequence_whose_masked_tokens_stand_nowhere_else_stays_whole() -> None:
     sequences = group([1, 1, 2], [3, 4], [])
     assert drawn(sequences, spans_of((0, 2), (3, 1))) == [(NO_CONTEXT, 0, 3), (NO_CONTEXT, 3, 5), (NO_CONTEXT, 5, 5)]
-
-
-def test_a_whole_copy_reads_the_sequence_that_holds_most_of_all_its_masked_tokens() -> None:
-    flags = [[START, WORD, START, WORD], [START] * 3, [START] * 3]
-    sequences = group([1, 2, 3, 4], [1, 2, 9], [4, 8, 8], flags=flags)
-    spans = spans_of((0, 2), (3, 1))
-    assert drawn(sequences, spans, question=QuestionForm.whole)[0] == (1, 0, 4)
 
 
 @pytest.mark.parametrize("question", list(QuestionForm))
@@ -118,41 +103,6 @@ def test_the_rest_of_a_sentence_behind_a_title_is_a_question_without_the_title()
     title = int(TokenFlag.TITLE)
     sequences = group([7, 1, 2, 3], [2, 8], flags=[[title, WORD, WORD, START], [START, WORD]])
     assert drawn(sequences, spans_of((2, 1)), question=QuestionForm.sentence)[0] == (1, 1, 3)
-
-
-def test_mixed_questions_are_sentences_and_whole_copies() -> None:
-    sequences = group([1, 2, 3], [1, 9], flags=[[START, WORD, START], [START, START]])
-    forms = {drawn(sequences, spans_of((0, 1)), seed=seed, question=QuestionForm.mixed)[0] for seed in range(20)}
-    assert forms == {(1, 0, 2), (1, 0, 3)}
-
-
-def test_a_fraction_of_zero_makes_no_question_and_one_of_one_leaves_out_no_sequence_that_could_be_one() -> None:
-    for seed in range(10):
-        sequences, spans = random_masked_group(seed)
-        assert drawn(sequences, spans, 0.0, seed) == rows(no_contexts(sequences))
-        always = {number for number, (read, _, _) in enumerate(drawn(sequences, spans, 1.0, seed)) if read >= 0}
-        for fraction in (0.3, 0.9):
-            sometimes = {
-                number for number, (read, _, _) in enumerate(drawn(sequences, spans, fraction, seed)) if read >= 0
-            }
-            assert sometimes <= always
-        assert all(read != number for number, (read, _, _) in enumerate(drawn(sequences, spans, 1.0, seed)))
-
-
-def test_the_share_of_questions_is_the_fraction_asked_for() -> None:
-    sequences = group(*([7, 8] for _ in range(400)))
-    spans = Spans(np.arange(0, 800, 2), np.ones(400, dtype=np.int64))
-    questions = sum(read >= 0 for read, _, _ in drawn(sequences, spans, 0.25))
-    assert questions == pytest.approx(100, abs=30)
-
-
-def test_contexts_depend_on_the_generator_alone_and_change_no_argument() -> None:
-    sequences, spans = random_masked_group(3)
-    before = sequences.token_ids.copy(), sequences.offsets.copy(), spans.starts.copy()
-    assert drawn(sequences, spans, 0.5, seed=1) == drawn(sequences, spans, 0.5, seed=1)
-    assert len({tuple(drawn(sequences, spans, 0.5, seed=seed)) for seed in range(20)}) > 1
-    for array, unchanged in zip((sequences.token_ids, sequences.offsets, spans.starts), before, strict=True):
-        np.testing.assert_array_equal(array, unchanged)
 
 
 def test_without_spans_nothing_is_read() -> None:
@@ -191,8 +141,3 @@ def test_only_spans_that_lie_wholly_in_what_is_kept_are_kept() -> None:
     spans = spans_of((0, 1), (0, 2), (1, 3), (3, 2), (5, 2))
     assert pairs(spans_kept(spans, sequences, contexts)) == [(1, 3), (5, 2)]
     assert pairs(spans_kept(spans, sequences, no_contexts(sequences))) == pairs(spans)
-
-
-def test_masked_positions_are_those_of_all_tokens_in_spans() -> None:
-    assert masked_positions(spans_of((2, 3), (9, 1))).tolist() == [2, 3, 4, 9]
-    assert masked_positions(spans_of()).tolist() == []

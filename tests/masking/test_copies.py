@@ -161,10 +161,3 @@ def test_no_masks_leave_the_clean_copies() -> None:
     assert batch.query_input_ids.equal(batch.key_input_ids)
     assert batch.span_token_ids.shape == (0, 1)
     assert batch.span_sequences.shape == batch.start_slots.shape == (0,)
-
-
-def test_rendering_changes_none_of_its_arguments() -> None:
-    sequences = group([5, 6, 7], [8, 9])
-    before = sequences.token_ids.copy()
-    rendered(sequences, selection((0, 2), predicted=[0, 1]))
-    assert np.array_equal(sequences.token_ids, before)

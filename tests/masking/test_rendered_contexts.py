@@ -45,13 +45,6 @@ def test_a_question_is_its_sentence_and_reads_a_clean_sequence_behind_the_suffix
     assert batch.span_token_ids.tolist() == [[4, 5], [9, -1]]
 
 
-def test_single_masks_read_in_the_same_way() -> None:
-    batch = SINGLE.render(GROUP, SPANS, QUESTION)
-    assert queries(batch)[0] == [CLS, 3, MASK, MASK, 6, SEP, 5, 4, 7, SEP]
-    assert batch.start_slots.tolist() == batch.end_slots.tolist() == [2, 3, 3]
-    assert batch.span_token_ids.tolist() == [[4], [5], [9]]
-
-
 @pytest.mark.parametrize(
     ("max_input_tokens", "read"), [(10, [5, 4, 7]), (9, [5, 4]), (8, [5]), (7, None), (6, None), (3, None)]
 )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from npm.core.types import Sequences, Spans, TokenFlag
-from npm.masking.samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
-from npm.masking.units import MaskableSpans, TokenUnits, has_flag, sequence_numbers
+from npm.masking.samplers import PartitionSampler, SuffixSampler, random_composition, shared_budget
+from npm.masking.units import TokenUnits, has_flag, sequence_numbers
 from tests.helpers.groups import WORD, group, pairs, random_group
 
 Sampler = PartitionSampler | SuffixSampler
@@ -55,12 +55,6 @@ def test_with_the_roll_first_and_last_place_are_masked_at_the_rate(mean_span_tok
     assert (np.abs(counts - draws * rate) < 4.5 * np.sqrt(draws * rate * (1 - rate))).all()
 
 
-def test_the_roll_may_cut_one_span_in_two_and_no_more() -> None:
-    sequences = group(list(range(60)))
-    counts = {len(draw(PartitionSampler(mean_span_tokens=64), sequences, 30, seed)) for seed in range(50)}
-    assert counts == {1, 2}
-
-
 def test_the_budget_is_met_exactly_and_shared_by_length() -> None:
     rng = np.random.default_rng(1)
     for seed in range(30):
@@ -89,11 +83,6 @@ def test_special_tokens_are_never_masked_and_spans_stay_in_their_sequence() -> N
             assert (np.diff(spans.starts) > 0).all()
 
 
-def test_spans_of_neighbouring_sequences_are_two_spans() -> None:
-    sequences = group([1, 2, 3], [4, 5, 6])
-    assert pairs(draw(PartitionSampler(), sequences, 6)) == [(0, 3), (3, 3)]
-
-
 def test_a_special_token_splits_a_run() -> None:
     flags = [[WORD, WORD, int(TokenFlag.SPECIAL), WORD, WORD]]
     sequences = group([1, 2, 3, 4, 5], flags=flags)
@@ -109,29 +98,10 @@ def test_a_suffix_reaches_the_end_and_its_length_is_even_around_the_mean() -> No
     assert (np.abs(counts[1:10] - draws / 9) < 4.5 * np.sqrt(draws / 9 * 8 / 9)).all()
 
 
-def test_a_long_suffix_leaves_one_token() -> None:
-    sequences = group(list(range(10)))
-    lengths = {int(draw(SuffixSampler(), sequences, 8, seed).lengths[0]) for seed in range(40)}
-    assert lengths == {7, 8, 9}
-
-
 @pytest.mark.parametrize("sampler", [PartitionSampler(), SuffixSampler()])
 def test_nothing_to_mask_gives_no_spans(sampler: Sampler) -> None:
     assert not len(draw(sampler, group([], []), 5))
     assert not len(draw(sampler, group([1, 2, 3]), 0))
-
-
-@pytest.mark.parametrize("sampler", [PartitionSampler(), SuffixSampler()])
-def test_candidates_of_several_tokens_are_refused(sampler: Sampler) -> None:
-    candidates = MaskableSpans(np.array([0]), np.array([2]), np.array([0]))
-    with pytest.raises(ValueError, match="lengths up to 2"):
-        sampler.draw(candidates, group([1, 2, 3]), 2, np.random.default_rng(0))
-
-
-def test_runs_are_fewer_where_they_could_not_stand_apart() -> None:
-    assert run_count(10, 9, 1.0) == 1
-    assert run_count(10, 5, 1.0) == 5
-    assert run_count(10, 2, 64.0) == 1
 
 
 def test_a_budget_is_shared_to_within_one_token() -> None:

@@ -38,12 +38,6 @@ def test_span_lengths_follow_the_geometric_distribution() -> None:
     assert (np.abs(counts[1:] - total * expected) < 4 * standard_errors).all()
 
 
-@pytest.mark.parametrize(("success_probability", "lengths"), [(1.0, {1}), (1e-9, {1, 2, 3})])
-def test_the_success_probability_may_be_one_or_tiny(success_probability: float, lengths: set[int]) -> None:
-    sampler = GeometricSpanSampler(success_probability=success_probability, max_span_tokens=3)
-    assert set(draw(sampler, rich_group(np.random.default_rng(0)), 600).lengths.tolist()) == lengths
-
-
 def test_the_budget_is_reached_and_exceeded_by_less_than_one_span() -> None:
     sequences = rich_group(np.random.default_rng(0))
     for seed, budget_tokens in enumerate((0, 1, 7, 100, 614)):
@@ -123,12 +117,6 @@ def test_uniform_draws_take_every_candidate_equally_often() -> None:
     assert (np.abs(counts - 300) < 4 * np.sqrt(1000 * 0.3 * 0.7)).all()
 
 
-def test_where_a_long_unit_is_left_out_a_shorter_one_may_follow() -> None:
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        assert pairs(UniformSampler().draw(spans_of((0, 5), (5, 2)), group(list(range(7))), 4, rng)) == [(5, 2)]
-
-
 def test_uniform_draws_pass_over_what_overlaps_a_masked_span() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -175,10 +163,3 @@ def test_spans_of_stop_words_and_punctuation_only_can_be_left_out(probability: f
     thinning = CandidateThinning(clause_punctuation_skip_probability=1.0, stopword_span_skip_probability=probability)
     kept = thinning.keep(candidates, sequences, np.random.default_rng(0))
     assert kept.phrase_ids.tolist() == expected
-
-
-def test_longer_spans_that_start_with_clause_punctuation_are_not_thinned() -> None:
-    flags = [[WORD | int(TokenFlag.CLAUSE_PUNCTUATION), WORD]]
-    thinning = CandidateThinning(clause_punctuation_skip_probability=1.0)
-    kept = thinning.keep(spans_of((0, 1), (0, 2)), group([5, 6], flags=flags), np.random.default_rng(0))
-    assert kept.lengths.tolist() == [2]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.core.types import Sequences, TokenFlag
+from npm.core.types import Sequences
 from npm.masking.collocation_mining import mined_collocations
-from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
+from npm.masking.collocations import CollocationSettings, CollocationVocabulary
 from npm.masking.corruption import (
     SAMPLERS,
     CorruptedTokens,
@@ -23,8 +23,7 @@ from npm.masking.corruption import (
     build_selector,
 )
 from npm.masking.masker import mask_rng, masked_positions
-from npm.masking.units import CooccurringUnits
-from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from tests.helpers.groups import SPECIAL_ID, group, pairs, random_group
 from tests.masking.plain_collocations import ngrams_of, plain_places
 from tests.masking.plain_masking import plain_candidates, plain_words
 
@@ -33,7 +32,7 @@ RANDOM_GROUPS = [
     random_group(np.random.default_rng(seed), sequence_count=6, min_tokens=20, max_tokens=80, vocabulary=12)
     for seed in range(12)
 ]
-VOCABULARY = CollocationVocabulary(mined_collocations(RANDOM_GROUPS, CollocationSettings(min_count=2, coverage=0.5))[0])
+VOCABULARY = CollocationVocabulary(mined_collocations(RANDOM_GROUPS, CollocationSettings(min_count=2, coverage=0.5)))
 
 
 def selector(unit: CorruptionUnit, sampler: CorruptionSampler, **fields: Any) -> Selector:
@@ -90,17 +89,6 @@ def test_the_budget_is_rounded_up_as_often_as_its_fraction_says() -> None:
     counts = np.bincount([len(selected(token, sequences, seed)[0].predicted) for seed in range(2000)])
     assert set(np.flatnonzero(counts)) == {6, 7}  # 0.15 * 45 = 6.75
     assert abs(counts[7] - 1500) < 4 * np.sqrt(2000 * 0.75 * 0.25)
-
-
-def test_an_exact_budget_is_never_one_short() -> None:
-    token = selector(CorruptionUnit.token, CorruptionSampler.uniform)
-    assert {len(selected(token, group([5] * 20), seed)[0].predicted) for seed in range(300)} == {3}
-
-
-def test_special_tokens_do_not_count_towards_the_budget() -> None:
-    flags = [[int(TokenFlag.SPECIAL)] * 40 + [WORD] * 20]
-    sequences = group([SPECIAL_ID] * 40 + [5] * 20, flags=flags)
-    assert len(selected(selector(CorruptionUnit.token, CorruptionSampler.uniform), sequences)[0].predicted) == 3
 
 
 def test_every_token_may_be_masked_equally_often_though_it_stands_nowhere_else() -> None:
@@ -201,12 +189,3 @@ def test_empty_groups_and_sequences_give_empty_selections(unit: CorruptionUnit, 
         (selection,) = selected(selector(unit, sampler), sequences)
         assert pairs(selection.masked) == []
         assert selection.predicted.tolist() == []
-
-
-def test_a_filter_stands_between_units_and_sampler() -> None:
-    """Overlapping collocations become disjoint before anything is drawn."""
-    assert selector(CorruptionUnit.collocation, CorruptionSampler.uniform).filter == LongestUnits()
-    assert isinstance(selector(CorruptionUnit.collocation, CorruptionSampler.uniform).units, CollocationUnits)
-    assert selector(CorruptionUnit.cooccurring, CorruptionSampler.uniform).filter is None
-    units = selector(CorruptionUnit.cooccurring, CorruptionSampler.geometric, max_span_units=4).units
-    assert units == CooccurringUnits(max_span_tokens=4)

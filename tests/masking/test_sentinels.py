@@ -74,13 +74,6 @@ def test_a_worked_example() -> None:
     assert batch.token_count == 10
 
 
-def test_without_mode_tokens_inputs_begin_with_the_text() -> None:
-    batch = replace(SENTINELS, mode_ids=()).render(
-        group([10, 11, 12]), Spans(np.array([2]), np.array([1])), np.array([1])
-    )
-    assert batch.input_ids.tolist() == [[10, 11, 2000, END]]
-
-
 @pytest.mark.parametrize("with_modes", [True, False])
 def test_rendering_equals_a_plain_loop_and_can_be_inverted(with_modes: bool) -> None:
     rng = np.random.default_rng(0)
@@ -91,13 +84,6 @@ def test_rendering_equals_a_plain_loop_and_can_be_inverted(with_modes: bool) -> 
         assert unpadded(batch) == plain_rows(sequences, spans, denoisers.tolist(), sentinels)
         texts = np.split(sequences.token_ids, sequences.offsets[1:-1])
         assert restored(sentinels, batch) == [text.tolist() for text in texts]
-
-
-def test_inputs_and_targets_together_have_two_sentinels_a_span() -> None:
-    sequences, spans, denoisers = random_masked(np.random.default_rng(1))
-    batch = SENTINELS.render(sequences, spans, denoisers)
-    tokens = int(batch.attention_mask.sum() + (batch.target_ids != NO_TARGET).sum())
-    assert tokens == len(sequences.token_ids) + 2 * len(spans) + 3 * len(sequences)  # mode token and both ends
 
 
 def test_more_spans_than_sentinels_are_refused() -> None:

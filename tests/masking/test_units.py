@@ -7,7 +7,7 @@ import pytest
 
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits, TokenUnits, WordUnits, words_that_go_on
-from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from tests.helpers.groups import WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_candidates, plain_phrase, plain_words
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
@@ -25,16 +25,6 @@ def test_a_span_is_a_candidate_if_it_stands_in_another_sequence() -> None:
     assert found(CooccurringUnits(), sequences) == [(1, 1), (1, 2), (2, 1), (3, 1), (5, 1), (5, 2), (6, 1), (7, 1)]
 
 
-def test_repeats_within_one_sequence_do_not_count() -> None:
-    assert found(CooccurringUnits(), group([5, 6, 5, 6], [7, 8])) == []
-
-
-def test_spans_do_not_run_from_one_sequence_into_the_next() -> None:
-    sequences = group([5], [6], [5, 6])
-    assert (0, 2) not in found(CooccurringUnits(), sequences)
-    assert (2, 2) not in found(CooccurringUnits(), sequences)
-
-
 def test_a_span_starts_and_ends_at_word_boundaries_but_its_other_occurrence_need_not() -> None:
     sequences = group([5, 6, 7], [5, 6, 7], flags=[[START, END, WORD], [0, 0, 0]])
     assert found(CooccurringUnits(), sequences) == [(0, 2), (0, 3), (2, 1)]
@@ -44,16 +34,6 @@ def test_clause_punctuation_starts_no_longer_span_but_may_stand_inside_and_at_th
     flags = [[WORD, CLAUSE, WORD], [WORD, CLAUSE, WORD]]
     one_sequence = [(0, 1), (0, 2), (0, 3), (1, 1), (2, 1)]
     assert found(CooccurringUnits(), group([5, 6, 7], [5, 6, 7], flags=flags))[:5] == one_sequence
-
-
-def test_special_tokens_stand_in_no_span() -> None:
-    flags = [[SPECIAL, WORD, SPECIAL, WORD, SPECIAL]] * 2
-    assert found(CooccurringUnits(), group([1, 5, 1, 6, 1], [1, 5, 1, 6, 1], flags=flags)) == [
-        (1, 1),
-        (3, 1),
-        (6, 1),
-        (8, 1),
-    ]
 
 
 def test_spans_grow_to_max_span_tokens_and_no_further() -> None:
@@ -73,12 +53,6 @@ def test_token_units_are_all_tokens_that_are_not_special_with_an_id_for_each_phr
     assert (candidates.starts.tolist(), candidates.lengths.tolist()) == ([1, 2, 3, 4], [1, 1, 1, 1])
     first, second, again, third = candidates.phrase_ids.tolist()
     assert first == again and len({first, second, third}) == 3
-
-
-@pytest.mark.parametrize("rows", [[], [[]], [[], []]])
-def test_groups_without_tokens_have_no_token_units(rows: list[list[int]]) -> None:
-    candidates = TokenUnits().candidates(group(*rows))
-    assert (len(candidates.starts), len(candidates.lengths), len(candidates.phrase_ids)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], []], [[5]], [[], [5], []]])
@@ -119,13 +93,6 @@ def test_large_token_ids_are_told_apart() -> None:
     assert found(CooccurringUnits(), sequences) == [(0, 1), (1, 1), (2, 1), (5, 1)]
 
 
-def test_a_group_too_large_for_one_sort_is_refused() -> None:
-    token_ids = np.zeros(MAX_GROUP_TOKENS + 1, dtype=np.int32)
-    sequences = Sequences(token_ids, token_ids.astype(np.uint8), np.array([0, len(token_ids)]))
-    with pytest.raises(ValueError, match="at most 1048576"):
-        CooccurringUnits().candidates(sequences)
-
-
 def test_a_group_of_exactly_the_largest_size_is_searched() -> None:
     """Numbers and positions just below the limit must not run into each other's bits."""
     half = np.arange(MAX_GROUP_TOKENS // 2, dtype=np.int32)
@@ -140,12 +107,6 @@ def test_every_span_masked_by_the_reference_is_a_candidate_parity(
 ) -> None:
     for sequences, spans in parity_groups:
         assert set(pairs(spans)) <= set(found(CooccurringUnits(), sequences))
-
-
-def test_random_groups_hold_special_tokens() -> None:
-    """Otherwise the comparison with plain Python would not see them."""
-    sequences = random_group(np.random.default_rng(0), sequence_count=4, max_tokens=50, vocabulary=4)
-    assert (sequences.token_ids == SPECIAL_ID).any()
 
 
 def test_words_are_whole_and_what_is_in_none_stands_alone() -> None:
@@ -168,17 +129,6 @@ def test_words_are_those_of_plain_python_and_their_phrase_ids_tell_equal_ones() 
         numbers = candidates.phrase_ids.tolist()
         assert len(set(phrases)) == len(set(numbers)) == len(set(zip(phrases, numbers, strict=True)))
         assert sorted(set(numbers)) == list(range(len(set(numbers))))
-
-
-def test_words_hold_every_token_that_is_not_special_once() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        sequences = random_group(rng, sequence_count=4, max_tokens=30, vocabulary=6)
-        candidates = WordUnits().candidates(sequences)
-        held = np.zeros(len(sequences.token_ids), dtype=np.int64)
-        for start, length in zip(candidates.starts.tolist(), candidates.lengths.tolist(), strict=True):
-            held[start : start + length] += 1
-        assert held.tolist() == (sequences.token_ids != SPECIAL_ID).astype(int).tolist()
 
 
 def test_a_word_goes_on_unless_a_sequence_ends_or_a_special_token_follows() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.samplers import WordSpanSampler
-from npm.masking.units import MaskableSpans, WordUnits
-from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from npm.masking.units import WordUnits
+from tests.helpers.groups import SPECIAL_ID, group, pairs, random_group
 from tests.masking.plain_masking import plain_neighbours, plain_words
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
@@ -43,12 +42,6 @@ def test_every_token_is_masked_about_as_often_as_any_other() -> None:
     assert (np.abs(counts - 150) < 5 * np.sqrt(150)).all()
 
 
-def test_longer_words_are_anchors_more_often_by_their_tokens() -> None:
-    sequences = group([5, 6, 7, 8], flags=[[START, 0, END, WORD]])
-    first = [pairs(draw(WordSpanSampler(max_span_words=1), sequences, 1, seed))[0] for seed in range(2000)]
-    assert abs(sum(start == 0 for start, _ in first) - 1500) < 4 * np.sqrt(2000 * 0.75 * 0.25)
-
-
 def test_only_the_last_span_is_cut_and_all_others_are_whole_words_in_a_row() -> None:
     rng = np.random.default_rng(2)
     for seed in range(60):
@@ -67,19 +60,3 @@ def test_only_the_last_span_is_cut_and_all_others_are_whole_words_in_a_row() -> 
         assert all(start in {word for word, _ in words} for start, _ in cut)
         assert all(SPECIAL_ID not in sequences.token_ids[start : start + length] for start, length in spans)
         assert all(before[0] + before[1] <= start for before, (start, _) in itertools.pairwise(spans))
-
-
-def test_the_whole_text_can_be_masked() -> None:
-    assert draw(WordSpanSampler(), two_token_words(30), 60).lengths.sum() == 60
-    assert draw(WordSpanSampler(), two_token_words(30), 1000).lengths.sum() == 60
-
-
-def test_no_budget_and_no_words_give_no_spans() -> None:
-    assert pairs(draw(WordSpanSampler(), two_token_words(30), 0)) == []
-    assert pairs(draw(WordSpanSampler(), group([], []), 5)) == []
-
-
-def test_overlapping_candidates_are_refused() -> None:
-    overlapping = MaskableSpans(np.array([0, 1]), np.array([2, 2]), np.array([0, 1]))
-    with pytest.raises(ValueError, match="do not overlap"):
-        WordSpanSampler().draw(overlapping, group([5, 6, 7]), 2, np.random.default_rng(0))
