@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from index.arrays import mixed_bits
-from npm.core.artifact import check_folder, finished_folder, open_array, write_folder
+from npm.core.artifact import check_folder, open_array, written_once
 from npm.core.errors import CorpusError, SettingError, exclusive, missing, named
 from npm.core.files import FolderWriter, sha256_of_file
 from npm.core.settings import PathText, Settings
@@ -213,12 +213,13 @@ def build_pair_table(
     from something else.
     """
     recorded = _recorded(settings, corpus) | {"tokenizer": tokenizer_fingerprint(tokenizer)}
-    if finished_folder(folder, kind=PAIR_TABLE_KIND, settings=recorded) is not None:
-        return PairTable(folder)
-    rows = read_text_rows(settings, corpus, skipped)
     max_tokens = settings.max_sentence_tokens - tokenizer.num_special_tokens_to_add()
-    with write_folder(folder, kind=PAIR_TABLE_KIND, settings=recorded) as writer:
+
+    def write(writer: FolderWriter) -> None:
+        rows = read_text_rows(settings, corpus, skipped)
         _write_table(writer, rows, SentenceTokenizer(tokenizer, max_tokens=max_tokens), settings)
+
+    written_once(folder, kind=PAIR_TABLE_KIND, settings=recorded, write=write)
     return PairTable(folder)
 
 

@@ -30,13 +30,6 @@ FORMATS = {
 KNOWN_SUFFIXES = f"{', '.join(FORMATS)}, all but the last also with .gz or .zst"
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Behind the extension of any format but parquet, which compresses by itself."""
-IN_FOLDERS = tuple(
-    suffix + compressed
-    for suffix in set(FORMATS) - {".json"}
-    for compressed in ("", *COMPRESSED_SUFFIXES)
-    if suffix != ".parquet" or not compressed
-)
-"""Extensions that are read from a folder: a .json file in one is rarely a list of documents."""
 INDEX_PART = "segments/00000"
 """Folder of every index, also while it is built: an index in a corpus folder is not part of the corpus."""
 
@@ -115,8 +108,9 @@ def _files_below(folder: str) -> list[str]:
         folders[:] = [
             name for name in folders if not name.startswith(".") and not Path(place, name, INDEX_PART).is_dir()
         ]
-        paths = (Path(place, name) for name in names if not name.startswith(".") and name.lower().endswith(IN_FOLDERS))
-        found += [path for path in paths if path.is_file() and file_size(path)]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        # a .json file in a folder is rarely a list of documents
+        found += [path for path in paths if _format(path) not in (None, "json") and path.is_file() and file_size(path)]
     if not found:
         raise CorpusError(f"{folder} has no file of a known format ({KNOWN_SUFFIXES})")
     return [str(path) for path in sorted(found)]
@@ -124,10 +118,14 @@ def _files_below(folder: str) -> list[str]:
 
 def file_format(path: StoredFile) -> str:
     """Return the format of a file by its extension. Raises CorpusError if it is unknown."""
-    found = FORMATS.get(format_suffix(path))
-    if found is None or (found == "parquet" and path.suffix.lower() != ".parquet"):
+    if (found := _format(path)) is None:
         raise CorpusError(f"{path} has an unknown extension: expected one of {KNOWN_SUFFIXES}")
     return found
+
+
+def _format(path: StoredFile) -> str | None:
+    found = FORMATS.get(format_suffix(path))
+    return None if found == "parquet" and path.suffix.lower() != ".parquet" else found
 
 
 def format_suffix(path: StoredFile) -> str:

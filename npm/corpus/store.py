@@ -7,13 +7,11 @@ Reading takes 16 bytes of private memory per block (its offset and its document)
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +26,7 @@ from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges
 from npm.corpus.shards import COUNTS_NAME, SHARD_KIND, STORE_KIND, FieldValues, Packed, StoredDocuments, write_shard
 
 LARGEST_U16_VOCABULARY = 1 << 16
+Item = TypeVar("Item")
 
 
 def read_counts(shard: Path) -> dict[str, int]:
@@ -229,9 +228,8 @@ def build_block_store(
     if (Path(folder) / f"{0:05d}").exists():  # an earlier attempt began, and judged, with the beginning of the text
         packer.unknown.tokens = JUDGED_TOKENS
 
-    def batches(items: Iterator[Packed]) -> Iterator[list[Packed]]:
-        while batch := _next_batch(items, min(CHARS_PER_BATCH, tokens_per_shard)):
-            yield list(zip(batch, packer.pack_many(batch), strict=True))
+    def pack(batch: list[Document]) -> list[Packed]:
+        return [*zip(batch, packer.pack_many(batch), strict=True)]
 
     own = {
         "blocks": asdict(packer.settings),
@@ -240,19 +238,23 @@ def build_block_store(
         "special_tokens_in_blocks": False,
         "vocabulary_size": packer.vocabulary_size,
     }
-    _write_store(Path(folder), ((document, ()) for document in documents), batches, {**settings, **own}, progress)
+    batches = _batches(documents, min(CHARS_PER_BATCH, tokens_per_shard))
+    _write_store(Path(folder), batches, pack, {**settings, **own}, progress)
     return BlockStore.open(folder)
 
 
-def _next_batch(items: Iterator[Packed], max_chars: int) -> list[Document]:
-    """Take documents up to a number of them, or of characters, whichever comes first; none at the end."""
+def _batches(documents: Iterable[Document], max_chars: int) -> Iterator[list[Document]]:
+    """Runs of documents up to a number of them, or of characters, whichever comes first."""
     batch: list[Document] = []
-    while len(batch) < DOCUMENTS_PER_BATCH and sum(len(each.text) for each in batch) < max_chars:
-        document, _ = next(items, (None, ()))
-        if document is None:
-            break
+    chars = 0
+    for document in documents:
         batch.append(document)
-    return batch
+        chars += len(document.text)
+        if len(batch) == DOCUMENTS_PER_BATCH or chars >= max_chars:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch
 
 
 def write_block_store(
@@ -276,21 +278,21 @@ def write_block_store(
         "special_tokens_in_blocks": special_tokens_in_blocks,
         "vocabulary_size": vocabulary_size,
     }
-    items = iter(blocks_by_document)
-    _write_store(Path(folder), items, lambda rest: ([item] for item in rest), {**settings, **own}, progress)
+    batches = ([item] for item in blocks_by_document)
+    _write_store(Path(folder), batches, lambda batch: batch, {**settings, **own}, progress)
     return BlockStore.open(folder)
 
 
 def _write_store(
     folder: Path,
-    items: Iterator[Packed],
-    batches: Callable[[Iterator[Packed]], Iterable[list[Packed]]],
+    batches: Iterator[list[Item]],
+    pack: Callable[[list[Item]], list[Packed]],
     given: Mapping[str, Any],
     progress: Progress,
 ) -> None:
     """Write the shards of a store that are missing, and then its manifest.
 
-    `batches` packs the remaining items; a shard ends with a batch, so that a continued build has the same batches.
+    A shard ends with a batch, so that the batches of finished shards can be skipped without packing them.
     """
     settings = json.loads(json.dumps(given, allow_nan=False))  # as they come back from the manifest
     token_dtype = np.dtype(np.uint16 if settings["vocabulary_size"] <= LARGEST_U16_VOCABULARY else np.int32)
@@ -310,12 +312,15 @@ def _write_store(
                 path = folder / f"{len(parts):05d}"
                 if path.exists():
                     check(check_folder(path, kind=SHARD_KIND).settings, path)
-                    deque(islice(items, read_counts(path)["sources"]), maxlen=0)
+                    sources = read_counts(path)["sources"]
+                    while sources > 0 and (batch := next(batches, None)):
+                        sources -= len(batch)
                 else:
                     packed, tokens = [], 0
-                    for batch in batches(items):
-                        packed += batch
-                        tokens += sum(len(block.token_ids) for _, blocks in batch for block in blocks)
+                    for batch in batches:
+                        items = pack(batch)
+                        packed += items
+                        tokens += sum(len(block.token_ids) for _, blocks in items for block in blocks)
                         progress("blocks", token_count + tokens, None)
                         if tokens >= settings["tokens_per_shard"]:
                             break

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Fraction, Settings
@@ -219,6 +219,10 @@ SAMPLERS_WITH_COPIES = (CorruptionSampler.uniform, CorruptionSampler.geometric)
 """Those that can leave out what other copies of a sequence have masked."""
 
 
+MAX_SPAN_UNITS = 10
+"""Longest span of the geometric sampler, in words, or in tokens with unit=cooccurring."""
+
+
 class CorruptionSettings(Settings):
     """Settings of masking for masked language modelling."""
 
@@ -243,8 +247,6 @@ class CorruptionSettings(Settings):
     span_success_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
-    max_span_units: PositiveInt = 10
-    """Longest span of the geometric sampler, in words, or in tokens with unit=cooccurring; at least 1."""
     mean_span_tokens: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of the runs of the partition sampler, in tokens; at least 1."""
     collocations: CollocationSettings = field(default_factory=CollocationSettings)
@@ -310,7 +312,7 @@ def build_selector(settings: CorruptionSettings, vocabulary: CollocationVocabula
             raise ValueError("unit=collocation needs a vocabulary")
         units = CollocationUnits(vocabulary)
     elif settings.unit is CorruptionUnit.cooccurring:
-        units = CooccurringUnits(settings.max_span_units if is_geometric else 1, word_boundaries=is_geometric)
+        units = CooccurringUnits(MAX_SPAN_UNITS if is_geometric else 1, word_boundaries=is_geometric)
     elif settings.unit is CorruptionUnit.word:
         units = WordUnits()
     sampler: Sampler = UniformSampler()
@@ -319,10 +321,10 @@ def build_selector(settings: CorruptionSettings, vocabulary: CollocationVocabula
     elif settings.sampler is CorruptionSampler.suffix:
         sampler = SuffixSampler(vary_length=False)
     elif is_geometric and settings.unit is CorruptionUnit.word:
-        sampler = WordSpanSampler(settings.span_success_probability, settings.max_span_units)
+        sampler = WordSpanSampler(settings.span_success_probability, MAX_SPAN_UNITS)
     elif is_geometric:
         # masks in place lengthen nothing, so a sequence may have any number
-        lengths = settings.span_success_probability, settings.max_span_units
+        lengths = settings.span_success_probability, MAX_SPAN_UNITS
         sampler = GeometricSpanSampler(*lengths, max_spans_per_sequence=sys.maxsize, overshoot=False)
     return Selector(
         units=units,

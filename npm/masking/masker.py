@@ -23,7 +23,13 @@ from npm.core.settings import Fraction, Settings
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
-from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
+from npm.masking.samplers import (
+    CLAUSE_SKIP_PROBABILITY,
+    CandidateThinning,
+    GeometricSpanSampler,
+    Sampler,
+    UniformSampler,
+)
 from npm.masking.units import CooccurringUnits, CooccurringWordUnits, Units
 
 NO_CONTEXT = -1
@@ -189,10 +195,6 @@ class MaskingSettings(Settings):
     """p of the geometric distribution of span lengths (mean about 1/p tokens or words); above 0, at most 1."""
     max_spans_per_sequence: PositiveInt = 64
     """Spans masked in one sequence at most; each may lengthen it by one token; at least 1."""
-    max_repeats_per_phrase: PositiveInt = 10
-    """Occurrences of the same phrase masked in one group at most; at least 1."""
-    clause_punctuation_skip_probability: Fraction = 0.9
-    """How often one of the tokens ! , . : ? is left out as a span of its own; from 0 to 1."""
     stopword_span_skip_probability: Fraction = 0.0
     """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
     context_fraction: Fraction = 0.0
@@ -223,20 +225,17 @@ def build_masker(settings: MaskingSettings) -> Masker:
             success_probability=settings.span_success_probability,
             max_span_tokens=longest,
             max_spans_per_sequence=settings.max_spans_per_sequence,
-            max_repeats_per_phrase=settings.max_repeats_per_phrase,
         )
-        clause_punctuation_skip_probability = settings.clause_punctuation_skip_probability
     else:
         units = CooccurringUnits(max_span_tokens=1, word_boundaries=False)
         sampler = UniformSampler()
-        clause_punctuation_skip_probability = 0.0
     return Masker(
         units=units,
         sampler=sampler,
         masked_fraction=settings.masked_fraction,
         min_masked_fraction=settings.min_masked_fraction,
         thinning=CandidateThinning(
-            clause_punctuation_skip_probability=clause_punctuation_skip_probability,
+            clause_punctuation_skip_probability=CLAUSE_SKIP_PROBABILITY if settings.unit.has_pairs else 0.0,
             stopword_span_skip_probability=settings.stopword_span_skip_probability,
         ),
     )

@@ -18,6 +18,9 @@ import numpy as np
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.units import MaskableSpans, has_flag, sequence_numbers, words_that_go_on
 
+CLAUSE_SKIP_PROBABILITY = 0.9
+"""As in the reference: how often one of the tokens ! , . : ? is left out as a span of its own."""
+
 
 class Sampler(Protocol):
     """Draws disjoint spans among candidates."""
@@ -47,7 +50,7 @@ def geometric_lengths(success_probability: float, longest: int, count: int, rng:
 class CandidateThinning:
     """Leaves candidates out at random by what they are made of, so that frequent small words do not fill the budget."""
 
-    clause_punctuation_skip_probability: float = 0.9
+    clause_punctuation_skip_probability: float = CLAUSE_SKIP_PROBABILITY
     """How often a span that is one CLAUSE_PUNCTUATION token is left out."""
     stopword_span_skip_probability: float = 0.0
     """How often a span made of STOPWORD and PUNCTUATION tokens only is left out."""

@@ -112,11 +112,8 @@ def test_config_settings_reach_the_masker() -> None:
         max_span_tokens=2,
         span_success_probability=1e-9,
         max_spans_per_sequence=20,
-        max_repeats_per_phrase=1,
     )
     sequences = rich_group(np.random.default_rng(0))
     spans = mask(build_masker(settings), sequences)
     assert {length for _, length in spans} == {1, 2}
     assert max(np.bincount([start // 256 for start, _ in spans])) == 20
-    phrases = [tuple(sequences.token_ids[start : start + length].tolist()) for start, length in spans]
-    assert len(set(phrases)) == len(phrases)
