@@ -1,13 +1,14 @@
 """The server against `PhraseFiller.fill` on the same texts, and its answers under a given rate of requests, in one run.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_server index=DIR [texts=256] [rounds=5] [rates=0.5,0.8,1.2]
-        [seconds=30] [soak_minutes=0] [seed=0] [out=FILE.json] [batch_texts=…] [queue_texts=…] [precision=…]
+        [seconds=30] [soak_minutes=0] [seed=0] [SETTING=VALUE …]
 
 Starts `npmlm serve` on the index and asks texts made from its documents. First, in turns: one text after the other
 directly and over HTTP (a single caller), and all texts in one list directly and from 32 clients at once, twice as
 many as the server fills together (saturation). Then open loop: requests go out at shares of the rate at saturation,
 whether earlier ones are answered or not, so that waiting counts; milliseconds are from the time a request was due.
-`soak_minutes` goes on at 0.8 and compares the server's memory. Ratios are what to read: machines are shared.
+`soak_minutes` goes on at 0.8 and compares the server's memory. Ratios are what to read: machines are shared. Further
+settings go to `npmlm serve`.
 """
 
 from __future__ import annotations
@@ -59,10 +60,6 @@ class Client:
         self.free.append((reader, writer))
         return int(lines[0].split()[1])
 
-    async def one_by_one(self, texts: Sequence[str]) -> list[float]:
-        """Seconds of each text, asked when the one before is answered."""
-        return [(await self.timed(text, time.perf_counter()))[0] for text in texts]
-
     async def timed(self, text: str, due: float) -> tuple[float, int]:
         """Seconds since it was due, and the status."""
         status = await self.fill(text)
@@ -95,9 +92,7 @@ def percentiles(seconds: Sequence[float]) -> list[str]:
     return [f"{1000 * value:.1f}" for value in np.percentile(seconds, (50, 95, 99))] if len(seconds) else ["–"] * 3
 
 
-async def measure(
-    server: RunningServer, filler: PhraseFiller, texts: list[str], given: dict[str, str]
-) -> dict[str, object]:
+async def measure(server: RunningServer, filler: PhraseFiller, texts: list[str], given: dict[str, str]) -> None:
     """Everything, printed as it is found."""
     client = Client(server.url)
     alone: dict[str, list[float]] = {"direct": [], "HTTP": []}
@@ -108,7 +103,7 @@ async def measure(
             started = time.perf_counter()
             filler.fill(text)
             alone["direct"].append(time.perf_counter() - started)
-        alone["HTTP"] += await client.one_by_one(texts)
+            alone["HTTP"].append((await client.timed(text, time.perf_counter()))[0])
         started = time.perf_counter()
         filler.fill(texts)
         together["direct"].append(len(texts) / (time.perf_counter() - started))
@@ -132,16 +127,13 @@ async def measure(
             (f"{share:.1f}", f"{share * saturation:.1f}", *percentiles(answered), f"{refused:.1%}", str(others))
         )
     print(markdown_table(["share", "texts/s due", "p50 ms", "p95 ms", "p99 ms", "429", "other errors"], rows))
-    soak = await soaked(server, client, texts, SOAK_RATE * saturation, 60 * float(given["soak_minutes"]))
-    return {"alone_seconds": medians, "together_per_second": together, "ratio": float(np.median(ratios)), "soak": soak}
+    await soak(server, client, texts, SOAK_RATE * saturation, 60 * float(given["soak_minutes"]))
 
 
-async def soaked(
-    server: RunningServer, client: Client, texts: Sequence[str], rate: float, seconds: float
-) -> dict[str, float]:
-    """Memory before and after the second half of a long run, and what was not answered."""
+async def soak(server: RunningServer, client: Client, texts: Sequence[str], rate: float, seconds: float) -> None:
+    """Print memory before and after the second half of a long run, and what was not answered."""
     if not seconds:
-        return {}
+        return
     found = await client.open_loop(texts, rate, seconds / 2)
     half_mib = server.metric("process_resident_memory_bytes") / 2**20
     found += await client.open_loop(texts, rate, seconds / 2)
@@ -151,26 +143,19 @@ async def soaked(
         f"\n{seconds / 60:.0f} minutes at {rate:.1f} texts/s: {len(found):,} requests, {errors} without an answer; "
         f"memory {half_mib:,.0f} MiB after half of it, {end_mib:,.0f} MiB at the end"
     )
-    return {"half_mib": half_mib, "end_mib": end_mib, "requests": len(found), "errors": errors}
 
 
 def main(arguments: list[str]) -> None:
     """Print the tables."""
-    given = {"texts": "256", "rounds": "5", "rates": "0.5,0.8,1.2", "seconds": "30", "soak_minutes": "0", "seed": "0"}
-    given |= dict(argument.split("=", 1) for argument in arguments)
-    index = Path(given["index"])
-    texts = [
-        each.text for each in draw_questions(PhraseIndex.open(index), int(given["texts"]), seed=int(given["seed"]))
-    ]
-    filler = PhraseFiller.open(index)
-    settings = [
-        f"{name}={value}" for name, value in given.items() if name in ("batch_texts", "queue_texts", "precision")
-    ]
+    own = {"texts": "256", "rounds": "5", "rates": "0.5,0.8,1.2", "seconds": "30", "soak_minutes": "0", "seed": "0"}
+    given = own | dict(argument.split("=", 1) for argument in arguments)
+    index = Path(given.pop("index"))
+    drawn = draw_questions(PhraseIndex.open(index), int(given["texts"]), seed=int(given["seed"]))
+    texts, filler = [each.text for each in drawn], PhraseFiller.open(index)
+    settings = [f"{name}={value}" for name, value in given.items() if name not in own]
     with RunningServer(index, "timeout_seconds=60", *settings) as server:
         print(f"{len(texts)} texts, {filler!r}\n")
-        result = asyncio.run(measure(server, filler, texts, given))
-    if "out" in given:
-        Path(given["out"]).write_text(json.dumps(result, indent=1) + "\n")
+        asyncio.run(measure(server, filler, texts, given))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Every machine of the cluster sees the folder of the index under the same path, a
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -32,19 +31,16 @@ MOST_FETCHED_SCORES = 1 << 20
 """Scores of all queries at all allowed rows come in one call up to this many."""
 CHECK_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 2.0, 300.0
 MOST_SHOWN_CHARS = 300
-KEPT_SCANS = 4
-Packed = np.ndarray | tuple[np.ndarray, int] | None
-"""Allowed rows on their way: i64 [m], the bits and the length of a set, or all rows."""
-PackedHits = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Hits on their way: rows u32 or i64 [q, k], scores f32 [q, k], and how many of them are hits [q]."""
+KEPT_SCANS, CALLS_AT_ONCE = 4, 16
+Allowed = np.ndarray | tuple[np.ndarray, int] | None
+"""Allowed rows on their way: i64 [m], the bits and the length of a mask, or all rows."""
 
 
 class PartitionActor:
-    """What runs in an actor: the searcher of one partition of one generation.
+    """The searcher of one partition of one generation, in an actor that answers several calls at once.
 
-    It computes in threads, so that a long scan does not keep it from saying that it is there. It is opened at the first
-    call, and again at the next one where that failed: an actor whose beginning fails is gone for good. The latest
-    scans are kept, since their scores are asked for again; another replica computes them.
+    It is opened at the first call, and again at the next one where that failed: an actor whose beginning fails is gone
+    for good. The latest scans are kept, since their scores are asked for again; another replica computes them.
     """
 
     def __init__(self, folder: str, number: int, count: int, digest: str) -> None:
@@ -53,46 +49,35 @@ class PartitionActor:
         self._opened: Searcher | None = None
         self._scans: dict[str, Scan] = {}
 
-    async def facts(self) -> tuple[int, int, int]:
+    def facts(self) -> tuple[int, int, int]:
         """Rows, dimensions, and queries that one scan may hold."""
-        searcher = await asyncio.to_thread(self._searcher)
+        searcher = self._searcher()
         return searcher.row_count, searcher.dimensions, searcher.max_queries_per_scan
 
-    async def top(self, scan: str, queries: np.ndarray, allowed: Packed, k: int) -> PackedHits:
+    def top(self, scan: str, queries: np.ndarray, allowed: Allowed, k: int) -> Hits:
         """The k best allowed rows of `queries` f32 [q, d], of the scan of this name."""
+        opened = self._scans[scan] = self._scan(queries, allowed)
+        for old in list(self._scans)[:-KEPT_SCANS]:
+            self._scans.pop(old, None)
+        return opened.top(k)
 
-        def best() -> PackedHits:
-            searcher = self._searcher()
-            opened = self._scans[scan] = searcher.scan(queries, _unpacked(allowed))
-            for old in list(self._scans)[:-KEPT_SCANS]:
-                self._scans.pop(old, None)
-            hits = opened.top(k)
-            # half as long as Hits: up to 100 KB Ray sends an answer with its message
-            kind = np.uint32 if searcher.row_count <= 2**32 else np.int64
-            return hits.rows.astype(kind), hits.scores, hits.found.sum(axis=1)
-
-        return await asyncio.to_thread(best)
-
-    async def at(
-        self, scan: str, queries: np.ndarray, allowed: Packed, chosen: Sequence[int], rows: np.ndarray
+    def at(
+        self, scan: str, queries: np.ndarray, allowed: Allowed, chosen: Sequence[int], rows: np.ndarray
     ) -> np.ndarray:
         """Scores f32 [c, n] of the `chosen` ones of `queries` f32 [q, d] at `rows` i64 [n], in this scan."""
+        opened = self._scans.get(scan) or self._scan(queries, allowed)
+        return np.stack([opened.at(query, rows) for query in chosen])  # f32 [c, n]
 
-        def scores() -> np.ndarray:
-            opened = self._scans.get(scan) or self._searcher().scan(queries, _unpacked(allowed))
-            return np.stack([opened.at(query, rows) for query in chosen])  # f32 [c, n]
-
-        return await asyncio.to_thread(scores)
+    def _scan(self, queries: np.ndarray, allowed: Allowed) -> Scan:
+        if isinstance(allowed, tuple):
+            allowed = np.unpackbits(allowed[0], count=allowed[1]).view(np.bool_)  # bool [rows]
+        return self._searcher().scan(queries, allowed)
 
     def _searcher(self) -> Searcher:
         with self._opening:
             if self._opened is None:
                 self._opened = self._open()
             return self._opened
-
-
-def _unpacked(allowed: Packed) -> np.ndarray | None:
-    return np.unpackbits(allowed[0], count=allowed[1]).view(np.bool_) if isinstance(allowed, tuple) else allowed
 
 
 class RayPart:
@@ -155,13 +140,11 @@ class RayScan:
 
     def top(self, k: int) -> Hits:
         """The k best allowed rows of every query."""
-        allowed = self._allowed
-        packed: Packed = allowed
-        if allowed is not None and allowed.dtype == np.bool_:
-            packed = np.packbits(allowed), len(allowed)
-        rows, scores, counts = self._part.call("top", self._name, self._queries, packed, k)
-        found = np.arange(k) < counts[:, None]  # bool [q, k]
-        return Hits(rows.astype(np.int64), scores, found)
+        allowed: Allowed = self._allowed
+        if isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_:
+            allowed = np.packbits(allowed), len(allowed)
+        hits: Hits = self._part.call("top", self._name, self._queries, allowed, k)
+        return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Scores of one query at `rows` i64 [...]: f32 [...]."""
@@ -198,9 +181,17 @@ def serving_on_ray(
         import ray
 
         wanted, digest = served_count(generation, partitions), generation.manifest.digest
-        _check_room(wanted * settings.replicas * settings.cpus_per_replica)
+        cpus, free = wanted * settings.replicas * settings.cpus_per_replica, ray.available_resources().get("CPU", 0.0)
+        if free < cpus:  # Ray would wait without an end
+            raise SettingError(
+                f"the partitions need {cpus:g} free cores, but the cluster has {free:g}: lower "
+                "cluster.cpus_per_replica, or add machines"
+            )
         actor = ray.remote(PartitionActor).options(
-            num_cpus=settings.cpus_per_replica, max_restarts=-1, scheduling_strategy="SPREAD"
+            num_cpus=settings.cpus_per_replica,
+            max_restarts=-1,
+            max_concurrency=CALLS_AT_ONCE,  # so that a long scan does not keep it from saying that it is there
+            scheduling_strategy="SPREAD",
         )
         folder = str(generation.folder.resolve())
         actors = [
@@ -227,14 +218,3 @@ def serving_on_ray(
             ended.set()
             for each in served:
                 each.close()
-
-
-def _check_room(cpus: float) -> None:
-    """Raise SettingError if fewer processor cores are free, for which Ray would wait without an end."""
-    import ray
-
-    if (there := ray.available_resources().get("CPU", 0.0)) < cpus:
-        raise SettingError(
-            f"the partitions need {cpus:g} free cores, but the cluster has {there:g}: lower cluster.cpus_per_replica, "
-            "or add machines"
-        )
