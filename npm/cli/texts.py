@@ -13,7 +13,7 @@ from npm.core.display import answer_json, print_answer, print_sentences
 from npm.core.errors import QueryError, exclusive
 from npm.core.types import MASK_TEXT, Answer
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import MOST_MASKS, check_masked_text, check_query
+from npm.retrieval.queries import MAX_MASKS, check_masked_text, check_query
 
 TEXTS_AT_ONCE = 64
 
@@ -41,7 +41,7 @@ def given_texts(texts: list[str], file: str, output: Output) -> list[Query]:
         if not queries:
             raise QueryError(f"texts: {file} is empty")
     for query in queries:
-        check_query(query.text, where=query.place, most_masks=_most_masks(output))
+        check_query(query.text, where=query.place, max_masks=_max_masks(output))
     return queries
 
 
@@ -61,7 +61,7 @@ def fill_piped(filler: PhraseFiller, output: Output) -> None:
     for number, line in enumerate(iter(stream.readline, b"") if stream else (), start=1):
         try:
             for query in _decoded("standard input", [line], number):
-                check_query(query.text, where=query.place, most_masks=_most_masks(output))
+                check_query(query.text, where=query.place, max_masks=_max_masks(output))
                 check_masked_text(filler.encoder, query.text, where=query.place)
                 _answer(filler, output, [query])
                 count += 1
@@ -94,8 +94,8 @@ def _answer(filler: PhraseFiller, output: Output, batch: list[Query]) -> None:
         show_answer(output, answer, query)
 
 
-def _most_masks(output: Output) -> int:
-    return 1 if output is Output.sentences else MOST_MASKS
+def _max_masks(output: Output) -> int:
+    return 1 if output is Output.sentences else MAX_MASKS
 
 
 def _decoded(source: str, lines: list[bytes], first: int = 1) -> Iterator[Query]:

@@ -88,9 +88,9 @@ def read_settings(kind: type[Kind], values: Mapping[str, Any], prefix: str = "")
     """Settings of class `kind` from values by key, groups as mappings or dotted keys; raises SettingError.
 
     >>> from npm.retrieval.settings import FillSettings
-    >>> settings = read_settings(FillSettings, {"k": 3, "scoring.temperature": 2, "scoring": {"combination": "sum"}})
-    >>> settings.k, settings.scoring.temperature, settings.scoring.combination.value
-    (3, 2.0, 'sum')
+    >>> settings = read_settings(FillSettings, {"k": 3, "scoring.temperature": 2, "scoring": {"reference": True}})
+    >>> settings.k, settings.scoring.temperature, settings.scoring.reference
+    (3, 2.0, True)
     """
     nested = merged({}, values)
     for item in fields(kind):  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from npm.core.types import MASK_TEXT, Occurrence, Phrase
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.markup import shown, visible
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
-from npm.retrieval.scoring import Aggregation
 from npm.retrieval.settings import FillSettings, Overlaps
 from npm.retrieval.spans import CandidateSpans
 
@@ -33,14 +32,6 @@ SURFACES_COMPARED = 16
 DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
 
 
-@dataclass(slots=True)
-class _Merged:
-    """Groups that are the same phrase to a reader."""
-
-    groups: list[int]
-    score: float
-
-
 def ranked_phrases(
     text: str,
     candidates: CandidateSpans,
@@ -53,30 +44,54 @@ def ranked_phrases(
     Only the `merged_groups` best groups are read as text, merged where they differ in case or space only, and held
     against the question; what ranks below them could add next to nothing.
     """
-    scoring = settings.scoring
-    by_text = scoring.aggregation is Aggregation.normalised_text
-    reads_text = by_text or scoring.exclude_query_phrases
+    by_text, excludes = not settings.scoring.reference, settings.scoring.exclude_query_phrases
     # Reading text costs far more than adding up weights, so equal token sequences are grouped first; spellings are then
     # merged among more groups than are asked for, since a phrase may be spread over several of them.
-    considered = max(settings.merged_groups, settings.k) if reads_text else settings.k
-    groups, chosen = best_groups(candidates, weights, count=considered)  # i64 [<= considered]
-    leaders = groups.leaders(chosen, candidates, weights)  # i64 [<= g]
-    surfaces = reader.texts(candidates.starts[leaders], candidates.lengths[leaders]) if reads_text else []
-    question_words = frozenset(words_of(text.replace(MASK_TEXT, " ")))
-    merged: dict[str | int, _Merged] = {}
-    for place, group in enumerate(chosen.tolist()):
-        plain = normalised_text(surfaces[place]) if reads_text else ""
-        if reads_text and (not plain or (scoring.exclude_query_phrases and says_nothing_new(plain, question_words))):
-            continue
-        entry = merged.setdefault(plain if by_text else group, _Merged([], 0.0))
-        entry.groups.append(group)
-        entry.score += float(groups.scores[group])
+    considered = max(settings.merged_groups, settings.k) if by_text or excludes else settings.k
+    groups, scores = best_groups(candidates, weights, count=considered)
+    keys: list[str | int] = list(range(len(groups)))
+    if by_text or excludes:
+        leaders = np.array([group[0] for group in groups], dtype=np.int64)  # i64 [<= considered]
+        texts = map(normalised_text, reader.texts(candidates.starts[leaders], candidates.lengths[leaders]))
+        question_words = frozenset(words_of(text.replace(MASK_TEXT, " ")))
+        for number, plain in enumerate(texts):
+            is_answer = plain and not (excludes and says_nothing_new(plain, question_words))
+            keys[number] = (plain if by_text else number) if is_answer else ""
+    merged: dict[str | int, list[int]] = {}
+    for number, key in enumerate(keys):
+        if key != "":
+            merged.setdefault(key, []).append(number)
     # A stable sort keeps the corpus order of phrases with equal scores.
-    best = sorted(merged.values(), key=lambda entry: -entry.score)[: settings.k]
+    best = sorted(merged.values(), key=lambda own: -float(sum(scores[own])))[: settings.k]
     return tuple(
-        _phrase(entry, candidates, weights, groups, reader=reader, occurrence_count=settings.occurrences)
-        for entry in best
+        _phrase([groups[number] for number in own], scores[own], candidates, weights, reader, settings.occurrences)
+        for own in best
     )
+
+
+def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """The `count` best groups of candidates with equal token sequences, and the sums of their `weights`, f64.
+
+    A group is candidate numbers i64, the heaviest first; ties go to what is earlier in the corpus, among groups too.
+    Sequences of equal hash are taken for equal: two different ones share 64 bits in one of 10^10 questions.
+    """
+    if not len(weights):
+        return [], np.zeros(0)
+    members = np.argsort(candidates.hashes)  # i64 [m]; a stable sort takes five times as long and gains nothing
+    is_first = np.append(True, np.diff(candidates.hashes[members]) != 0)  # bool [m]
+    first = np.flatnonzero(is_first)  # i64 [g]
+    scores = np.add.reduceat(weights[members], first)  # f64 [g]
+    starts = np.minimum.reduceat(candidates.starts[members], first)  # i64 [g]
+    # All groups that tie with the last one chosen stay in play, else the tie would be broken by chance.
+    least = np.partition(scores, len(scores) - count)[len(scores) - count] if count < len(scores) else -np.inf
+    chosen = np.flatnonzero(scores >= least)
+    chosen = chosen[np.lexsort((starts[chosen], -scores[chosen]))][:count]
+    stops = np.append(first[1:], len(members))  # i64 [g]
+    sizes = (stops - first)[chosen]  # i64 [<= count]
+    inside = members[concatenated_ranges(first[chosen], stops[chosen])]  # i64 [members of these]
+    numbers = np.repeat(np.arange(len(chosen)), sizes)
+    inside = inside[np.lexsort((candidates.starts[inside], -weights[inside], numbers))]
+    return np.split(inside, np.cumsum(sizes)[:-1]), scores[chosen]
 
 
 def without_overlaps(phrases: Sequence[Phrase], settings: FillSettings) -> tuple[Phrase, ...]:
@@ -103,32 +118,30 @@ def _overlap(one: Phrase, other: Phrase) -> bool:
 
 
 def _phrase(
-    entry: _Merged,
+    groups: Sequence[np.ndarray],
+    scores: np.ndarray,
     candidates: CandidateSpans,
     weights: np.ndarray,
-    groups: PhraseGroups,
-    *,
     reader: SurfaceReader,
     occurrence_count: int,
 ) -> Phrase:
-    members = np.concatenate([groups.of(group) for group in entry.groups])  # i64 [occurrences]
-    # Without text there is one spelling for each token sequence, and reading one of its members is enough.
-    spelled = np.array([groups.of(group)[0] for group in entry.groups])  # i64 [groups]
-    evidence = groups.scores[entry.groups]  # f64 [groups]
+    """The phrase of some groups i64 [members], and their `scores` f64 [groups]."""
+    members = np.concatenate(groups)  # i64 [occurrences]
     order = np.lexsort((candidates.starts[members], -weights[members]))  # i64 [occurrences], ties to the earlier one
     best = members[order[: max(SURFACES_COMPARED, occurrence_count)]]
-    if reader.has_text:
-        spelled, evidence = best, weights[best]
+    # Without text there is one spelling for each token sequence, and reading one of its members is enough.
+    spelled = best if reader.has_text else np.array([group[0] for group in groups])
+    evidence = weights[best] if reader.has_text else scores
     surfaces = reader.texts(candidates.starts[spelled], candidates.lengths[spelled])
-    shown = best[:occurrence_count]
+    places = best[:occurrence_count]
     evidence_of: dict[str, float] = {}
     for surface, weight in zip(surfaces, evidence.tolist(), strict=True):
         evidence_of[surface] = evidence_of.get(surface, 0.0) + weight
     return Phrase(
         phrase=max(evidence_of, key=lambda surface: evidence_of[surface]),  # the first one of equals
-        score=entry.score,
+        score=float(sum(scores)),
         occurrence_count=len(members),
-        occurrences=reader.occurrences(candidates.starts[shown], candidates.lengths[shown]),
+        occurrences=reader.occurrences(candidates.starts[places], candidates.lengths[places]),
     )
 
 
@@ -181,9 +194,8 @@ class SurfaceReader:
         """Document number, first and past-the-last character of each of m spans; only for a store with text."""
         store = self.store
         assert store.start_chars is not None and store.end_chars is not None, "a store without text has no places"
-        documents = store.block_documents[store.block_of(starts)]  # [m]
-        first_chars = store.start_chars.take(starts)  # u32 [m]
-        last_chars = store.end_chars.take(starts + lengths - 1)  # u32 [m]
+        documents = store.block_documents[store.block_of(starts)]  # i64 [m]
+        first_chars, last_chars = store.start_chars.take(starts), store.end_chars.take(starts + lengths - 1)  # u32 [m]
         return documents.tolist(), first_chars.tolist(), last_chars.tolist()
 
     def occurrences(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[Occurrence, ...]:
@@ -194,71 +206,6 @@ class SurfaceReader:
         for number, first, last in zip(*self.places(starts, lengths), strict=True):
             document: Document = self._document(number)
             context_start, context_end = sentence_around(document.text, first, last)
-            found.append(
-                Occurrence(
-                    document=document.id,
-                    title=document.title,
-                    start_char=first,
-                    end_char=last,
-                    context=shown(document.text[context_start:context_end]),
-                    context_start_char=context_start,
-                )
-            )
+            context = shown(document.text[context_start:context_end])
+            found.append(Occurrence(document.id, document.title, first, last, context, context_start))
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class PhraseGroups:
-    """Candidates put together by equal token sequence; group i is members[offsets[i] : offsets[i + 1]]."""
-
-    members: np.ndarray  # i64 [m], numbers of candidates, those of one group in a row
-    offsets: np.ndarray  # i64 [g + 1]
-    scores: np.ndarray  # f64 [g], sum of the members' weights
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def of(self, group: int) -> np.ndarray:
-        """The candidate numbers i64 of one group."""
-        return self.members[self.offsets[group] : self.offsets[group + 1]]
-
-    def leaders(self, groups: np.ndarray, candidates: CandidateSpans, weights: np.ndarray) -> np.ndarray:
-        """The heaviest candidate of each of `groups` i64 [n], the earliest in the corpus of equals: i64 [n]."""
-        if len(groups) == 0:
-            return groups
-        sizes = self.offsets[groups + 1] - self.offsets[groups]  # i64 [n]
-        members = self.members[concatenated_ranges(self.offsets[groups], self.offsets[groups + 1])]  # i64 [Σ sizes]
-        firsts = np.cumsum(sizes) - sizes  # i64 [n]
-        heaviest = np.maximum.reduceat(weights[members], firsts)  # f64 [n]
-        starts = candidates.starts[members]
-        starts[weights[members] != np.repeat(heaviest, sizes)] = np.iinfo(np.int64).max
-        # Members of a group are equally long, so no two of them begin at the same token.
-        return members[starts == np.repeat(np.minimum.reduceat(starts, firsts), sizes)]
-
-    def best(self, count: int, candidates: CandidateSpans) -> np.ndarray:
-        """The `count` groups with the highest scores, best first, ties to what stands earlier in the corpus."""
-        if count < len(self):
-            # All groups that tie with the last one chosen stay in play, else the tie would be broken by chance.
-            limit = np.partition(self.scores, len(self) - count)[len(self) - count]
-            chosen = np.flatnonzero(self.scores >= limit)
-        else:
-            chosen = np.arange(len(self))
-        firsts = (
-            np.minimum.reduceat(candidates.starts[self.members], self.offsets[:-1])[chosen] if len(self) else chosen
-        )
-        return chosen[np.lexsort((firsts, -self.scores[chosen]))][:count]
-
-
-def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) -> tuple[PhraseGroups, np.ndarray]:
-    """Candidates grouped by equal token sequence, `weights` f64 [m] summed; and the `count` best groups i64, in order.
-
-    Sequences of equal hash are taken for equal: two different ones share 64 bits in one of 10^10 questions.
-    """
-    members = np.argsort(candidates.hashes)  # i64 [m]; a stable sort takes five times as long and gains nothing
-    hashes = candidates.hashes[members]
-    is_first = np.ones(len(members), dtype=bool)  # [m]
-    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
-    first = np.flatnonzero(is_first)  # i64 [g]
-    scores = np.add.reduceat(weights[members], first) if len(first) else np.zeros(0)  # f64 [g]
-    groups = PhraseGroups(members=members, offsets=np.append(first, len(members)), scores=scores)
-    return groups, groups.best(count, candidates)

@@ -6,18 +6,17 @@ Shapes: q texts, n candidate blocks of one text, k blocks a text, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npm.core.errors import SettingError
 from npm.indexing.lexicon import BlockHits, BlockLexicon, best_scoring
-from npm.retrieval.literal import LITERAL_BLOCKS, literal_gaps
-from npm.retrieval.restriction import Gap, Restriction
+from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
-    from npm.indexing.block_vectors import BlockVectors
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
@@ -27,6 +26,22 @@ DEFAULT_VECTOR_SHARE = 0.5
 CANDIDATES_OF_A_KIND = 100
 """Best blocks by BM25, and as many by vectors, that are ranked by both."""
 TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
+
+    blocks: np.ndarray  # i64 [blocks], ascending
+    bonuses: np.ndarray  # f64 [blocks]
+    queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
+    joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the joint pass; None: it does not count
+    gaps: tuple[Gap, ...] = ()  # places in the blocks where the words around the mask occur
+
+    @classmethod
+    def within(cls, blocks: np.ndarray) -> Restriction:
+        """To some blocks, which are all alike."""
+        return cls(blocks, np.zeros(len(blocks)))
 
 
 def block_restrictions(
@@ -49,15 +64,12 @@ def block_restrictions(
         hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed)
     restrictions: list[Restriction | None] = []
     for blocks, scores, found, gaps in zip(hits.blocks, hits.scores, hits.found, all_gaps, strict=True):
-        if hybrid and not found.any():
-            restrictions.append(None)
-            continue
         kept = np.flatnonzero(found)
         kept = kept[np.argsort(blocks[kept])]
         share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # f64 [blocks]
-        weight = settings.lexical_weight if hybrid else 0.0
         inside = tuple(gap for gap in gaps if gap.block in blocks[kept])
-        restrictions.append(Restriction(blocks[kept], weight * share, gaps=inside))
+        bonuses = (settings.lexical_weight if hybrid else 0.0) * share  # f64 [blocks]
+        restrictions.append(None if hybrid and not len(kept) else Restriction(blocks[kept], bonuses, gaps=inside))
     return restrictions
 
 
@@ -91,9 +103,13 @@ def rank_blocks(
     that stands earlier in the corpus. Raises SettingError if the index has no text, or no block vectors.
     """
     if settings.retrieval is Retrieval.blocks:
-        block_vectors = _block_vectors(index)
+        if index.block_vectors is None:
+            raise SettingError(
+                "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
+                "vectors.blocks=true and an encoder with a sentence pooler"
+            )
         assert sentences is not None, "encoded with the sentence_pooler"
-        hits = block_vectors.best(sentences, settings.bm25_blocks, allowed=allowed)
+        hits = index.block_vectors.best(sentences, settings.bm25_blocks, allowed=allowed)
         return hits._replace(found=hits.found & sentences.any(axis=1, keepdims=True))
     if vector_share(index, settings):
         return _fused_ranking(index, texts, sentences, settings, allowed=allowed)[0]
@@ -113,15 +129,6 @@ def _lexicon(index: PhraseIndex, settings: FillSettings) -> BlockLexicon:
     return index.lexicon
 
 
-def _block_vectors(index: PhraseIndex) -> BlockVectors:
-    if index.block_vectors is None:
-        raise SettingError(
-            "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
-            "vectors.blocks=true and an encoder with a sentence pooler"
-        )
-    return index.block_vectors
-
-
 def _fused_ranking(
     index: PhraseIndex,
     texts: Sequence[str],
@@ -135,12 +142,10 @@ def _fused_ranking(
     A block with a gap scores as the best one does, and comes before it.
     """
     lexicon, share, k = _lexicon(index, settings), vector_share(index, settings), settings.bm25_blocks
-    count = max(CANDIDATES_OF_A_KIND, k)
-    block_vectors = _block_vectors(index) if share else None
-    nearest = None
-    if block_vectors is not None:
+    count, nearest = max(CANDIDATES_OF_A_KIND, k), None
+    if share and index.block_vectors is not None:
         assert sentences is not None, "encoded with the sentence_pooler"
-        nearest = block_vectors.best(sentences, count, allowed=allowed)
+        nearest = index.block_vectors.best(sentences, count, allowed=allowed)
     blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
     scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
     all_gaps: list[tuple[Gap, ...]] = []
@@ -149,14 +154,13 @@ def _fused_ranking(
         by_words = best_scoring(lexical, count, allowed=allowed)  # i64 [at most count]
         gaps = literal_gaps(index.store, lexicon, text, by_words[:LITERAL_BLOCKS]) if settings.literal_weight else ()
         candidates, cosines = np.sort(by_words), np.zeros(len(by_words))  # [n] each
-        if block_vectors is not None and sentences is not None and nearest is not None:
+        if nearest is not None and sentences is not None and index.block_vectors is not None:
             candidates = np.union1d(by_words, nearest.blocks[number][nearest.found[number]])  # i64 [n]
-            cosines = block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
+            cosines = index.block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
         fused = fused_scores(lexical[candidates], cosines, share)  # f64 [n]
         gap_shares = np.zeros(len(candidates))  # [n]
-        for gap in gaps:
-            place = np.searchsorted(candidates, gap.block)
-            gap_shares[place] = max(gap_shares[place], gap.share)
+        for gap in reversed(gaps):  # the best last
+            gap_shares[np.searchsorted(candidates, gap.block)] = gap.share
         fused[gap_shares > 0] = fused.max(initial=0)
         best = np.lexsort((-gap_shares, -fused))[:k]  # i64 [at most k]
         best = best[fused[best] > 0]
@@ -207,10 +211,9 @@ def reason_for_few(
     """
     if found >= settings.k:
         return ()
-    if settings.documents == []:
-        return ("the list of documents to answer from is empty, so nothing is answered",)
-    if given is not None and len(given) == 0:
-        return ("the list of blocks to look in is empty, so nothing is answered",)
+    for what, chosen in (("documents to answer from", settings.documents), ("blocks to look in", given)):
+        if chosen is not None and len(chosen) == 0:
+            return (f"the list of {what} is empty, so nothing is answered",)
     if restriction is not None and len(restriction.blocks) == 0:
         if given is not None:
             return ("no block given is of a document that may answer",)

@@ -15,7 +15,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.spans import CandidateSpans, SpanFinder
+from npm.retrieval.spans import SpanFinder
 
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
 MAX_MASKED_TOKENS = 4
@@ -44,10 +44,9 @@ def asked_documents(index: PhraseIndex) -> np.ndarray:
 
     Where what it saw is not known, after a compact that kept it, any document may be asked about.
     """
-    documents = np.arange(index.store.document_count)  # i64 [documents]
-    if (held_out := held_out_documents(index)) is not None:
-        documents = documents[held_out]
-    return documents if index.live_documents is None else documents[index.live_documents[documents]]
+    held_out = held_out_documents(index)
+    may_ask = np.ones(index.store.document_count, dtype=bool) if held_out is None else held_out  # [documents]
+    return np.flatnonzero(may_ask if index.live_documents is None else may_ask & index.live_documents)
 
 
 def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: bool = False) -> list[DrawnQuestion]:
@@ -57,15 +56,14 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
     word where `words_only` says so. Raises ArtifactError if there is none.
     """
     documents = asked_documents(index) if index.store.start_chars is not None else np.zeros(0, dtype=np.int64)
-    drawer = _Drawer(index, np.random.default_rng(seed), words_only=words_only)
+    rng, asked = np.random.default_rng(seed), set[tuple[int, int]]()
+    finder = SpanFinder(index.store, index.rows, (MAX_MASKED_TOKENS, 1 if words_only else None), ScoringSettings())
     questions: list[DrawnQuestion] = []
     while len(questions) < count:
         before = len(questions)
-        for document in drawer.rng.permutation(documents).tolist():
-            if (question := drawer.draw(document)) is not None:
+        for document in rng.permutation(documents).tolist():
+            if len(questions) < count and (question := _question(index, finder, document, rng, asked)) is not None:
                 questions.append(question)
-                if len(questions) == count:
-                    break
         if len(questions) == before:
             break
     if not questions:
@@ -78,59 +76,36 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
     return questions
 
 
-class _Drawer:
-    """Draws questions, each sentence once."""
-
-    def __init__(self, index: PhraseIndex, rng: np.random.Generator, *, words_only: bool) -> None:
-        self._store = index.store
-        self._rows = index.rows
-        self._finder = SpanFinder(
-            index.store,
-            index.rows,
-            max_phrase_tokens=MAX_MASKED_TOKENS,
-            scoring=ScoringSettings(),
-            words_only=words_only,
-        )
-        self._asked: set[tuple[int, int]] = set()
-        self.rng = rng
-
-    def draw(self, document: int) -> DrawnQuestion | None:
-        """A question from a sentence of `document` that was not asked about; None if there is none left."""
-        store = self._store
-        assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
-        text = store.document(document).text
-        bounds = sentence_bounds(text)  # i64 [sentences, 2]
-        lengths = bounds[:, 1] - bounds[:, 0]  # i64 [sentences]
-        bounds = bounds[(lengths >= MIN_SENTENCE_CHARS) & (lengths <= MAX_SENTENCE_CHARS)]
-        for start, stop in self.rng.permutation(bounds).tolist():
-            if (document, start) in self._asked:
-                continue
-            self._asked.add((document, start))
-            found = self._phrases(document, start, stop)
-            if len(found) == 0:
-                continue
-            number = int(self.rng.integers(len(found)))
-            first, last = int(found.starts[number]), int(found.starts[number] + found.lengths[number] - 1)
-            first_char = int(store.start_chars.slice(first, first + 1)[0])
-            last_char = int(store.end_chars.slice(last, last + 1)[0])
-            question = visible(f"{text[start:first_char]}{MASK_TEXT}{text[last_char:stop]}")
-            try:
-                check_query(question)
-            except QueryError:  # the sentence holds a mask of its own, or is broken
-                continue
-            return DrawnQuestion(question, text[first_char:last_char], document, first_char)
-        return None
-
-    def _phrases(self, document: int, start_char: int, end_char: int) -> CandidateSpans:
-        """All phrases that could be an answer and lie in these characters of `document`."""
-        store = self._store
-        assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
-        blocks = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the document], in a row
-        if len(blocks) == 0:
-            return self._finder.find(np.zeros(0, dtype=np.int64), None)
-        first, stop = int(store.block_offsets[blocks[0]]), int(store.block_offsets[blocks[-1] + 1])
-        begin = first + int(np.searchsorted(store.start_chars.slice(first, stop), start_char))
-        end = first + int(np.searchsorted(store.end_chars.slice(first, stop), end_char, side="right"))
-        rows = self._rows.rows_within(np.array([begin]), np.array([max(begin, end)]))  # i64 [n]
-        found = self._finder.find(rows, None)
-        return found.where(found.starts + found.lengths <= end)
+def _question(
+    index: PhraseIndex, finder: SpanFinder, document: int, rng: np.random.Generator, asked: set[tuple[int, int]]
+) -> DrawnQuestion | None:
+    """A question from a sentence of `document` that was not `asked` about; None if there is none left."""
+    store = index.store
+    assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
+    text = store.document(document).text
+    bounds = sentence_bounds(text)  # i64 [sentences, 2]
+    lengths = bounds[:, 1] - bounds[:, 0]  # i64 [sentences]
+    bounds = bounds[(lengths >= MIN_SENTENCE_CHARS) & (lengths <= MAX_SENTENCE_CHARS)]
+    own = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the document], in a row
+    first, stop = store.block_offsets[[own[0], own[-1] + 1]].tolist() if len(own) else (0, 0)
+    starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
+    for start_char, end_char in rng.permutation(bounds).tolist():
+        if (document, start_char) in asked:
+            continue
+        asked.add((document, start_char))
+        begin = first + int(np.searchsorted(starts, start_char))
+        end = max(begin, first + int(np.searchsorted(ends, end_char, side="right")))
+        found = finder.find(index.rows.rows_within(np.array([begin]), np.array([end])), None)
+        found = found.where(found.starts + found.lengths <= end)
+        if len(found) == 0:
+            continue
+        number = int(rng.integers(len(found)))
+        at = int(found.starts[number]) - first
+        first_char, last_char = int(starts[at]), int(ends[at + found.lengths[number] - 1])
+        question = visible(f"{text[start_char:first_char]}{MASK_TEXT}{text[last_char:end_char]}")
+        try:
+            check_query(question)
+        except QueryError:  # the sentence holds a mask of its own, or is broken
+            continue
+        return DrawnQuestion(question, text[first_char:last_char], document, first_char)
+    return None

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from npm.core.settings import PathText, checked
 from npm.core.types import Document
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.retrieval.blocks import block_restrictions
+from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.filler import Filler
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.reading import joint_share, with_reading
-from npm.retrieval.restriction import Restriction
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from npm.retrieval.passages import PassageFiller
     from npm.retrieval.remote import RemoteFiller
 
@@ -96,8 +95,7 @@ class PhraseFiller(Filler):
     ) -> list[Restriction | None]:
         """The blocks that each mask is answered from, None for all: those given, else what `settings` ask for."""
         if blocks is not None:
-            blocks = document_filter.allowed(blocks)
-            return [Restriction(blocks, np.zeros(len(blocks)))] * len(vectors.start)
+            return [Restriction.within(document_filter.allowed(blocks))] * len(vectors.start)
         if settings.retrieval is Retrieval.dense:
             return [None] * len(vectors.start)
         restrictions = block_restrictions(self.index, texts, vectors, settings, allowed=document_filter.blocks)

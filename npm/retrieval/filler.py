@@ -1,15 +1,14 @@
-"""What all fillers share: texts are encoded, and their hits grown into spans, weighed and put together as phrases.
+"""Filling texts: encode, rank blocks, search, grow hits into spans, weigh them, put them together as phrases, rerank.
 
-Shapes: q texts, m candidate spans of one mask, n rows, d dimensions, k hits a query.
+Shapes: q texts, n masks of all texts, m candidate spans of one mask, d dimensions, k hits a query.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 import numpy as np
@@ -20,51 +19,29 @@ from npm.core.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
-from npm.retrieval.blocks import rank_blocks, ranking_notes, reason_for_few, sentence_pooler, vector_share
-from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
+from npm.retrieval.blocks import Restriction, ranking_notes, reason_for_few, sentence_pooler, vector_share
 from npm.retrieval.literal import with_literal_evidence
 from npm.retrieval.queries import (
+    MAX_MASKS,
     MaskNeighbors,
     QueryVectors,
-    check_masked_text,
-    check_query,
-    checked_texts,
+    Texts,
+    checked_queries,
     encode_queries,
-    place_of,
     query_notes,
 )
 from npm.retrieval.reading import joint_share, reading_notes
-from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
-from npm.retrieval.restriction import Restriction
-from npm.retrieval.scoring import Combination, ScoringSettings
-from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, check_sentences, ranked_sentences
-from npm.retrieval.settings import (
-    MAX_PHRASES,
-    FillOptions,
-    FillSettings,
-    Overlaps,
-    closed_error,
-    given_options,
-)
-from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
+from npm.retrieval.reranking import RERANKED_PHRASES, rerank, rerank_pooler
+from npm.retrieval.scoring import ScoringSettings, Search, candidate_weights
+from npm.retrieval.settings import MAX_PHRASES, FillOptions, FillSettings, Overlaps, closed_error, given_options
+from npm.retrieval.spans import SpanFinder, digit_tokens
 
 if TYPE_CHECKING:
     from index.types import Hits, Scan
 
-
 OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
 """Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
-
-
-def searched(settings: FillSettings, *, reranked: bool) -> tuple[FillSettings, FillSettings, FillSettings]:
-    """How phrases are put together for an answer, looked for before that, and looked for each of several masks."""
-    merges = settings.overlaps is Overlaps.merge
-    looked_at = max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY)
-    count = min(looked_at, MAX_PHRASES) if merges else settings.k
-    # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
-    together = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
-    shown = replace(together, k=count) if merges else settings
-    return shown, before_reranking(shown) if reranked else shown, together
+Blocks = Sequence[int] | np.ndarray
 
 
 class Filler(ABC):
@@ -86,11 +63,10 @@ class Filler(ABC):
         self.close()
 
     def __repr__(self) -> str:
-        counts = self._counts if self._opened is not None else "closed"
-        return f"{type(self).__name__}({counts})"
+        return f"{type(self).__name__}({self._facts if self._opened is not None else 'closed'})"
 
     def __reduce__(self) -> NoReturn:
-        # what is behind it are mapped files and a model; a copy would have to find them again
+        # behind it are mapped files and a model; a copy would have to find them again
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: open another one in each process")
 
     def close(self) -> None:
@@ -100,21 +76,19 @@ class Filler(ABC):
     @property
     def index(self) -> PhraseIndex:
         """What answers. Raises SettingError if this filler was closed."""
-        return self._both[0]
+        if self._opened is None:
+            raise closed_error(self)
+        return self._opened[0]
 
     @property
     def encoder(self) -> Encoder:
         """What encodes the texts. Raises SettingError if this filler was closed."""
-        return self._both[1]
-
-    @property
-    def _both(self) -> tuple[PhraseIndex, Encoder]:
         if self._opened is None:
             raise closed_error(self)
-        return self._opened
+        return self._opened[1]
 
     @property
-    def _counts(self) -> str:
+    def _facts(self) -> str:
         """What answers, in words."""
         live, store = self.index.live_documents, self.index.store
         count = store.document_count if live is None else int(np.count_nonzero(live))
@@ -136,54 +110,34 @@ class Filler(ABC):
 
     @overload
     def fill(
-        self,
-        texts: str,
-        k: int | None = None,
-        *,
-        blocks: Sequence[int] | np.ndarray | None = None,
-        **options: Unpack[FillOptions],
+        self, texts: str, k: int | None = None, *, blocks: Blocks | None = None, **options: Unpack[FillOptions]
     ) -> Answer: ...
 
     @overload
     def fill(
-        self,
-        texts: list[str] | tuple[str, ...],
-        k: int | None = None,
-        *,
-        blocks: Sequence[int] | np.ndarray | None = None,
-        **options: Unpack[FillOptions],
+        self, texts: Texts, k: int | None = None, *, blocks: Blocks | None = None, **options: Unpack[FillOptions]
     ) -> list[Answer]: ...
 
     def fill(
-        self,
-        texts: str | list[str] | tuple[str, ...],
-        k: int | None = None,
-        *,
-        blocks: Sequence[int] | np.ndarray | None = None,
-        **options: Unpack[FillOptions],
+        self, texts: str | Texts, k: int | None = None, *, blocks: Blocks | None = None, **options: Unpack[FillOptions]
     ) -> Answer | list[Answer]:
         """The best phrases for each text with `<mask>`; an Answer for a text, a list for several.
 
         A text with several masks gets a JointAnswer, with phrases for each mask and fillings of all of them together.
 
         `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none) and
-        `where` (conditions on kept fields) stand in for the settings unless they are None; `blocks` are the numbers of
+        `where` (conditions on kept fields) replace the settings unless they are None; `blocks` are the numbers of
         the only blocks to look in, for all texts, by vectors alone. All texts are checked before any is answered:
-        raises QueryError for one that is none, is empty, broken, or has no mask, more than MOST_MASKS, or masks too far
+        raises QueryError for one that is none, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far
         apart for the encoder; SettingError for a setting of another kind or one that cannot be met.
         """
-        several = checked_texts(texts, name="text")
-        for number, text in enumerate(several, start=1):
-            check_masked_text(self.encoder, text, where=place_of(number, len(several)))
+        several = checked_queries(texts, max_masks=MAX_MASKS)
         settings = replace(self.settings, **given_options(k=k, **options))
         allowed = None if blocks is None else self._checked_blocks(blocks)
-        answers = self._filled(several, settings, allowed)
+        pooler = sentence_pooler(self.index, settings) if allowed is None else None
+        vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+        answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
         return answers[0] if isinstance(texts, str) else answers
-
-    def _filled(self, texts: Sequence[str], settings: FillSettings, blocks: np.ndarray | None) -> list[Answer]:
-        pooler = sentence_pooler(self.index, settings) if blocks is None else None
-        vectors = encode_queries(self.encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
-        return self.fill_encoded(texts, vectors, settings=settings, blocks=blocks)
 
     def sentences(self, texts: Sequence[str], k: int | None = None) -> list[tuple[Sentence, ...]]:
         """The `k` best sentences for each text with one `<mask>`, and the phrases of its answer inside them.
@@ -191,25 +145,10 @@ class Filler(ABC):
         The best blocks with `retrieval=dense` are those by shared words. Raises QueryError as `fill` does, SettingError
         for an index without text and a `k` out of range.
         """
+        from npm.retrieval.sentences import sentences_for
+
         settings = self.settings if k is None else replace(self.settings, k=k)
-        check_sentences(self.index)
-        several = checked_texts(texts, name="text")
-        for number, text in enumerate(several, start=1):
-            check_query(text, where=place_of(number, len(several)))
-        wider = replace(settings, bm25_blocks=max(settings.bm25_blocks, SENTENCE_BLOCKS))
-        pooler = sentence_pooler(self.index, wider)
-        vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
-        allowed = self._document_filter(settings).blocks
-        return ranked_sentences(
-            self.index,
-            self.encoder,
-            self.fill_encoded(several, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1)),
-            rank_blocks(self.index, several, vectors.sentences, wider, allowed=allowed),
-            vectors.sentences,
-            pooler=pooler,
-            share=vector_share(self.index, wider),
-            k=settings.k,
-        )
+        return sentences_for(self, checked_queries(texts), settings, self._document_filter(settings).blocks)
 
     def fill_encoded(
         self,
@@ -225,56 +164,117 @@ class Filler(ABC):
         """
         settings = self.settings if settings is None else settings
         allowed = self._document_filter(settings)
-        restrictions: list[Restriction | None]
-        if settings.documents == []:
-            restrictions = [Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(vectors.start)
-        else:
-            restrictions = self._restrictions(texts, vectors, settings, document_filter=allowed, blocks=blocks)
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
-        shown, alone, together = searched(settings, reranked=pooler is not None)
-        counts = np.diff(vectors.offsets).tolist()
-        asked = vectors.per_mask(
-            [(text, alone if count == 1 else together) for text, count in zip(texts, counts, strict=True)]
+        restrictions: Sequence[Restriction | None] = [Restriction.within(np.zeros(0, dtype=np.int64))] * len(
+            vectors.start
         )
-        phrases = self._phrases_of_masks(asked, vectors, restrictions, allowed)
+        if settings.documents != []:
+            restrictions = self._restrictions(texts, vectors, settings, document_filter=allowed, blocks=blocks)
+        counts = np.diff(vectors.offsets).tolist()
+        is_alone = vectors.per_mask([count == 1 for count in counts])
+        asked = vectors.per_mask(texts)
+        count = settings.k
+        if settings.overlaps is Overlaps.merge:
+            count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
+        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
+        wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
+        single = replace(wider, k=max(count, RERANKED_PHRASES) if pooler is not None else count)
+        phrases: list[tuple[Phrase, ...]] = [()] * len(asked)
+        for number, search in self._searches(vectors, restrictions, allowed, settings):
+            phrases[number] = self._phrases(asked[number], search, single if is_alone[number] else wider)
         if pooler is not None:
-            single = np.flatnonzero(vectors.per_mask([count == 1 for count in counts])).tolist()
-            first = [(asked[number][0], phrases[number]) for number in single]
-            for number, again in zip(single, rerank(self.encoder, pooler, first, shown), strict=True):
+            alone = np.flatnonzero(is_alone).tolist()
+            found = [(asked[number], phrases[number]) for number in alone]
+            for number, again in zip(alone, rerank(self.encoder, pooler, found, settings), strict=True):
                 phrases[number] = again
-        found = zip(phrases, restrictions, strict=True)
+        of_masks = zip(phrases, restrictions, strict=True)
         return [
-            self._answer(text, list(itertools.islice(found, count)), cut, settings, blocks)
+            self._answer(text, list(itertools.islice(of_masks, count)), cut, settings, blocks)
             for text, count, cut in zip(texts, counts, vectors.cut.tolist(), strict=True)
         ]
 
-    def _phrases_of_masks(
+    @abstractmethod
+    def _restrictions(
         self,
-        asked: Sequence[tuple[str, FillSettings]],
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        settings: FillSettings,
+        *,
+        document_filter: DocumentFilter,
+        blocks: np.ndarray | None,
+    ) -> Sequence[Restriction | None]:
+        """The blocks that each mask is answered from, None for all: of those allowed, `blocks` if they are given."""
+
+    def _searches(
+        self,
         vectors: QueryVectors,
         restrictions: Sequence[Restriction | None],
         document_filter: DocumentFilter,
-    ) -> list[tuple[Phrase, ...]]:
-        """The phrases for each mask, of which `asked` has the text and how it is filled."""
-        phrases: list[tuple[Phrase, ...]] = [()] * len(asked)
+        settings: FillSettings,
+    ) -> Iterator[tuple[int, Search]]:
+        """The number of each mask that there are rows to search for, and what its two queries hit."""
         unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
         masks_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
+        wanted = min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows))
         for first in range(0, len(unrestricted), masks_per_scan):
             batch = unrestricted[first : first + masks_per_scan]
             stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
             scan = self.index.searcher.scan(stacked, document_filter.rows)
-            wanted = asked[batch[0]][1].candidates_per_side or self.index.candidates_per_side
-            hits = scan.top(min(wanted, len(self.index.rows)))
+            hits = scan.top(wanted)
             for place, number in enumerate(batch):
-                text, settings = asked[number]
-                pair = (place, len(batch) + place)
-                phrases[number] = self.phrases_of_hits(text, scan, hits, queries=pair, settings=settings)
+                yield number, self._search_of(scan, hits, (place, len(batch) + place), settings)
+        offsets, factor = self.index.store.block_offsets, self.similarity_factor(settings.scoring)
         for number, restriction in enumerate(restrictions):
-            if restriction is not None and len(restriction.blocks):
-                text, settings = asked[number]
-                queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, d]
-                phrases[number] = self._within(text, queries, restriction, settings)
-        return phrases
+            if restriction is None:
+                continue
+            starts, stops = offsets[restriction.blocks], offsets[restriction.blocks + 1]  # i64 [blocks] each
+            rows = self.index.rows.rows_within(starts, stops)  # i64 [rows]
+            if not len(rows):
+                continue
+            if restriction.queries is None:
+                scans = [self.index.searcher.scan(np.stack([vectors.start[number], vectors.end[number]]), rows)]
+            else:
+                # Each pair looks in its own block only: one scan for all would score every pair with every block.
+                blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [rows], ascending
+                pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
+                scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
+            share = 0.0 if restriction.joint is None else joint_share(settings, self.encoder)
+            factors = (1 - share) * factor, share / settings.scoring.temperature
+            yield number, Search(self.index, scans, (0, 1), (rows, None), factors, restriction)
+
+    def _search_of(self, scan: Scan, hits: Hits, queries: tuple[int, int], settings: FillSettings) -> Search:
+        """The search of one mask, its queries' numbers among the `hits` [queries, k] of `scan`."""
+        start_rows, end_rows = (np.sort(hits.rows[query][hits.found[query]]) for query in queries)  # i64 [hits] each
+        factors = self.similarity_factor(settings.scoring), 0.0
+        return Search(self.index, [scan], queries, (start_rows, end_rows), factors)
+
+    def phrases_of_hits(
+        self, text: str, scan: Scan, hits: Hits, *, queries: tuple[int, int], settings: FillSettings
+    ) -> tuple[Phrase, ...]:
+        """The phrases for one text, grown from the `hits` [queries, k] of its start and end query in `scan`."""
+        return self._phrases(text, self._search_of(scan, hits, queries, settings), settings)
+
+    def _phrases(self, text: str, search: Search, settings: FillSettings) -> tuple[Phrase, ...]:
+        """The phrases for one mask of `text`.
+
+        Both sides are grown: a span is found where either of its ends is among the best rows of its query, and the
+        other end, which may be none of them, is then scored from its stored vector. So the shares are exact for the
+        candidates there are, however roughly the hits were searched.
+        """
+        start_rows, end_rows = search.hits
+        candidates = self.span_finder(settings).find(start_rows, end_rows, MaskNeighbors.of(text, self.encoder))
+        sides = (start_rows, start_rows if end_rows is None else end_rows)
+        weights = candidate_weights(search.similarities, candidates, sides, settings.scoring)  # f64 [m]
+        if search.restriction is not None and search.restriction.gaps:
+            candidates, weights = with_literal_evidence(
+                candidates,
+                weights,
+                search.restriction.gaps,
+                settings.literal_weight,
+                store=self.index.store,
+                limits=settings.phrase_limits(self.encoder),
+            )
+        return ranked_phrases(text, candidates, weights, self._reader, settings)
 
     def _answer(
         self,
@@ -300,68 +300,24 @@ class Filler(ABC):
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
         if len(masks) == 1:
             return Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
-        answer = JointAnswer(text=text, phrases=(), cut=cut, notes=notes, masks=tuple(map(MaskPhrases, shown)))
-        count = max(settings.k, settings.beam_width)
-        return self._with_fillings(answer, [phrases[:count] for phrases, _ in masks], settings, blocks)
+        from npm.retrieval.joint_filling import joint_fillings
 
-    def _with_fillings(
-        self,
-        answer: JointAnswer,
-        masks: Sequence[tuple[Phrase, ...]],
-        settings: FillSettings,
-        blocks: np.ndarray | None,
-    ) -> JointAnswer:
-        """The answer with the fillings that are made of some phrases of its masks."""
-        live = self.index.live_blocks
-        fill_jointly = partial(
-            joint_fillings,
-            answer.text,
-            blocks_holding=cache(self._blocks_holding),
+        live, count = self.index.live_blocks, max(settings.k, settings.beam_width)
+        fillings, why = joint_fillings(
+            text,
+            [phrases[:count] for phrases, _ in masks],
+            self._blocks_holding,
             block_count=self.index.store.block_count if live is None else int(np.count_nonzero(live)),
             settings=settings,
         )
-        notes = list(answer.notes)
-        fillings = fill_jointly(masks)
-        if fillings and settings.refine_fillings:
-            single = replace(settings, k=settings.beam_width, occurrences=0, overlaps=Overlaps.keep)
-            refined = self._filled(texts_with_one_mask(answer.text, fillings[0].phrases), single, blocks)
-            if again := fill_jointly([own.phrases for own in refined]):
-                fillings = again
-            else:
-                notes.append("with the other masks filled in a mask has no phrase: the fillings are not refined")
-        if not fillings:
-            empty = [str(number) for number, own in enumerate(masks, start=1) if not own]
-            why = f"no phrase for mask {', '.join(empty)}" if empty else "the phrases for its masks repeat each other"
-            notes.append(f"the text has no filling: {why}")
         if not self._reader.has_text:
-            notes.append("the index has no text to count phrases in: fillings are scored by their masks alone")
-        return replace(answer, notes=tuple(notes), fillings=fillings)
+            why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
+        of_masks = tuple(map(MaskPhrases, shown))
+        return JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
         return None if self.index.lexicon is None else self.index.lexicon.blocks_with(phrase)
-
-    def phrases_of_hits(
-        self, text: str, scan: Scan, hits: Hits, *, queries: tuple[int, int], settings: FillSettings
-    ) -> tuple[Phrase, ...]:
-        """The phrases for one text, grown from the `hits` of its start and end query.
-
-        `queries` are the numbers of these two in the `hits` [queries, k] and in `scan`, which may score any row.
-        """
-        start_rows, end_rows = (np.sort(hits.rows[query][hits.found[query]]) for query in queries)  # i64 [n] each
-        return self._grown(text, [scan], queries, (start_rows, end_rows), None, settings)
-
-    @abstractmethod
-    def _restrictions(
-        self,
-        texts: Sequence[str],
-        vectors: QueryVectors,
-        settings: FillSettings,
-        *,
-        document_filter: DocumentFilter,
-        blocks: np.ndarray | None,
-    ) -> list[Restriction | None]:
-        """The blocks that each mask is answered from, None for all: of those allowed, `blocks` if they are given."""
 
     def _document_filter(self, settings: FillSettings) -> DocumentFilter:
         """The documents that `settings` allow; the last are kept, since a prompt asks with the same filters again."""
@@ -371,87 +327,21 @@ class Filler(ABC):
             kept = self._filtered = (filters, select(self.index, *filters))
         return kept[1]
 
-    def _within(
-        self, text: str, queries: np.ndarray, restriction: Restriction, settings: FillSettings
-    ) -> tuple[Phrase, ...]:
-        """The phrases for one text, its start and end query f32 [2, d], from some blocks only."""
-        offsets = self.index.store.block_offsets
-        rows = self.index.rows.rows_within(offsets[restriction.blocks], offsets[restriction.blocks + 1])  # i64 [n]
-        if len(rows) == 0:
-            return ()
-        if restriction.queries is None:
-            scans = [self.index.searcher.scan(queries, rows)]
-        else:
-            # Each pair looks in its own block only: one scan for all would score every pair with every block.
-            blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n], ascending
-            pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
-            scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
-        return self._grown(text, scans, (0, 1), (rows, None), restriction, settings)
-
-    def _grown(
-        self,
-        text: str,
-        scans: Sequence[Scan],
-        queries: tuple[int, int],
-        hits: tuple[np.ndarray, np.ndarray | None],
-        restriction: Restriction | None,
-        settings: FillSettings,
-    ) -> tuple[Phrase, ...]:
-        """The phrases for one text that grow from the rows i64 [n] hit by its start and by its end query.
-
-        The latter None are the same ones.
-        """
-        # Both sides are grown: a span is found where either of its ends is among the best rows of its query, and the
-        # other end, which may be none of them, is then scored from its stored vector. So the shares are exact for the
-        # candidates there are, however roughly the hits were searched.
-        start_rows, end_rows = hits
-        scoring = settings.scoring
-        neighbors = MaskNeighbors.of(text, self.encoder)
-        candidates = self.span_finder(settings).find(start_rows, end_rows, neighbors)
-        share = 0.0 if restriction is None or restriction.joint is None else joint_share(settings, self.encoder)
-        factors = (1 - share) * self.similarity_factor(scoring), share / scoring.temperature
-        similarities = ScannedSimilarities(self.index, scans, queries, factors, restriction)
-        sides = (start_rows, start_rows if end_rows is None else end_rows)
-        weights = candidate_weights(similarities, candidates, sides, scoring)
-        if restriction is not None and restriction.gaps:
-            candidates, weights = with_literal_evidence(
-                candidates,
-                weights,
-                restriction.gaps,
-                settings.literal_weight,
-                store=self.index.store,
-                limits=self._phrase_limits(settings),
-            )
-        return ranked_phrases(text, candidates, weights, self._reader, settings)
-
     def span_finder(self, settings: FillSettings) -> SpanFinder:
         """What grows hits into the spans that `settings` allow: single words where the encoder asks with one mask."""
-        tokens, words = self._phrase_limits(settings)
-        return SpanFinder(
-            self.index.store,
-            self.index.rows,
-            max_phrase_tokens=tokens,
-            max_phrase_words=words,
-            scoring=settings.scoring,
-            digit_tokens=self._digit_tokens,
-            words_only=self.encoder.query_masks == 1,
-        )
-
-    def _phrase_limits(self, settings: FillSettings) -> tuple[int, int | None]:
-        """Most tokens and words of a phrase."""
-        tokens, words = settings.phrase_limits(of_bytes=self.encoder.spells_bytes)
-        return tokens, 1 if self.encoder.query_masks == 1 else words
+        limits = settings.phrase_limits(self.encoder)
+        return SpanFinder(self.index.store, self.index.rows, limits, settings.scoring, digit_tokens=self._digit_tokens)
 
     def similarity_factor(self, scoring: ScoringSettings) -> float:
         """What an inner product is multiplied with, by the scale of the encoder and the temperature.
 
-        The one query of a single mask stands for both ends, and e^(s + t) would count it twice: halved, a word of one
+        The one query of a single mask is that of both ends, and e^(s + t) would count it twice: halved, a word of one
         token weighs e^s, as it was trained.
         """
-        counts_twice = self.encoder.query_masks == 1 and scoring.combination is Combination.product
+        counts_twice = self.encoder.query_masks == 1 and not scoring.reference
         return self.encoder.similarity_scale / scoring.temperature / (2 if counts_twice else 1)
 
-    def _checked_blocks(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
+    def _checked_blocks(self, blocks: Blocks) -> np.ndarray:
         """Block numbers ascending without repeats, i64."""
         if isinstance(blocks, np.ndarray | range):
             blocks = np.asarray(blocks).tolist()

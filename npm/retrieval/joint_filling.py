@@ -27,72 +27,62 @@ from npm.retrieval.answers import content_words
 if TYPE_CHECKING:
     from npm.retrieval.settings import FillSettings
 
-BlocksHolding = Callable[[str], np.ndarray | None]
-"""The live blocks i64 [n] that hold a phrase, ascending; None where that cannot be counted."""
-
 
 def joint_fillings(
     text: str,
     masks: Sequence[Sequence[Phrase]],
-    blocks_holding: BlocksHolding,
+    blocks_holding: Callable[[str], np.ndarray | None],
     *,
     block_count: int,
     settings: FillSettings,
-) -> tuple[Filling, ...]:
-    """The best `k` fillings of `text` with the `beam_width` best phrases of each of its masks, N `block_count`.
+) -> tuple[tuple[Filling, ...], tuple[str, ...]]:
+    """The best `k` fillings of `text` with the `beam_width` best phrases of each of its masks, and why there is none.
 
-    With `scoring.exclude_query_phrases` none in which a phrase says nothing new beside the text and another phrase, as
-    no mask's own answer does beside the text. A phrase that cannot be counted has c = 1 with all others.
+    `blocks_holding` gives the live blocks i64 [n] of a phrase, of all `block_count`; None where they cannot be counted,
+    then c = 1 with all others. With `scoring.exclude_query_phrases` there is no filling in which a phrase says nothing
+    new next to the text and another phrase, as no mask's own answer does next to the text.
     """
     width = settings.beam_width
     phrases = [[phrase.phrase for phrase in own[:width]] for own in masks]
     with np.errstate(divide="ignore"):  # a score that underflowed is that of no filling
         own_logs = [np.log([phrase.score for phrase in own[:width]]) for own in masks]  # f64 [a] each
-    blocks = {phrase: blocks_holding(phrase) for phrase in itertools.chain(*phrases)}
+    held = {phrase: blocks_holding(phrase) for phrase in itertools.chain(*phrases)}
+    blocks = {phrase: None if own is None else frozenset(own.tolist()) for phrase, own in held.items()}
     pair_logs: dict[tuple[int, int], np.ndarray] = {}
     for first, second in itertools.combinations(range(len(masks)), 2):
-        held = [[blocks[phrase] for phrase in phrases[mask]] for mask in (first, second)]
-        logs = np.log(associations(*held, block_count=block_count, smoothing=settings.cooccurrence_smoothing))  # [a, b]
+        pair = [[blocks[phrase] for phrase in phrases[mask]] for mask in (first, second)]
+        logs = np.log(associations(*pair, total=block_count, smoothing=settings.cooccurrence_smoothing))  # f64 [a, b]
         if settings.scoring.exclude_query_phrases:
             logs[repetitions(text, phrases[first], phrases[second])] = -np.inf
         pair_logs[first, second] = logs
     chosen, totals = beam_search(own_logs, pair_logs, width=width)
-    shares = np.exp(totals - totals.max(initial=-np.inf))  # f64 [w]
-    shares /= shares.sum()
-    best = zip(chosen.tolist(), shares.tolist(), strict=True)
-    return tuple(
+    if not len(totals):
+        empty = ", ".join(str(number) for number, own in enumerate(masks, start=1) if not own)
+        why = f"no phrase for mask {empty}" if empty else "the phrases for its masks repeat each other"
+        return (), (f"the text has no filling: {why}",)
+    shares = np.exp(totals - totals.max())  # f64 [w]
+    best = zip(chosen.tolist(), (shares / shares.sum()).tolist(), strict=True)
+    fillings = (
         Filling(tuple(own[number] for own, number in zip(phrases, numbers, strict=True)), share)
-        for numbers, share in itertools.islice(best, settings.k)
+        for numbers, share in best
     )
-
-
-def association(first: np.ndarray, second: np.ndarray, both: np.ndarray, *, total: int, smoothing: float) -> np.ndarray:
-    """c = (n_ij + ε) / (n_i n_j / N + ε) of counts that broadcast, f64; `total` N, `smoothing` ε.
-
-    >>> association(np.array([2, 4]), np.array(5), np.array([1, 4]), total=10, smoothing=0.5).tolist()
-    [1.0, 1.8]
-    """
-    ratio: np.ndarray = (both + smoothing) / (first * second / total + smoothing)
-    return ratio
+    return tuple(itertools.islice(fillings, settings.k)), ()
 
 
 def associations(
-    first: Sequence[np.ndarray | None], second: Sequence[np.ndarray | None], *, block_count: int, smoothing: float
+    first: Sequence[frozenset[int] | None], second: Sequence[frozenset[int] | None], *, total: int, smoothing: float
 ) -> np.ndarray:
-    """c f64 [a, b] of the phrases that stand in the blocks `first` and `second`, ascending i64 [n] each; 1 for None."""
-    held = [blocks for blocks in (*first, *second) if blocks is not None and len(blocks)]
-    marked = np.zeros(1 + max((int(blocks[-1]) for blocks in held), default=0), dtype=bool)  # [blocks]
+    """c f64 [a, b] of phrases that occur in some of the `total` blocks; 1 for None.
+
+    >>> few, some, many = frozenset({3, 4}), frozenset({4, 5, 6, 7}), frozenset({1, 4, 5, 6, 7})
+    >>> associations([few, some, None], [many], total=10, smoothing=0.5).tolist()
+    [[1.0], [1.8], [1.0]]
+    """
     ratios = np.ones((len(first), len(second)))  # f64 [a, b]
-    for row, blocks in enumerate(first):
-        if blocks is None:
-            continue
-        # one table of marks for all pairs of a phrase: sorting its blocks with those of each other one takes longer
-        marked[blocks] = True
-        for column, others in enumerate(second):
-            if others is not None:
-                counts = (np.array(count) for count in (len(blocks), len(others), np.count_nonzero(marked[others])))
-                ratios[row, column] = association(*counts, total=block_count, smoothing=smoothing)
-        marked[blocks] = False
+    for (row, one), (column, other) in itertools.product(enumerate(first), enumerate(second)):
+        if one is not None and other is not None:
+            expected = len(one) * len(other) / total
+            ratios[row, column] = (len(one & other) + smoothing) / (expected + smoothing)
     return ratios
 
 
@@ -107,13 +97,10 @@ def repetitions(text: str, first: Sequence[str], second: Sequence[str]) -> np.nd
     asked = frozenset(words_of(text.replace(MASK_TEXT, " ")))
     words = [[frozenset(words_of(phrase)) for phrase in each] for each in (first, second)]
     new = [[frozenset(content_words(phrase)) - asked for phrase in each] for each in (first, second)]
-    return np.array(
-        [
-            [new[0][row] <= words[1][column] or new[1][column] <= words[0][row] for column in range(len(second))]
-            for row in range(len(first))
-        ],
-        dtype=bool,
-    ).reshape(len(first), len(second))
+    says_new_first = np.array([[not own <= other for other in words[1]] for own in new[0]], dtype=bool)  # [a, b]
+    says_new_second = np.array([[not own <= other for own in new[1]] for other in words[0]], dtype=bool)  # [a, b]
+    repeated: np.ndarray = ~(says_new_first & says_new_second).reshape(len(first), len(second))
+    return repeated
 
 
 def beam_search(
@@ -135,18 +122,3 @@ def beam_search(
         beginnings, numbers = np.divmod(best, max(1, len(own)))  # i64 [at most w] each
         chosen, totals = np.column_stack([chosen[beginnings], numbers]), logs[best]
     return chosen, totals
-
-
-def texts_with_one_mask(text: str, phrases: Sequence[str]) -> list[str]:
-    """`text` once for each of its masks, with the phrases of a filling in place of the other masks.
-
-    >>> texts_with_one_mask("<mask> is in <mask>.", ["Oslo", "Norway"])
-    ['<mask> is in Norway.', 'Oslo is in <mask>.']
-    """
-    pieces = text.split(MASK_TEXT)
-    plain = [phrase.replace(MASK_TEXT, " ") for phrase in phrases]  # a corpus may hold any text
-    texts = []
-    for mask in range(len(plain)):
-        filled = [*plain[:mask], MASK_TEXT, *plain[mask + 1 :], ""]
-        texts.append("".join(itertools.chain(*zip(pieces, filled, strict=True))))
-    return texts

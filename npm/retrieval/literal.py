@@ -24,7 +24,6 @@ from npm.core.types import MASK_TEXT, TokenFlag
 from npm.corpus.expressions import joined_characters
 from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import code_points, folded_words, is_title, sentence_around, sentence_bounds
-from npm.retrieval.restriction import Gap
 from npm.retrieval.spans import CandidateSpans, span_hash
 
 if TYPE_CHECKING:
@@ -48,6 +47,16 @@ _PIECE = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Tokens of the corpus in the place of the mask; one side is open where the question has no words."""
+
+    block: int
+    start: int | None  # position of the first token
+    stop: int | None  # position after the last token
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class MaskContext:
     """The words and punctuation marks around the mask, in its sentence, case-folded."""
 
@@ -65,44 +74,38 @@ class MaskContext:
         return cls(tuple(_PIECE.findall(before.casefold())), tuple(_PIECE.findall(after.casefold())))
 
     @property
-    def words(self) -> list[str]:
-        """All words."""
-        return [piece for piece in self.before + self.after if _is_word(piece)]
-
-    @property
-    def has_both_sides(self) -> bool:
-        """Whether there are words before the mask and after it."""
-        return all(any(map(_is_word, side)) for side in (self.before, self.after))
+    def words(self) -> list[list[str]]:
+        """The words before the mask and those after it."""
+        return [[piece for piece in side if _is_word(piece)] for side in (self.before, self.after)]
 
     def gaps(self, text: str) -> Iterator[tuple[int | None, int | None, list[str]]]:
-        """The gaps in `text`: first and past-the-last character, None on an open side, and the words around them."""
-        for bounds in sentence_bounds(text).tolist():
-            yield from self._gaps(text, list(_PIECE.finditer(text, *bounds)))
+        """The gaps in `text`: first and past-the-last character, None on an open side, and the words around them.
 
-    def _gaps(self, text: str, found: list[re.Match[str]]) -> Iterator[tuple[int | None, int | None, list[str]]]:
-        """Those in a sentence of the pieces `found`: a phrase does not run on into the next one."""
-        pieces = [piece[0].casefold() for piece in found]
-        least = max(LEAST_WORDS, min(MIN_WORDS, len(self.words)))
-        before = _Side(self.before[::-1], pieces[::-1])
-        after = _Side(self.after, pieces)
-        # By where the gap begins and ends, the words that match on that side.
-        begins = {len(pieces) - at: words for at, words in before.matches()}
-        ends = dict(after.matches())
-        closed: dict[int, int] = {}  # the beginning of each gap by its end; of several the best, then the nearest
-        for first, left in begins.items():
-            near = [at for at in range(first + 1, first + MAX_GAP_PIECES + 1) if at in ends]
-            stop = max(near, key=lambda at: (len(ends[at]), -at), default=None)
-            if stop is not None and (stop not in closed or len(left) > len(begins[closed[stop]])):
-                closed[stop] = first
-            if not after.has_words and len(left) >= least and first < len(pieces):
-                yield found[first].start(), None, left
-        for stop, right in ends.items():
-            if not before.has_words and len(right) >= least and stop:
-                yield None, found[stop - 1].end(), right
-        for stop, first in closed.items():
-            if len(begins[first]) + len(ends[stop]) >= least:
-                start, end = found[first].start(), found[stop - 1].end()
-                yield *self._completed(text, start, end), begins[first] + ends[stop]
+        Each is in one sentence: a phrase does not run on into the next one.
+        """
+        words_before, words_after = self.words
+        least = max(LEAST_WORDS, min(MIN_WORDS, len(words_before) + len(words_after)))
+        for bounds in sentence_bounds(text).tolist():
+            found = list(_PIECE.finditer(text, *bounds))
+            pieces = [piece[0].casefold() for piece in found]
+            # By where the gap begins and ends, the words that match on that side.
+            begins = {len(pieces) - at: words for at, words in _matches(self.before[::-1], pieces[::-1])}
+            ends = dict(_matches(self.after, pieces))
+            closed: dict[int, int] = {}  # the beginning of each gap by its end; of several the best, then the nearest
+            for first, left in begins.items():
+                near = [at for at in range(first + 1, first + MAX_GAP_PIECES + 1) if at in ends]
+                stop = max(near, key=lambda at: (len(ends[at]), -at), default=None)
+                if stop is not None and (stop not in closed or len(left) > len(begins[closed[stop]])):
+                    closed[stop] = first
+                if not words_after and len(left) >= least and first < len(pieces):
+                    yield found[first].start(), None, left
+            for stop, right in ends.items():
+                if not words_before and len(right) >= least and stop:
+                    yield None, found[stop - 1].end(), right
+            for stop, first in closed.items():
+                if len(begins[first]) + len(ends[stop]) >= least:
+                    start, end = found[first].start(), found[stop - 1].end()
+                    yield *self._completed(text, start, end), begins[first] + ends[stop]
 
     def _completed(self, text: str, start: int, end: int) -> tuple[int, int]:
         """The characters [start, end) with the rest of a number or an abbreviation next to which the question ends."""
@@ -116,24 +119,19 @@ class MaskContext:
         return start, end
 
 
-class _Side:
-    """One side of the mask, from the mask outwards, and a sentence in the same direction."""
+def _matches(context: Sequence[str], pieces: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Where in a sentence the `context` from the mask outwards follows, and its words that do.
 
-    def __init__(self, context: Sequence[str], pieces: Sequence[str]) -> None:
-        self._context, self._pieces = context, pieces
-        self.has_words = any(map(_is_word, context))
-
-    def matches(self) -> Iterator[tuple[int, list[str]]]:
-        """Pieces of the sentence from which on the context follows, and its words that do; [] after the last word."""
-        if not self.has_words:
-            yield max((at + 1 for at, piece in enumerate(self._pieces) if _is_word(piece)), default=0), []
-            return
-        for at, piece in enumerate(self._pieces):
-            if piece == self._context[0]:
-                pairs = zip(self._context, self._pieces[at:], strict=False)
-                words = [own for own, other in takewhile(lambda pair: pair[0] == pair[1], pairs) if _is_word(own)]
-                if words:
-                    yield at, words
+    Of a side without words that is after the last word of the sentence, and no words.
+    """
+    if not any(map(_is_word, context)):
+        yield max((at + 1 for at, piece in enumerate(pieces) if _is_word(piece)), default=0), []
+        return
+    for at, piece in enumerate(pieces):
+        if piece == context[0]:
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(context, pieces[at:], strict=False))
+            if words := [own for own, _ in same if _is_word(own)]:
+                yield at, words
 
 
 def _is_word(piece: str) -> bool:
@@ -143,18 +141,16 @@ def _is_word(piece: str) -> bool:
 def literal_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, blocks: np.ndarray) -> tuple[Gap, ...]:
     """The gaps for the mask of `question` in some `blocks` i64 [n], best first."""
     context = MaskContext.of(question)
-    gaps: list[Gap] = []
-    if context is None or not context.words:
+    if context is None or not any(context.words):
         return ()
+    gaps, has_both_sides = list[Gap](), all(context.words)
+    total = sum(map(lexicon.word_weight, folded_words(question.replace(MASK_TEXT, " "))))
     for block in blocks.tolist():
         text = store.block_text(block)
         places = np.flatnonzero(code_points(text) != ord(HIDDEN))  # i64 [visible characters]
         for start, stop, words in context.gaps(visible(text)):
-            weight = sum(map(lexicon.word_weight, words))
-            if not weight:
-                continue
-            share = weight / sum(map(lexicon.word_weight, folded_words(question.replace(MASK_TEXT, " "))))
-            if not context.has_both_sides:
+            share = sum(map(lexicon.word_weight, words)) / (total or 1)
+            if not has_both_sides:
                 # The other edge is that of a sentence, which is certain only if the rest of it is the question's.
                 share *= OPEN_SHARE if start is None or stop is None else share
             if share >= MIN_SHARE:

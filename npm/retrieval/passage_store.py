@@ -12,12 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 from unicodedata import combining, normalize
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
 CACHED_VECTOR_BYTES = 256 << 20
 """Vectors of passages kept for later calls: 175,000 tokens of 384 dimensions."""
+WORDS_IN_MEMORY = 1024
+"""How many different words have their places kept, for those who ask for the same words in many texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,8 @@ class PassageCache:
 
     def __init__(self, vector_bytes: int = CACHED_VECTOR_BYTES) -> None:
         """`vector_bytes` is how much is kept at most; what one call asks for is embedded whatever its size."""
-        self._most_bytes = vector_bytes
-        self._bytes = 0
+        self._max_bytes = vector_bytes
         self._kept: OrderedDict[tuple[str, ...], EmbeddedPassage] = OrderedDict()
-        # Making one takes longer than embedding a passage, and it holds no reference to its encoder.
-        self._packers: WeakKeyDictionary[Encoder, BlockPacker] = WeakKeyDictionary()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -71,41 +69,32 @@ class PassageCache:
 
         Titles count only with an encoder that was trained with them.
         """
-        with_titles = encoder.title_tokens > 0
-        texts = [(document.title if with_titles else "", document.text) for document in documents]
+        packer, dtype = passage_packer(encoder), str(next(encoder.model.parameters()).dtype)
+        shape = (dtype, str(encoder.dimensions), str(encoder.axes_digest))
+        maker = (encoder.fingerprint, packer.tokenizer_fingerprint, *shape)
+        keys = [(*maker, document.title if encoder.title_tokens else "", document.text) for document in documents]
         with self._lock:
-            packer = self._packers.get(encoder) or self._packers.setdefault(encoder, passage_packer(encoder))
-            dtype = str(next(encoder.model.parameters()).dtype)
-            maker = (
-                encoder.fingerprint,
-                packer.tokenizer_fingerprint,
-                dtype,
-                str(encoder.dimensions),
-                str(encoder.axes_digest),
-            )
-            found = {text: self._kept[*maker, *text] for text in texts if (*maker, *text) in self._kept}
-            missing = [text for text in dict.fromkeys(texts) if text not in found]
-            if missing:
-                made = embed_passages(encoder, packer, missing, tokens_per_batch=tokens_per_batch)
-                found.update(zip(missing, made, strict=True))
-            for text in dict.fromkeys(texts):
-                key = (*maker, *text)
-                if key not in self._kept:
-                    self._bytes += found[text].vectors.nbytes
-                self._kept[key] = found[text]
+            missing = [key for key in dict.fromkeys(keys) if key not in self._kept]
+            texts = [(title, text) for *_, title, text in missing]
+            made = embed_passages(encoder, packer, texts, tokens_per_batch=tokens_per_batch) if texts else []
+            self._kept.update(zip(missing, made, strict=True))
+            for key in dict.fromkeys(keys):
                 self._kept.move_to_end(key)
-                while self._bytes > self._most_bytes:
-                    _, dropped = self._kept.popitem(last=False)
-                    self._bytes -= dropped.vectors.nbytes
-        return [found[text] for text in texts]
+            found = [self._kept[key] for key in keys]
+            total = sum(passage.vectors.nbytes for passage in self._kept.values())
+            while total > self._max_bytes:
+                total -= self._kept.popitem(last=False)[1].vectors.nbytes
+        return found
 
 
 def passage_packer(encoder: Encoder) -> BlockPacker:
     """Cuts passages into blocks as long as an index has them by default, or as the encoder takes if that is less."""
-    most_tokens = min(BlockSettings().max_block_tokens, encoder.max_input_tokens)
-    return BlockPacker(
-        encoder.tokenizer, BlockSettings(max_block_tokens=most_tokens, title_tokens=encoder.title_tokens)
-    )
+    max_tokens = min(BlockSettings().max_block_tokens, encoder.max_input_tokens)
+    return _packer(encoder.tokenizer, BlockSettings(max_block_tokens=max_tokens, title_tokens=encoder.title_tokens))
+
+
+_packer = lru_cache(maxsize=4)(BlockPacker)
+"""Making one takes longer than embedding a passage."""
 
 
 def embed_passages(
@@ -195,130 +184,66 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
     places: dict[str, int] = {}
     for place, document in enumerate(documents):
         where = f"passages[{place}]"
-        if not isinstance(document.text, str):
-            raise CorpusError(f"{where} must be a text or npm.Document, got {type(document.text).__name__}")
+        if not isinstance(document.text, str) or not isinstance(document.title, str):
+            kinds = " and ".join(type(value).__name__ for value in (document.text, document.title))
+            raise CorpusError(f"{where} must be a text, or npm.Document of a text and a title, got {kinds}")
         if not document.text.strip():
             raise CorpusError(f"{where} is empty: leave it out")
-        if not isinstance(document.title, str):
-            raise CorpusError(f"{where}.title must be a string, got {type(document.title).__name__}")
-        if half := SURROGATE.search(document.text) or SURROGATE.search(document.title):
+        if half := SURROGATE.search(document.text + document.title):
             raise CorpusError(f"{where} is not valid Unicode: got {half.group()!a}")
         if (earlier := places.setdefault(document.id, place)) != place:
             raise CorpusError(f"passages[{earlier}] and {where} have the same id {document.id!r}")
     return documents
 
 
-SPANS_IN_MEMORY = 1024
-"""How many different words have their places kept, for those who ask for the same words in many texts."""
-CHARACTERS_IN_MEMORY = 4096
-"""How many characters are folded once for all texts."""
-
-
 class GivenWords:
-    """Finds words in the texts of all documents: for a store that is small enough to be read as a whole."""
+    """Finds words in the texts of all blocks: for a store that is small enough to be read as a whole.
+
+    Texts are compared case-folded and decomposed, so that they are equal just if they are canonical caseless matches
+    (The Unicode Standard 16.0, D145), with one space for each run of space.
+    """
 
     def __init__(self, store: BlockStore) -> None:
-        assert store.start_chars is not None and store.end_chars is not None, "words are looked for in text"
-        self._store = store
-        texts = [store.document(number).text for number in range(store.document_count)]
-        self._folded = [folded_with_places(text) for text in texts]
-        self._first_chars = np.cumsum([0, *map(len, texts)])  # i64 [documents + 1], of all texts in a row
-        documents = np.repeat(store.block_documents, np.diff(store.block_offsets))  # i64 [T]
-        before = self._first_chars[documents]  # i64 [T], characters of the documents before
-        flags = store.flags.slice(0, store.token_count)  # u8 [T]
-        self._firsts = np.flatnonzero(flags & TokenFlag.WORD_START.value)  # i64 [words], token positions
-        self._starts = before[self._firsts] + store.start_chars.take(self._firsts)  # i64 [words], ascending
-        lasts = np.flatnonzero(flags & TokenFlag.WORD_END.value)  # i64 [words]
-        ends = before[lasts] + store.end_chars.take(lasts)  # i64 [words], ascending
-        # A tokenizer that strips accents leaves a combining one at the end of a word out: such words have two ends.
-        ends_with_marks = _after_marks("".join(texts), ends)  # i64 [words]
-        has_marks = ends_with_marks > ends  # bool [words]
-        ends, lasts = np.append(ends, ends_with_marks[has_marks]), np.append(lasts, lasts[has_marks])  # i64 [E] each
-        order = np.argsort(ends, kind="stable")  # i64 [E]
-        self._ends, self._lasts = ends[order], lasts[order]  # i64 [E] each, ends ascending
-        self._found = lru_cache(maxsize=SPANS_IN_MEMORY)(self._find)
+        self._blocks = [_folded_block(store, block) for block in range(store.block_count)]
+        self.find = lru_cache(maxsize=WORDS_IN_MEMORY)(self._find)
 
-    def find(self, words: str) -> tuple[np.ndarray, np.ndarray]:
-        """First token positions and lengths in tokens, i64 [n] each, of all places where `words` stand in one block.
-
-        They begin and end with a word, and are the same text once both are case-folded and decomposed, and runs of
-        space are one.
-        """
-        return self._found(folded_with_places(normalised_text(words))[0])
-
-    def _find(self, plain: str) -> tuple[np.ndarray, np.ndarray]:
-        words = r"\s+".join(map(re.escape, plain.split()))
-        pattern = re.compile(f"(?=({words}))")  # looked for ahead, so that places which overlap are all found
-        matches = [np.zeros((0, 2), dtype=np.int64)]
-        for first_char, (folded, places) in zip(self._first_chars.tolist(), self._folded, strict=False):
-            found = [match.span(1) for match in pattern.finditer(folded)]
-            bounds = np.array(found, dtype=np.int64).reshape(-1, 2)  # i64 [matches, 2], in the folded text
-            if places is not None:
-                bounds = bounds[np.isin(bounds, places).all(axis=1)]  # i64 [matches, 2], of whole characters
-                bounds = np.searchsorted(places, bounds)  # i64 [matches, 2], in the text
-            matches.append(first_char + bounds)
-        starts, ends = np.concatenate(matches).T  # i64 [matches] each, in all texts
-        first_words = np.minimum(np.searchsorted(self._starts, starts), len(self._starts) - 1)  # i64 [matches]
-        last_words = np.minimum(np.searchsorted(self._ends, ends), len(self._ends) - 1)  # i64 [matches]
-        are_words = (self._starts[first_words] == starts) & (self._ends[last_words] == ends)  # bool [matches]
-        firsts, lasts = self._firsts[first_words[are_words]], self._lasts[last_words[are_words]]  # i64 [spans]
-        in_one_block = self._store.block_of(firsts) == self._store.block_of(lasts)  # bool [spans]
-        return firsts[in_one_block], (lasts - firsts + 1)[in_one_block]
+    def _find(self, words: str) -> tuple[np.ndarray, np.ndarray]:
+        """First token positions and lengths in tokens, i64 [n] each, of all places of `words`, from word to word."""
+        plain = _folded(normalised_text(words))
+        pattern = re.compile(f"(?={re.escape(plain)})")  # looked for ahead, so that places which overlap are all found
+        spans = [
+            (starts[match.start()], ends[match.start() + len(plain)])
+            for text, starts, ends in self._blocks
+            for match in pattern.finditer(text)
+            if match.start() in starts and match.start() + len(plain) in ends
+        ]
+        firsts, lasts = np.array(spans, dtype=np.int64).reshape(-1, 2).T  # i64 [n] each
+        return firsts, lasts - firsts + 1
 
 
-def folded_with_places(text: str) -> tuple[str, np.ndarray | None]:
-    """The text case-folded and decomposed (NFD), and where each character and the end went, i64 [characters + 1].
-
-    None stands for places that are as they were. Texts are equal so folded just if they are canonical caseless matches
-    (The Unicode Standard 16.0, D145). Combining marks that change places with each other have one place.
-
-    >>> folded_with_places("Maße")[0], folded_with_places("Maße")[1].tolist()
-    ('masse', [0, 1, 2, 4, 5])
-    """
-    folded = _folded(text)
-    # Neither step takes a character away, so equal lengths mean that each one became one, and here in its place.
-    if len(folded) == len(text) and folded == text.casefold():
-        return folded, None
-    pieces: list[str] = []
-    places = [0]
-    for letter in _with_marks(text):
-        alone = [_folded_character(char) for char in letter]
-        together = alone[0] if len(alone) == 1 else _folded(letter)
-        begin = places[-1]
-        if together == "".join(alone):
-            places += accumulate(map(len, alone[1:]), initial=begin + len(alone[0]))
-        else:
-            marks = begin + len(alone[0]) if together.startswith(alone[0]) else begin
-            places += [marks] * (len(letter) - 1) + [begin + len(together)]
-        pieces.append(together)
-    return "".join(pieces), np.array(places, dtype=np.int64)
+def _folded_block(store: BlockStore, block: int) -> tuple[str, dict[int, int], dict[int, int]]:
+    """The folded text of a block, and by where words begin and end in it their first and last token positions."""
+    assert store.start_chars is not None and store.end_chars is not None, "words are looked for in text"
+    text = store.document(int(store.block_documents[block])).text
+    first, stop = store.block_offsets[block : block + 2].tolist()
+    flags = store.flags.slice(first, stop)  # u8 [T]
+    begins, closes = (np.flatnonzero(flags & flag.value) for flag in (TokenFlag.WORD_START, TokenFlag.WORD_END))
+    starts = dict(zip(store.start_chars.slice(first, stop)[begins].tolist(), begins.tolist(), strict=True))
+    ends: dict[int, int] = {}
+    for end, token in zip(store.end_chars.slice(first, stop)[closes].tolist(), closes.tolist(), strict=True):
+        ends[end] = token
+        # A tokenizer that strips accents omits a combining one at the end of a word: such words have two ends.
+        while end < len(text) and combining(text[end]):
+            end += 1
+        ends.setdefault(end, token)
+    edges = sorted({*starts, *ends})
+    places, folded = {}, ""
+    for edge, following in pairwise([*edges, edges[-1]] if edges else []):
+        places[edge] = len(folded)
+        folded += _folded(text[edge:following])
+    begin, close = ({places[edge]: first + token for edge, token in side.items()} for side in (starts, ends))
+    return folded, begin, close
 
 
 def _folded(text: str) -> str:
-    return normalize("NFD", normalize("NFD", text).casefold())
-
-
-_folded_character = lru_cache(maxsize=CHARACTERS_IN_MEMORY)(_folded)
-
-
-def _with_marks(text: str) -> Iterator[str]:
-    """Each character with the combining marks behind it."""
-    first = 0
-    for place in range(1, len(text)):
-        if not combining(text[place]):
-            yield text[first:place]
-            first = place
-    if text:
-        yield text[first:]
-
-
-def _after_marks(text: str, ends: np.ndarray) -> np.ndarray:
-    """Where the combining marks end that stand in `text` at the places `ends` i64 [n]: i64 [n]."""
-    if text.isascii():
-        return ends
-    moved = ends.tolist()
-    for number, end in enumerate(moved):
-        while end < len(text) and combining(text[end]):
-            end += 1
-        moved[number] = end
-    return np.array(moved, dtype=np.int64)
+    return re.sub(r"\s+", " ", normalize("NFD", normalize("NFD", text).casefold()))

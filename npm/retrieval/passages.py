@@ -6,6 +6,7 @@ d dimensions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,16 +25,18 @@ from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
+from npm.retrieval.blocks import Restriction
 from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
-from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries, place_of
-from npm.retrieval.restriction import Restriction
+from npm.retrieval.queries import Texts, checked_queries, checked_texts, encode_queries, place_of
+from npm.retrieval.scoring import candidate_weights
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.spans import CandidateSpans, candidate_weights
+from npm.retrieval.spans import CandidateSpans
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import DocumentFilter
     from npm.models.encoder import Encoder
+    from npm.retrieval.queries import QueryVectors
 
 
 SHARED_CACHE = PassageCache()
@@ -92,7 +95,7 @@ class PassageFiller(Filler):
         super().__init__(index, encoder, settings)
 
     @property
-    def _counts(self) -> str:
+    def _facts(self) -> str:
         store = self.index.store
         return f"{store.document_count:,} passages, {store.token_count:,} tokens, {self.encoder.name}"
 
@@ -100,43 +103,36 @@ class PassageFiller(Filler):
     def score(self, texts: str, spans: str) -> float: ...
 
     @overload
-    def score(self, texts: str | list[str] | tuple[str, ...], spans: list[str] | tuple[str, ...]) -> list[float]: ...
+    def score(self, texts: str | Texts, spans: Texts) -> list[float]: ...
 
-    def score(
-        self, texts: str | list[str] | tuple[str, ...], spans: str | list[str] | tuple[str, ...]
-    ) -> float | list[float]:
+    def score(self, texts: str | Texts, spans: str | Texts) -> float | list[float]:
         """The probability that the words `spans` fill the `<mask>` of `texts`.
 
         A text and one span give a float; a text and a list of spans, or as many texts as spans, a list of floats. It is
-        Σ over the places where the words stand in the passages, divided by the same sum over these and all candidate
-        spans, both as `fill` weighs them; 0.0 where they do not stand there. So it is the score that `fill` gives the
+        Σ over the places where the words occur in the passages, divided by the same sum over these and all candidate
+        spans, both as `fill` weighs them; 0.0 where they do not occur. So it is the score that `fill` gives the
         phrase, and words that `fill` would not answer, such as ones that begin with `the`, have one too. Words are
         the same whatever their case, Unicode form and the space between them. Words that are no candidate compete with
         the candidates and themselves alone, so the scores of several such words do not add up to one. With
-        `normalisation=start_end` a score is no probability. In bfloat16 the second or third digit of a
-        score depends on the texts and passages that are encoded in the same batch.
+        `scoring.reference` a score is no probability. In bfloat16 the second or third digit of a score depends on the
+        texts and passages that are encoded in the same batch.
 
         Raises QueryError for a text that is not one question, for words that are none, or for unequal numbers.
         """
-        several, words = checked_texts(texts, name="text"), checked_texts(spans, name="span")
+        several, words = checked_queries(texts), checked_texts(spans, name="span")
         if not isinstance(texts, str) and (isinstance(spans, str) or len(several) != len(words)):
-            given = ((texts, several), (spans, words))
-            kinds = ("one string" if isinstance(one, str) else f"a list of {len(every)}" for one, every in given)
-            raise QueryError(f"give one span for each text, or one text with several spans, got {' and '.join(kinds)}")
-        for number, text in enumerate(several, start=1):
-            check_query(text, where=place_of(number, len(several)))
+            counts = f"{len(several)} texts and {'one string' if isinstance(spans, str) else f'{len(words)} spans'}"
+            raise QueryError(f"give one span for each text, or one text with several spans, got {counts}")
         for number, span in enumerate(words, start=1):
             if not span.strip():
                 raise QueryError(f"{place_of(number, len(words), 'span')} is empty")
         several = several * len(words) if isinstance(texts, str) else several
         unique = list(dict.fromkeys(several))
         vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
-        asked: dict[str, list[int]] = {text: [] for text in unique}
-        for number, text in enumerate(several):
-            asked[text].append(number)
-        scores = [0.0] * len(several)
-        for text, similarities in zip(unique, self._similarities_of(vectors), strict=True):
-            for number in asked[text]:
+        scores = [0.0] * len(words)
+        pairs = np.stack([vectors.start, vectors.end], axis=1)  # f32 [q, 2, d]
+        for text, similarities in zip(unique, self._similarities_of(pairs), strict=True):
+            for number in (number for number, own in enumerate(several) if own == text):
                 scores[number] = self._score(words[number], similarities)
         return scores[0] if isinstance(spans, str) else scores
 
@@ -144,9 +140,9 @@ class PassageFiller(Filler):
     def score_claim(self, claims: str) -> float: ...
 
     @overload
-    def score_claim(self, claims: list[str] | tuple[str, ...]) -> list[float]: ...
+    def score_claim(self, claims: Texts) -> list[float]: ...
 
-    def score_claim(self, claims: str | list[str] | tuple[str, ...]) -> float | list[float]:
+    def score_claim(self, claims: str | Texts) -> float | list[float]:
         """How well the passages support each claim: the mean probability of its content tokens, each masked in turn.
 
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
@@ -156,25 +152,20 @@ class PassageFiller(Filler):
         content, with a mask, that is no text, or that is longer than the encoder takes.
         """
         several = checked_texts(claims, name="claim")
-        for number, claim in enumerate(several, start=1):
-            if MASK_TEXT in claim:
-                raise QueryError(
-                    f"{place_of(number, len(several), 'claim')} must not have {MASK_TEXT}, got {claim[:80]!r}; "
-                    "`score` takes a text with a mask and words for it"
-                )
-        masks = ClaimMasks.of(several, self.encoder)
-        vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
+        inputs, slots, masked, counts = masked_claims(several, self.encoder)
+        tokens = self.settings.tokens_per_batch
+        encoded = encode_sequences(self.encoder, inputs, slots, tokens_per_batch=tokens)  # n of f32 [2, d]
         store = self.index.store
         blocks = np.repeat(np.arange(store.block_count), np.diff(store.block_offsets))  # i64 [T]
         of_text = (store.flags.slice(0, store.token_count) & TokenFlag.SPECIAL.value) == 0  # bool [T], not of titles
-        places = np.flatnonzero(np.isin(blocks, self._allowed_blocks) & of_text)  # i64 [n], the tokens of these blocks
-        token_ids = store.token_ids.take(places)  # i32 [n]
-        spans = _spans(places, np.ones_like(places))
-        scores = np.zeros(len(masks.token_ids))  # f64 [masked tokens]
-        for number, similarities in enumerate(self._similarities_of(vectors)):
-            weights = self._weights(similarities, spans, places)  # f64 [n]
-            scores[number] = weights[token_ids == masks.token_ids[number]].sum()
-        means = masks.means(scores)
+        places = np.flatnonzero(np.isin(blocks, self._allowed_blocks) & of_text)  # i64 [m], the tokens of these blocks
+        token_ids, spans = store.token_ids.take(places), _spans(places, np.ones_like(places))  # i32 [m]
+        scores = []
+        pairs = np.array(encoded, dtype=np.float32).reshape(-1, 2, self.encoder.dimensions)  # f32 [n, 2, d]
+        for token, similarities in zip(masked, self._similarities_of(pairs), strict=True):
+            scores.append(self._weights(similarities, spans, places)[token_ids == token].sum())
+        offsets = itertools.pairwise(np.cumsum([0, *counts]).tolist())
+        means = [float(np.mean(scores[first:stop])) for first, stop in offsets]
         return means[0] if isinstance(claims, str) else means
 
     def _restrictions(
@@ -185,32 +176,27 @@ class PassageFiller(Filler):
         *,
         document_filter: DocumentFilter,
         blocks: np.ndarray | None,
-    ) -> list[Restriction | None]:
+    ) -> Sequence[Restriction | None]:
         """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
         _check_retrieval(settings)
         blocks = document_filter.allowed(np.arange(self.index.store.block_count) if blocks is None else blocks)
-        return [Restriction(blocks, np.zeros(len(blocks)))] * len(vectors.start)
+        return [Restriction.within(blocks)] * len(vectors.start)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray:
-        """The blocks i64 [n] in which `phrase` stands, as `score` finds it."""
+        """The blocks i64 [n] in which `phrase` occurs, as `score` finds it."""
         return np.unique(self.index.store.block_of(self._given_words.find(phrase)[0]))
 
     def _score(self, words: str, similarities: np.ndarray) -> float:
         """The score of `words` by the similarities f64 [2, T] of one text with all tokens."""
         starts, lengths = self._given_words.find(words)  # i64 [n] each
-        allowed = np.isin(self.index.store.block_of(starts), self._allowed_blocks)  # bool [n]
-        starts, lengths = starts[allowed], lengths[allowed]
-        if len(starts) == 0:
-            return 0.0
-        spans, numbers = self._candidates
         given = self._span_numbers(starts, lengths)  # i64 [n]
-        places = np.minimum(np.searchsorted(numbers, given), len(numbers) - 1) if len(numbers) else starts  # i64 [n]
-        further = numbers[places] != given if len(numbers) else np.ones(len(given), dtype=bool)  # bool [n]
-        # What `fill` would not answer stands behind the candidates.
-        places = np.append(places[~further], len(numbers) + np.arange(further.sum()))  # i64 [n]
-        spans = _spans(np.append(spans.starts, starts[further]), np.append(spans.lengths, lengths[further]))
-        weights = self._weights(similarities, spans, self._hits)  # f64 [m + further]
-        return float(weights[places].sum())
+        given = given[np.isin(self.index.store.block_of(starts), self._allowed_blocks)]
+        if len(given) == 0:
+            return 0.0
+        numbers = np.union1d(self._candidates, given)  # i64 [m]
+        spans = _spans(*np.divmod(numbers, self.index.store.token_count + 1))
+        weights = self._weights(similarities, spans, self._hits)  # f64 [m]
+        return float(weights[np.searchsorted(numbers, given)].sum())
 
     def _weights(self, similarities: np.ndarray, spans: CandidateSpans, hits: np.ndarray) -> np.ndarray:
         """What each span counts, f64 [m], by the similarities f64 [2, T] of one text; `hits` i64 [n] as in a search."""
@@ -222,16 +208,14 @@ class PassageFiller(Filler):
         """A number of its own for each span, i64 [n]."""
         return starts * (self.index.store.token_count + 1) + lengths
 
-    def _similarities_of(self, vectors: QueryVectors) -> Iterator[np.ndarray]:
-        """For each text the scaled similarities f64 [2, T] of its start and end query with all tokens."""
+    def _similarities_of(self, pairs: np.ndarray) -> Iterator[np.ndarray]:
+        """The scaled similarities f64 [2, T] of each pair of queries f32 [q, 2, d] with all tokens."""
         factor = self.similarity_factor(self.settings.scoring)
-        texts_at_once = max(1, SCORE_BYTES // (2 * 8 * len(self._vectors)))
-        for first in range(0, len(vectors.start), texts_at_once):
-            stop = first + texts_at_once
-            pairs = np.stack([vectors.start[first:stop], vectors.end[first:stop]], axis=1)  # f32 [q, 2, d]
-            products = pairs.reshape(-1, pairs.shape[2]) @ self._vectors.T  # f32 [2 q, T]
-            scaled = scaled_similarity(products.astype(np.float64), factor)  # f64 [2 q, T]
-            yield from scaled.reshape(len(pairs), 2, -1)  # f64 [q, 2, T]
+        pairs_at_once = max(1, SCORE_BYTES // (2 * 8 * len(self._vectors)))
+        for first in range(0, len(pairs), pairs_at_once):
+            batch = pairs[first : first + pairs_at_once].reshape(-1, pairs.shape[2])  # f32 [2 batch, d]
+            scaled = scaled_similarity((batch @ self._vectors.T).astype(np.float64), factor)  # f64 [2 batch, T]
+            yield from scaled.reshape(len(batch) // 2, 2, -1)  # f64 [batch, 2, T]
 
     @cached_property
     def _given_words(self) -> GivenWords:
@@ -250,26 +234,15 @@ class PassageFiller(Filler):
         return self.index.rows.positions(rows)
 
     @cached_property
-    def _candidates(self) -> tuple[CandidateSpans, np.ndarray]:
-        """All spans that `fill` may answer, and their numbers i64 [m], ascending.
-
-        Their rows are token positions, since here each token has a vector.
-        """
+    def _candidates(self) -> np.ndarray:
+        """The numbers i64 [m] of all spans that `fill` may answer."""
         found = self.span_finder(self.settings).find(self.index.rows.rows_at(self._hits)[0], None)
-        numbers = self._span_numbers(found.starts, found.lengths)  # i64 [m]
-        order = np.argsort(numbers)  # i64 [m]
-        return _spans(found.starts[order], found.lengths[order]), numbers[order]
+        return self._span_numbers(found.starts, found.lengths)
 
 
 def _spans(starts: np.ndarray, lengths: np.ndarray) -> CandidateSpans:
-    """Spans i64 [m] whose rows are the positions of their ends."""
-    return CandidateSpans(
-        starts=starts,
-        lengths=lengths,
-        start_rows=starts,
-        end_rows=starts + lengths - 1,
-        hashes=np.zeros(len(starts), dtype=np.uint64),
-    )
+    """Spans i64 [m] whose rows are the positions of their ends, since here each token has a vector."""
+    return CandidateSpans(starts, lengths, starts, starts + lengths - 1, np.zeros(len(starts), dtype=np.uint64))
 
 
 def _check_retrieval(settings: FillSettings) -> None:
@@ -279,57 +252,45 @@ def _check_retrieval(settings: FillSettings) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimMasks:
-    """Each content token of each claim behind a mask pair, or behind one mask where the encoder asks so."""
+def masked_claims(
+    claims: Sequence[str], encoder: Encoder
+) -> tuple[list[np.ndarray], list[np.ndarray], list[int], list[int]]:
+    """Each content token of each claim behind a mask pair, or behind one mask where the encoder asks so.
 
-    inputs: tuple[np.ndarray, ...]  # n sequences of token ids i64, special tokens included
-    slots: np.ndarray  # i64 [n], where the masks begin
-    token_ids: np.ndarray  # i64 [n], what was masked
-    offsets: np.ndarray  # i64 [c + 1]; claim i has the masked tokens [offsets[i], offsets[i + 1])
-
-    @classmethod
-    def of(cls, claims: Sequence[str], encoder: Encoder) -> ClaimMasks:
-        """Raises QueryError for a claim without content tokens, or with more tokens than the encoder takes."""
-        specials = len(encoder.prefix_ids) + len(encoder.suffix_ids)
-        room = encoder.max_input_tokens - specials - (encoder.query_masks - 1)
-        packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=room + specials))
-        inputs: list[np.ndarray] = []
-        slots: list[int] = []
-        token_ids: list[int] = []
-        offsets = [0]
-        packed = packer.pack_many([Document(id="", title="", text=claim) for claim in claims])
-        masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
-        for number, blocks in enumerate(packed):
-            where = place_of(number + 1, len(claims), "claim")
-            if len(blocks) > 1:
-                raise QueryError(
-                    f"{where} must have at most {room} tokens, got {sum(len(block.token_ids) for block in blocks)}; "
-                    "split it into sentences"
-                )
-            # Pieces within a word are content too.
-            places = (
-                np.flatnonzero((blocks[0].flags & NO_CONTENT) == 0) if blocks else np.zeros(0, dtype=np.int64)
-            )  # i64 [own]
-            if len(places) == 0:
-                raise QueryError(f"{where} must have a word that is not a stop-word, got {claims[number][:80]!r}")
-            ids = blocks[0].token_ids.astype(np.int64)  # i64 [tokens of the claim]
-            for place in places.tolist():
-                rest = (encoder.prefix_ids, ids[:place], masks, ids[place + 1 :], encoder.suffix_ids)
-                inputs.append(np.concatenate([np.asarray(part, dtype=np.int64) for part in rest]))
-                slots.append(len(encoder.prefix_ids) + place)
-                token_ids.append(int(ids[place]))
-            offsets.append(len(inputs))
-        return cls(tuple(inputs), np.array(slots, dtype=np.int64), np.array(token_ids), np.array(offsets))
-
-    def encode(self, encoder: Encoder, *, tokens_per_batch: int) -> QueryVectors:
-        """The start and end query f32 [n, d] of each masked token."""
-        places = self.slots[:, None] + [0, encoder.query_masks - 1]  # i64 [n, 2]
-        encoded = encode_sequences(encoder, self.inputs, list(places), tokens_per_batch=tokens_per_batch)
-        queries = np.array(encoded, dtype=np.float32).reshape(-1, 2, encoder.dimensions)  # f32 [n, 2, d]
-        start, end = queries.swapaxes(0, 1).copy()  # f32 [n, d] each
-        return QueryVectors(start=start, end=end, cut=np.zeros(len(encoded), dtype=bool))
-
-    def means(self, scores: np.ndarray) -> list[float]:
-        """The mean of each claim's `scores` f64 [n]: c numbers."""
-        return [float(own.mean()) for own in np.split(scores, self.offsets[1:-1])] if len(self.offsets) > 1 else []
+    Gives n sequences of token ids i64, where the first and the last mask are in each, i64 [2], which token was masked,
+    and how many of the n are of each claim. Raises QueryError for a claim with a mask, without content tokens, or with
+    more tokens than the encoder takes.
+    """
+    specials = len(encoder.prefix_ids) + len(encoder.suffix_ids)
+    room = encoder.max_input_tokens - specials - (encoder.query_masks - 1)
+    packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=room + specials))
+    inputs: list[np.ndarray] = []
+    slots: list[np.ndarray] = []
+    masked: list[int] = []
+    counts: list[int] = []
+    packed = packer.pack_many([Document(id="", title="", text=claim) for claim in claims])
+    for number, (claim, blocks) in enumerate(zip(claims, packed, strict=True), start=1):
+        where = place_of(number, len(claims), "claim")
+        if MASK_TEXT in claim:
+            raise QueryError(
+                f"{where} must not have {MASK_TEXT}, got {claim[:80]!r}; `score` takes a text with a mask and words "
+                "for it"
+            )
+        if len(blocks) > 1:
+            raise QueryError(
+                f"{where} must have at most {room} tokens, got {sum(len(block.token_ids) for block in blocks)}; "
+                "split it into sentences"
+            )
+        # Pieces within a word are content too.
+        places = np.flatnonzero((blocks[0].flags & NO_CONTENT) == 0).tolist() if blocks else []
+        if not places:
+            raise QueryError(f"{where} must have a word that is not a stop-word, got {claim[:80]!r}")
+        ids = blocks[0].token_ids.tolist()
+        for place in places:
+            masks = [encoder.mask_id] * encoder.query_masks
+            whole = [*encoder.prefix_ids, *ids[:place], *masks, *ids[place + 1 :], *encoder.suffix_ids]
+            inputs.append(np.array(whole, dtype=np.int64))
+            slots.append(len(encoder.prefix_ids) + place + np.array([0, encoder.query_masks - 1]))
+            masked.append(ids[place])
+        counts.append(len(places))
+    return inputs, slots, masked, counts

@@ -5,10 +5,11 @@ Shapes: q texts, n `<mask>` of all texts in a row, m of one text, d dimensions.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 
 
 Value = TypeVar("Value")
-MOST_MASKS = 8
+Texts = list[str] | tuple[str, ...]
+MAX_MASKS = 8
 """How many `<mask>` a text has at most that is filled jointly."""
 YEAR_WORDS = frozenset({"in", "since"})
 """Words before a mask after which the year alone answers, as it does where the text says `year`; else the date does."""
 JOINING = "$€£¥₹₩₽%‰°-"
 """Marks next to a mask that belong to its expression: `$<mask>`, `<mask>%`, `life-<mask>`."""
-SHOWN_CHARS = 80
+SHOWN_CHARS, TOKENS_PER_BATCH = 80, 8192
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
 
@@ -44,13 +46,6 @@ class QueryVectors:
     sentences: np.ndarray | None = None  # f32 [q, d], as in `MaskVectors`
     mask_counts: np.ndarray | None = None  # i64 [q], how many `<mask>` each text has; None: one each, so n is q
 
-    def part(self, first: int, stop: int) -> QueryVectors:
-        """Those of the texts [first, stop)."""
-        sentences = None if self.sentences is None else self.sentences[first:stop]
-        counts = None if self.mask_counts is None else self.mask_counts[first:stop]
-        own = slice(*self.offsets[[first, min(stop, len(self.cut))]].tolist())
-        return QueryVectors(self.start[own], self.end[own], self.cut[first:stop], sentences, counts)
-
     @property
     def offsets(self) -> np.ndarray:
         """i64 [q + 1]; the masks of text i are [offsets[i], offsets[i + 1])."""
@@ -63,14 +58,14 @@ class QueryVectors:
         return [value for value, count in pairs for _ in range(count)]
 
 
-def check_query(text: str, *, where: str = "text", most_masks: int = 1) -> None:
-    """Raise QueryError for a text that is empty or broken, or has no `<mask>` or more than `most_masks`."""
+def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
+    """Raise QueryError for a text that is empty or broken, or has no `<mask>` or more than `max_masks`."""
     if not text.strip():
         raise QueryError(f"{where} is empty: write a text with {MASK_TEXT}")
     if half := SURROGATE.search(text):
         raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
-    if not 1 <= (count := text.count(MASK_TEXT)) <= most_masks:
-        masks = f"exactly one {MASK_TEXT}" if most_masks == 1 else f"one to {most_masks} {MASK_TEXT}"
+    if not 1 <= (count := text.count(MASK_TEXT)) <= max_masks:
+        masks = f"exactly one {MASK_TEXT}" if max_masks == 1 else f"one to {max_masks} {MASK_TEXT}"
         raise QueryError(
             f"{where} must have {masks}, such as 'The capital of Iceland is {MASK_TEXT}.', "
             f"got {count}: {shown_start(text)}"
@@ -78,8 +73,8 @@ def check_query(text: str, *, where: str = "text", most_masks: int = 1) -> None:
 
 
 def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> None:
-    """Raise QueryError for a text that cannot be filled: as `check_query` with MOST_MASKS, or masks too far apart."""
-    check_query(text, where=where, most_masks=MOST_MASKS)
+    """Raise QueryError for a text that cannot be filled: as `check_query` with MAX_MASKS, or masks too far apart."""
+    check_query(text, where=where, max_masks=MAX_MASKS)
     if text.count(MASK_TEXT) > 1:
         masked_inputs(encoder, [text], encoder.query_masks, where=where)
 
@@ -98,6 +93,14 @@ def checked_texts(given: object, *, name: str) -> list[str]:
     return several
 
 
+def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
+    """One text or several as a list, each as `check_query` wants it."""
+    several = checked_texts(given, name="text")
+    for number, text in enumerate(several, start=1):
+        check_query(text, where=place_of(number, len(several)), max_masks=max_masks)
+    return several
+
+
 def place_of(number: int, count: int, name: str = "text") -> str:
     """What messages call number `number`, from 1, of `count` texts.
 
@@ -107,34 +110,29 @@ def place_of(number: int, count: int, name: str = "text") -> str:
     return name if count == 1 else f"{name} {number} of {count}"
 
 
-def shown_start(text: str, most_chars: int = SHOWN_CHARS) -> str:
-    """A text from outside for a message: not too long, and without characters that would steer a terminal."""
-    plain = "".join(char if char.isprintable() else " " for char in text[: most_chars + 1]).strip()
-    return plain if len(plain) <= most_chars else plain[:most_chars] + "…"
+def shown_start(text: str, max_chars: int = SHOWN_CHARS) -> str:
+    """The start of a text from outside, on one line, for a message."""
+    plain = " ".join(text[: max_chars + 1].split())
+    return plain if len(plain) <= max_chars else plain[:max_chars] + "…"
 
 
 def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ...]:
     """What a reader of the answer should know about how the text was read."""
-    notes: list[str] = []
-    if cut:
-        masks = "the masks" if text.count(MASK_TEXT) > 1 else "the mask"
-        notes.append(f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around {masks}")
-    if CONTROL_CHARACTERS.search(text):
-        notes.append("the text contains control characters")
-    return tuple(notes)
+    masks = "the masks" if text.count(MASK_TEXT) > 1 else "the mask"
+    longer = f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around {masks}"
+    has_controls = bool(CONTROL_CHARACTERS.search(text))
+    return (longer,) * cut + ("the text contains control characters",) * has_controls
 
 
-@dataclass(frozen=True, slots=True)
-class MaskVectors:
+class MaskVectors(NamedTuple):
     """The vectors at the mask tokens of each `<mask>`, and each text's vector without them if that was asked for."""
 
     vectors: np.ndarray  # f32 [n, masks, d]
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
-    sentences: np.ndarray | None = None  # f32 [q, d], of length 1, or 0 where nothing stands beside the masks
+    sentences: np.ndarray | None = None  # f32 [q, d], of length 1, or 0 for a text of masks alone
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedInputs:
+class MaskedInputs(NamedTuple):
     """Texts as the encoder reads them."""
 
     sequences: list[np.ndarray]  # q of i64 [tokens], special tokens included
@@ -147,58 +145,46 @@ def encode_queries(
     texts: Sequence[str],
     *,
     pooler: PoolerKind | None = None,
-    tokens_per_batch: int = 8192,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     where: str = "text",
 ) -> QueryVectors:
     """Encode texts that passed `check_query`, with one `<mask>` or several, in the order given, batched by length.
 
-    Each `<mask>` becomes a mask pair, or as `query_masks` says; the others stay masks in the same pass. With `pooler`
-    as in `encode_masks`. Raises QueryError as `masked_inputs` does, which `check_masked_text` does for one text.
+    Each `<mask>` becomes a mask pair, or as `query_masks` says; the others stay masks in the same pass. With `pooler`,
+    one of LAST_LAYER_POOLERS, each text is encoded once more, without its masks, and pooled. Raises QueryError as
+    `masked_inputs` does, which `check_masked_text` does for one text.
     """
     inputs = masked_inputs(encoder, texts, encoder.query_masks, where=where)
-    found = _encoded(encoder, inputs, encoder.query_masks, pooler, tokens_per_batch=tokens_per_batch)
+    found = _encoded(encoder, inputs, encoder.query_masks, pooler, tokens_per_batch)
     counts = np.array([len(slots) for slots in inputs.slots], dtype=np.int64)  # i64 [q]
     return QueryVectors(found.vectors[:, 0], found.vectors[:, -1], found.cut, found.sentences, counts)
 
 
 def encode_masks(
-    encoder: Encoder,
-    texts: Sequence[str],
-    *,
-    masks_per_text: int,
-    pooler: PoolerKind | None = None,
-    tokens_per_batch: int = 8192,
-    last_tokens: int | None = None,
+    encoder: Encoder, texts: Sequence[str], *, masks_per_text: int, last_tokens: int | None = None
 ) -> MaskVectors:
     """Encode texts with one `<mask>` each that passed `check_query`, batched by length, in the order given.
 
-    With `pooler`, one of LAST_LAYER_POOLERS, each text is encoded once more, without its masks, and pooled.
-
-    `<mask>` becomes `masks_per_text` mask tokens, whatever the encoder's own looks like. All else is ordinary text: a
-    special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask;
-    of one longer than `last_tokens`, special ones included, only the last are encoded, or those from the mask on.
-    Raises ValueError for a text with several `<mask>`.
+    `<mask>` becomes `masks_per_text` mask tokens, whatever the encoder's own looks like. Of a text longer than
+    `last_tokens`, special ones included, only the last are encoded, or those from the mask on. Raises ValueError for a
+    text with several `<mask>`.
     """
-    inputs = masked_inputs(encoder, texts, masks_per_text)
-    if any(len(slots) != 1 for slots in inputs.slots):
+    sequences, slots, cut = masked_inputs(encoder, texts, masks_per_text)
+    if any(len(each) != 1 for each in slots):
         raise ValueError(f"a text has several {MASK_TEXT}")
-    if last_tokens is not None:
-        sequences, slots = inputs.sequences, inputs.slots
-        dropped = [min(max(len(each) - last_tokens, 0), int(at[0])) for each, at in zip(sequences, slots, strict=True)]
-        inputs = MaskedInputs(
-            [each[count : count + last_tokens] for each, count in zip(sequences, dropped, strict=True)],
-            [at - count for at, count in zip(slots, dropped, strict=True)],
-            inputs.cut | (np.array(dropped, dtype=np.int64) > 0),  # bool [q]
-        )
-    return _encoded(encoder, inputs, masks_per_text, pooler, tokens_per_batch=tokens_per_batch)
+    for number, at in enumerate(slots):
+        dropped = min(len(sequences[number]) - (last_tokens or len(sequences[number])), int(at[0]))
+        if last_tokens and dropped > 0:
+            sequences[number], slots[number] = sequences[number][dropped : dropped + last_tokens], at - dropped
+            cut[number] = True
+    return _encoded(encoder, MaskedInputs(sequences, slots, cut), masks_per_text, None, TOKENS_PER_BATCH)
 
 
 def _encoded(
-    encoder: Encoder, inputs: MaskedInputs, masks_per_text: int, pooler: PoolerKind | None, *, tokens_per_batch: int
+    encoder: Encoder, inputs: MaskedInputs, masks_per_text: int, pooler: PoolerKind | None, tokens_per_batch: int
 ) -> MaskVectors:
     sequences = inputs.sequences
-    steps = np.arange(masks_per_text)  # i64 [masks]
-    places = [(slots[:, None] + steps).ravel() for slots in inputs.slots]  # i64 [m * masks] for each text
+    places = [(slots[:, None] + np.arange(masks_per_text)).ravel() for slots in inputs.slots]  # i64 [m * masks] each
     unmasked = [] if pooler is None else [np.delete(*pair) for pair in zip(sequences, places, strict=True)]
     nowhere = [np.zeros(0, dtype=np.int64)] * len(unmasked)
     encoded = encode_pooled(encoder, sequences + unmasked, places + nowhere, pooler, tokens_per_batch=tokens_per_batch)
@@ -212,14 +198,23 @@ def _encoded(
     return MaskVectors(vectors.reshape(-1, masks_per_text, encoder.dimensions), inputs.cut, sentences)
 
 
+def token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of each text; a special token that somebody wrote is split like any word."""
+    if not texts:
+        return []
+    found = encoder.tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )
+    ids: list[list[int]] = found["input_ids"]
+    return ids
+
+
 def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *, where: str = "text") -> MaskedInputs:
     """Token ids of each text that passed `check_query`, each `<mask>` of it `masks_per_text` mask tokens.
 
-    A text that is too long keeps what is nearest to its masks, and all that stands between them. Raises QueryError
+    A text that is too long keeps what is nearest to its masks, and all that is between them. Raises QueryError
     where even that does not fit.
     """
-    if not texts:
-        return MaskedInputs([], [], np.zeros(0, dtype=bool))
     pieces: list[str] = []
     strips_left, strips_right = mask_strips(encoder)
     for text in texts:
@@ -228,35 +223,29 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *
         before = [piece.rstrip() if strips_left else piece for piece in own[:-1]] + own[-1:]
         pieces += before[:1] + [piece.lstrip() if strips_right else piece for piece in before[1:]]
     # The tokenizer itself would cut at its mask token before it looks at words, so the pieces can go on their own.
-    encoded = encoder.tokenizer(
-        pieces, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )["input_ids"]
+    encoded = iter(token_ids(encoder, pieces))
     room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
     masks = [encoder.mask_id] * masks_per_text
-    sequences: list[np.ndarray] = []
-    slots: list[np.ndarray] = []
-    cut = np.zeros(len(texts), dtype=bool)  # [q]
-    done = 0
+    found = MaskedInputs([], [], np.zeros(len(texts), dtype=bool))
     for number, text in enumerate(texts):
         count = text.count(MASK_TEXT)
-        before, *between, after = encoded[done : done + count + 1]
-        done += count + 1
+        before_masks, *between, after = itertools.islice(encoded, count + 1)
         lengths = masks_per_text + np.array([0, *map(len, between)])  # i64 [m], from the mask before to each mask
         kept = room - int(lengths.sum())  # tokens of the text before and after the masks
         if kept < 0 and count > 1:
             raise QueryError(
-                f"{where} must have at most {room} tokens from the first {MASK_TEXT} to the last, got {room - kept}: "
-                f"{shown_start(text)}"
+                f"{place_of(number + 1, len(texts), where)} must have at most {room} tokens from the first {MASK_TEXT} "
+                f"to the last, got {room - kept}: {shown_start(text)}"
             )
-        cut[number] = len(before) + len(after) > kept
-        if cut[number]:
-            kept_before = min(len(before), max(kept // 2, kept - len(after)))
-            before, after = before[len(before) - kept_before :], after[: kept - kept_before]
+        if len(before_masks) + len(after) > kept:
+            found.cut[number] = True
+            kept_before = min(len(before_masks), max(kept // 2, kept - len(after)))
+            before_masks, after = before_masks[len(before_masks) - kept_before :], after[: kept - kept_before]
         inside = [token for piece in between for token in (*piece, *masks)]
-        ids = [*encoder.prefix_ids, *before, *masks, *inside, *after, *encoder.suffix_ids]
-        sequences.append(np.array(ids, dtype=np.int64))
-        slots.append(len(encoder.prefix_ids) + len(before) + np.cumsum(lengths) - masks_per_text)  # i64 [m]
-    return MaskedInputs(sequences, slots, cut)
+        ids = [*encoder.prefix_ids, *before_masks, *masks, *inside, *after, *encoder.suffix_ids]
+        found.sequences.append(np.array(ids, dtype=np.int64))
+        found.slots.append(len(encoder.prefix_ids) + len(before_masks) + np.cumsum(lengths) - masks_per_text)  # i64 [m]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +267,7 @@ class MaskNeighbors:
         (before,) = before_masks
         # With the space before a word, which some tokenizers make a part of it.
         words = "".join(re.findall(r" ?\S+$", before.rstrip())), "".join(re.findall(r" ?\S+", after)[:1])
-        pieces = encoder.tokenizer(list(words), add_special_tokens=False, split_special_tokens=True, verbose=False)
-        left, right = pieces["input_ids"]
+        left, right = token_ids(encoder, words)
         # A full stop or a comma of the question belongs to no expression of the corpus.
         has_left, has_right = (
             bool(edge) and (edge.isalnum() or edge in JOINING) for edge in (words[0][-1:], words[1].strip()[:1])

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from npm.retrieval.settings import FillSettings, Retrieval
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.restriction import Restriction
+    from npm.retrieval.blocks import Restriction
 
 TRAINED_JOINT_SHARE = 0.75
 """How much the keys of the joint pass count for an encoder that was trained for them."""
@@ -53,14 +53,11 @@ def reading_notes(settings: FillSettings, encoder: Encoder) -> tuple[str, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPairs:
+class ReadPairs(NamedTuple):
     """What one pass over each pair of a text and a block gives for each mask of the text, pair after pair."""
 
     queries: np.ndarray  # f32 [n, 2, k], start and end query of stored vectors
-    similarities: list[
-        np.ndarray
-    ]  # n of f64 [2, T], of the start and the end query with the block; empty if not asked for
+    similarities: list[np.ndarray]  # n of f64 [2, T], of both queries with the block; empty if not asked for
 
 
 def with_reading(
@@ -76,17 +73,14 @@ def with_reading(
     `reading_share` of a query is from the text with the block behind it. With a joint share also the similarities of
     the joint pass.
     """
-    numbers = [number for number, restriction in enumerate(restrictions) if restriction for _ in restriction.blocks]
-    blocks = [block for restriction in restrictions if restriction for block in restriction.blocks.tolist()]
+    pairs = [
+        (text, block)
+        for text, restriction in zip(texts, restrictions, strict=True)
+        if restriction is not None
+        for block in restriction.blocks.tolist()
+    ]
     jointly = joint_share(settings, encoder) > 0
-    read = read_pairs(
-        index,
-        encoder,
-        [texts[number] for number in numbers],
-        blocks,
-        jointly=jointly,
-        tokens_per_batch=settings.tokens_per_batch,
-    )
+    read = read_pairs(index, encoder, pairs, jointly=jointly, tokens_per_batch=settings.tokens_per_batch)
     share = np.float32(settings.reading_share)
     result: list[Restriction | None] = []
     done = 0
@@ -107,28 +101,18 @@ def with_reading(
 
 
 def read_pairs(
-    index: PhraseIndex,
-    encoder: Encoder,
-    texts: Sequence[str],
-    blocks: Sequence[int],
-    *,
-    jointly: bool,
-    tokens_per_batch: int,
+    index: PhraseIndex, encoder: Encoder, pairs: Sequence[tuple[str, int]], *, jointly: bool, tokens_per_batch: int
 ) -> ReadPairs:
-    """Read each of p checked texts with the block of its number; a block is cut to what the encoder takes.
+    """Read each of p checked texts with the block of its pair; a block is cut to what the encoder takes.
 
     With `jointly` also the similarities; a token that was cut off is as far from both queries as the farthest read.
     """
     import torch
 
-    inputs = masked_inputs(encoder, texts, encoder.query_masks)
-    sequences = inputs.sequences
-    offsets = np.cumsum([0, *map(len, inputs.slots)]).tolist()  # i64 [p + 1], of the masks of each pair
-    queries = np.zeros((offsets[-1], 2, encoder.dimensions), dtype=np.float32)  # [n, 2, k]
-    similarities: list[np.ndarray] = []
-    if not texts:
-        return ReadPairs(queries, similarities)
-    passages = index.store.sequences(np.array(blocks, dtype=np.int64))
+    sequences, mask_slots, _ = masked_inputs(encoder, [text for text, _ in pairs], encoder.query_masks)
+    if not pairs:
+        return ReadPairs(np.zeros((0, 2, encoder.dimensions), dtype=np.float32), [])
+    passages = index.store.sequences(np.array([block for _, block in pairs], dtype=np.int64))
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     slots: list[np.ndarray] = []
     for number, sequence in enumerate(sequences):
@@ -137,24 +121,25 @@ def read_pairs(
         passage = passages.token_ids[slice(*passages.offsets[number : number + 2])][:room].astype(np.int64)  # [read]
         if room:
             sequences[number] = np.concatenate([sequence, passage, suffix])
-        masks = inputs.slots[number][:, None] + [0, encoder.query_masks - 1]  # i64 [m, 2]
+        masks = mask_slots[number][:, None] + [0, encoder.query_masks - 1]  # i64 [m, 2]
         keys = [[0], len(sequence) + np.arange(len(passage))] if jointly else []
         slots.append(np.concatenate([masks.ravel(), *keys]))
     whole = encoder.cut_to(None)
+    queries: list[np.ndarray] = []
+    similarities: list[np.ndarray] = []
     size = PAIRS_AT_ONCE if jointly else len(sequences)
     for start in range(0, len(sequences), size):
         own = slice(start, start + size)
         encoded = encode_sequences(whole, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
         for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
-            stored = queries[slice(*offsets[number : number + 2])]  # f32 [m, 2, k]
-            keys_begin = 2 * len(stored)
-            asked = vectors[:keys_begin].reshape(-1, 2, whole.dimensions)  # f32 [m, 2, d]
-            stored[:] = encoder.shortened(torch.from_numpy(asked)).numpy()
+            mask_count = len(mask_slots[number])
+            asked = vectors[: 2 * mask_count].reshape(mask_count, 2, -1)  # f32 [m, 2, d]
+            queries.append(encoder.shortened(torch.from_numpy(asked)).numpy())  # f32 [m, 2, k]
             if jointly:
                 flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
-                scale = whole.similarity_scale
-                similarities += [joint_similarities(pair, vectors[keys_begin:], flags, scale) for pair in asked]
-    return ReadPairs(queries, similarities)
+                read, scale = vectors[2 * mask_count :], whole.similarity_scale  # f32 [1 + read, d]
+                similarities += [joint_similarities(pair, read, flags, scale) for pair in asked]
+    return ReadPairs(np.concatenate(queries), similarities)
 
 
 def joint_similarities(queries: np.ndarray, keys: np.ndarray, flags: np.ndarray, scale: float) -> np.ndarray:

@@ -13,16 +13,16 @@ from typing import Annotated, Any, Self, Unpack, overload
 import httpx2
 from pydantic import Field, TypeAdapter
 
-from npm.core.errors import QueryError, ServerError, SettingError, UserError
+from npm.core.errors import QueryError, ServerError, SettingError
 from npm.core.settings import as_json, checked
 from npm.core.types import Answer, JointAnswer
-from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts, place_of, shown_start
+from npm.retrieval.queries import MAX_MASKS, Texts, checked_queries, place_of, shown_start
 from npm.retrieval.settings import FillOptions, FillSettings, closed_error, given_options
 
-MOST_TRIES = 5
+MAX_TRIES = 5
 FIRST_PAUSE_SECONDS = 0.5
 """The pause doubles from try to try, where the server does not say how long to wait."""
-MOST_TEXTS = 16
+MAX_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 SHOWN_CHARS = 500
 """Of what a server sent, in a message."""
@@ -54,8 +54,8 @@ class RemoteFiller:
         self._index: dict[str, Any] = self._ask("GET", "/v1/index")
         try:
             facts = self._index
-            self._counts = f"{facts['documents']:,} documents, {facts['tokens']:,} tokens, {facts['encoder']['name']}"
-            self._most_texts = max(1, min(MOST_TEXTS, facts["limits"]["texts"]))
+            self._facts = f"{facts['documents']:,} documents, {facts['tokens']:,} tokens, {facts['encoder']['name']}"
+            self._texts_at_once = max(1, min(MAX_TEXTS, facts["limits"]["texts"]))
         except (KeyError, TypeError, ValueError) as error:
             raise self._unexpected("/v1/index", repr(self._index)) from error
 
@@ -69,7 +69,7 @@ class RemoteFiller:
         return partial(RemoteFiller, timeout_seconds=self._timeout_seconds), (self.url, self._key)
 
     def __repr__(self) -> str:
-        return "RemoteFiller(closed)" if self._client.is_closed else f"RemoteFiller({self.url!r}, {self._counts})"
+        return "RemoteFiller(closed)" if self._client.is_closed else f"RemoteFiller({self.url!r}, {self._facts})"
 
     def close(self) -> None:
         """Answer nothing from now on."""
@@ -86,13 +86,9 @@ class RemoteFiller:
     def fill(self, texts: str, k: int | None = None, **options: Unpack[FillOptions]) -> Answer: ...
 
     @overload
-    def fill(
-        self, texts: list[str] | tuple[str, ...], k: int | None = None, **options: Unpack[FillOptions]
-    ) -> list[Answer]: ...
+    def fill(self, texts: Texts, k: int | None = None, **options: Unpack[FillOptions]) -> list[Answer]: ...
 
-    def fill(
-        self, texts: str | list[str] | tuple[str, ...], k: int | None = None, **options: Unpack[FillOptions]
-    ) -> Answer | list[Answer]:
+    def fill(self, texts: str | Texts, k: int | None = None, **options: Unpack[FillOptions]) -> Answer | list[Answer]:
         """The best phrases for each text, as `PhraseFiller.fill` gives them; what is None is as the server chose.
 
         Long lists are sent in several requests, after all texts were checked. Raises QueryError and SettingError as
@@ -101,38 +97,33 @@ class RemoteFiller:
         """
         if self._client.is_closed:
             raise closed_error(self)
-        several = checked_texts(texts, name="text")
-        for number, text in enumerate(several, start=1):
-            check_query(text, where=place_of(number, len(several)), most_masks=MOST_MASKS)
+        several = checked_queries(texts, max_masks=MAX_MASKS)
         given = given_options(k=k, **options)
         settings = FillSettings(**given)
         body = as_json({name: getattr(settings, name) for name in given})
         body["timeout_ms"] = math.ceil(1000 * self._timeout_seconds)
         answers: list[Answer] = []
-        for first in range(0, len(several), self._most_texts):
-            batch = several[first : first + self._most_texts]
+        for first in range(0, len(several), self._texts_at_once):
+            batch = several[first : first + self._texts_at_once]
             try:
                 reply = self._ask("POST", "/v1/fill", {"text": batch, **body})
             except (QueryError, SettingError) as error:  # texts are numbered among all, not in their request
-
-                def place(found: re.Match[str], first: int = first) -> str:
-                    return place_of(first + int(found[1]) + 1, len(several))
-
-                raise type(error)(re.sub(r"\btext\.(\d{1,9})\b", place, str(error))) from error
+                numbered = partial(_place_among, first=first, count=len(several))
+                raise type(error)(re.sub(r"\btext\.(\d{1,9})\b", numbered, str(error))) from error
             try:
-                answers += [
-                    (JOINT_ANSWER if "masks" in each else ANSWER).validate_python(each) for each in reply["answers"]
-                ]
-                if [answer.text for answer in answers[first:]] != batch:
+                kinds = [JOINT_ANSWER if "masks" in each else ANSWER for each in reply["answers"]]
+                found = [kind.validate_python(each) for kind, each in zip(kinds, reply["answers"], strict=True)]
+                if [answer.text for answer in found] != batch:
                     raise ValueError("other answers than to the texts that were sent")
             except (KeyError, TypeError, ValueError) as error:
                 raise self._unexpected("/v1/fill", str(error)) from error
+            answers += found
         return answers[0] if isinstance(texts, str) else answers
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON that the server answers with, asked again as long as it is busy and there is time."""
         deadline = time.monotonic() + self._timeout_seconds
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MAX_TRIES):
             left = max(0.001, deadline - time.monotonic())
             try:
                 response = self._client.request(method, self.url + path, json=body, timeout=left)
@@ -145,37 +136,34 @@ class RemoteFiller:
                 raise ServerError(
                     f"cannot reach {self.url}: {error}; check the address, and whether npmlm serve runs"
                 ) from error
-            try:
-                pause = float(response.headers.get("Retry-After", ""))
-            except ValueError:
-                pause = FIRST_PAUSE_SECONDS * 2**attempt
-            if (
-                response.status_code not in (429, 503)
-                or attempt + 1 == MOST_TRIES
-                or time.monotonic() + pause > deadline
-            ):
+            wait = response.headers.get("Retry-After", "")
+            pause = float(wait) if re.fullmatch(r"\d{1,9}", wait) else FIRST_PAUSE_SECONDS * 2**attempt
+            in_time = attempt + 1 < MAX_TRIES and time.monotonic() + pause <= deadline
+            if response.status_code not in (429, 503) or not in_time:
                 break
-            time.sleep(max(0.0, pause))
+            time.sleep(pause)
+        status = response.status_code
         try:
             found = response.json()
-            if response.status_code == 200:
+            if status == 200:
                 return found
-            title, kind = shown_start(found["title"], SHOWN_CHARS), found["type"]
+            title, kind = shown_start(found["title"], SHOWN_CHARS), found["type"]  # a problem of RFC 9457
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            shown = f"status {response.status_code}, {response.headers.get('Location') or response.text}"
+            shown = f"status {status}, {response.headers.get('Location') or response.text}"
             raise self._unexpected(path, shown) from error
-        raise self._refusal(response.status_code, title, kind, found.get("request_id"))
-
-    def _refusal(self, status: int, title: str, kind: str, request_id: object) -> UserError:
-        """The error for a problem of RFC 9457."""
         if status == 401:
-            return SettingError(f'{self.url} requires another key: give it with connect(url, key="…")')
+            raise SettingError(f'{self.url} requires another key: give it with connect(url, key="…")')
         if status in (413, 422):
-            return (QueryError if kind == QueryError.__name__ else SettingError)(title)
-        return ServerError(f"{self.url}: {title} (status {status} to request {request_id})")
+            raise (QueryError if kind == QueryError.__name__ else SettingError)(title)
+        raise ServerError(f"{self.url}: {title} (status {status} to request {found.get('request_id')})")
 
     def _unexpected(self, path: str, got: str) -> ServerError:
         return ServerError(
             f"{self.url}{path} does not answer as npmlm serve does, got {shown_start(got, SHOWN_CHARS)}; "
             "check the address, and that client and server have the same version"
         )
+
+
+def _place_among(found: re.Match[str], *, first: int, count: int) -> str:
+    """What a text of a request that begins with number `first` is called among all `count`."""
+    return place_of(first + int(found[1]) + 1, count)

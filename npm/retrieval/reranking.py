@@ -64,36 +64,32 @@ def rerank_pooler(settings: FillSettings, encoder: Encoder) -> PoolerKind | None
     return encoder.block_pooler
 
 
-def before_reranking(settings: FillSettings) -> FillSettings:
-    """How a text is filled whose phrases are then reranked: with enough of them, and their best sentences."""
-    return replace(settings, k=max(settings.k, RERANKED_PHRASES), occurrences=max(settings.occurrences, 1))
-
-
 def rerank(
     encoder: Encoder,
     pooler: PoolerKind,
     found: Sequence[tuple[str, tuple[Phrase, ...]]],
     settings: FillSettings,
 ) -> list[tuple[Phrase, ...]]:
-    """The phrases `found` for each text with one mask, the first ones reranked; as many as `settings` ask for."""
+    """The phrases `found` for each text with one mask, the first ones reranked, each with an occurrence at least."""
     firsts = [phrases[:RERANKED_PHRASES] for _, phrases in found]
     asked = [
         filled_sentence(text, phrase.phrase) for (text, _), own in zip(found, firsts, strict=True) for phrase in own
     ]
     stored = [own_sentence(phrase) for own in firsts for phrase in own]
-    similarities = sentence_similarities(encoder, pooler, asked, stored, tokens_per_batch=settings.tokens_per_batch)
+    if not asked:
+        return [phrases for _, phrases in found]
+    pooled, ends = phrase_vectors(encoder, pooler, asked + stored, tokens_per_batch=settings.tokens_per_batch)
+    ours, theirs = slice(None, len(asked)), slice(len(asked), None)
+    cosines = np.einsum("pd,pd->p", pooled[ours], pooled[theirs], dtype=np.float64)  # f64 [P]
+    products = np.einsum("ped,ped->p", ends[ours], ends[theirs], dtype=np.float64)  # f64 [P], of both ends
+    similarities = cosines + TOKEN_SHARE * scaled_similarity(products, encoder.cut_to(None).similarity_scale)
+    is_named = np.array([is_name(phrase.phrase) for own in firsts for phrase in own], dtype=float)  # f64 [P]
+    evidence = settings.rerank_weight * similarities + settings.name_weight * is_named  # f64 [P]
     reranked: list[tuple[Phrase, ...]] = []
-    done = 0
-    for (_, phrases), first in zip(found, firsts, strict=True):
-        evidence = settings.rerank_weight * similarities[done : done + len(first)]  # f64 [n]
-        evidence += settings.name_weight * np.array([is_name(phrase.phrase) for phrase in first], dtype=float)
-        done += len(first)
-        scores = reranked_scores(np.array([phrase.score for phrase in phrases]), evidence)  # f64 [all phrases]
-        again = [replace(phrase, score=score) for phrase, score in zip(phrases, scores.tolist(), strict=True)]
-        ordered = sorted(again, key=lambda phrase: -phrase.score)[: settings.k]
-        reranked.append(
-            tuple(replace(phrase, occurrences=phrase.occurrences[: settings.occurrences]) for phrase in ordered)
-        )
+    for (_, phrases), own in zip(found, np.split(evidence, np.cumsum([len(first) for first in firsts])), strict=False):
+        scores = reranked_scores(np.array([phrase.score for phrase in phrases]), own)  # f64 [all phrases]
+        again = (replace(phrase, score=score) for phrase, score in zip(phrases, scores.tolist(), strict=True))
+        reranked.append(tuple(sorted(again, key=lambda phrase: -phrase.score)))
     return reranked
 
 
@@ -149,22 +145,6 @@ def reranked_scores(scores: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     return first.sum() * weights / weights[: len(first)].sum()
 
 
-def sentence_similarities(
-    encoder: Encoder,
-    pooler: PoolerKind,
-    asked: Sequence[PhraseInSentence],
-    stored: Sequence[PhraseInSentence],
-    *,
-    tokens_per_batch: int,
-) -> np.ndarray:
-    """How near each of P phrases in its sentence is to that in the sentence beside it, f64 [P], as the module says."""
-    pooled, ends = phrase_vectors(encoder, pooler, [*asked, *stored], tokens_per_batch=tokens_per_batch)
-    ours, theirs = slice(None, len(asked)), slice(len(asked), None)
-    cosines = np.einsum("pd,pd->p", pooled[ours], pooled[theirs], dtype=np.float64)  # f64 [P]
-    products = np.einsum("ped,ped->p", ends[ours], ends[theirs], dtype=np.float64)  # f64 [P], of both ends
-    return cosines + TOKEN_SHARE * scaled_similarity(products, encoder.cut_to(None).similarity_scale)
-
-
 def phrase_vectors(
     encoder: Encoder, pooler: PoolerKind, phrases: Sequence[PhraseInSentence], *, tokens_per_batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -173,10 +153,8 @@ def phrase_vectors(
     A sentence is encoded once, whatever phrases of it are asked for; one that is longer than the encoder takes as far
     as its phrase.
     """
-    whole = encoder.cut_to(None)
-    if not phrases:
-        return np.zeros((0, whole.dimensions), dtype=np.float32), np.zeros((0, 2, whole.dimensions), dtype=np.float32)
-    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
+    whole, prefix = encoder.cut_to(None), len(encoder.prefix_ids)
+    room = encoder.max_input_tokens - prefix - len(encoder.suffix_ids)
     sentences = list(dict.fromkeys(phrase.sentence for phrase in phrases))
     encoded = encoder.tokenizer(
         sentences,
@@ -186,29 +164,22 @@ def phrase_vectors(
         return_attention_mask=False,
         verbose=False,
     )
-    offsets = [np.array(each, dtype=np.int64).reshape(-1, 2) for each in encoded["offset_mapping"]]  # i64 [tokens, 2]
-    tokens = dict(zip(sentences, zip(encoded["input_ids"], offsets, strict=True), strict=True))
+    tokens = dict(zip(sentences, zip(encoded["input_ids"], encoded["offset_mapping"], strict=True), strict=True))
     numbers: dict[tuple[str, int], int] = {}  # of each sequence, by its sentence and the first token of that
-    sequences: list[np.ndarray] = []
-    slots: list[list[int]] = []
-    places: list[tuple[int, int]] = []  # of each phrase: its sequence, and its first slot among those of the sequence
+    places: list[tuple[int, np.ndarray]] = []  # of each phrase: its sequence, and its ends i64 [2] there
     for phrase in phrases:
-        ids, places_of_tokens = tokens[phrase.sentence]
-        first, last = phrase.ends(places_of_tokens)
-        cut = max(0, last + 1 - room)
-        number = numbers.setdefault((phrase.sentence, cut), len(sequences))
-        if number == len(sequences):
-            own = [*encoder.prefix_ids, *ids[cut : cut + room], *encoder.suffix_ids]
-            sequences.append(np.array(own, dtype=np.int64))  # i64 [tokens]
-            slots.append([])
-        places.append((number, len(slots[number])))
-        most = len(sequences[number]) - 1
-        slots[number] += [min(len(encoder.prefix_ids) + max(0, end - cut), most) for end in (first, last)]
-    asked = [np.array(own, dtype=np.int64) for own in slots]  # S of i64 [2 × its phrases]
-    found = encode_pooled(whole, sequences, asked, pooler, tokens_per_batch=tokens_per_batch)
+        ends = np.array(phrase.ends(np.array(tokens[phrase.sentence][1], dtype=np.int64).reshape(-1, 2)))  # i64 [2]
+        cut = max(0, int(ends[1]) + 1 - room)
+        places.append((numbers.setdefault((phrase.sentence, cut), len(numbers)), np.maximum(ends - cut, 0) + prefix))
+    sequences = [
+        np.array([*encoder.prefix_ids, *tokens[sentence][0][cut : cut + room], *encoder.suffix_ids], dtype=np.int64)
+        for sentence, cut in numbers
+    ]  # S of i64 [tokens]
+    slots = [np.arange(len(sequence)) for sequence in sequences]
+    found = encode_pooled(whole, sequences, slots, pooler, tokens_per_batch=tokens_per_batch)
     assert found.pooled is not None, "a pooler was given"
-    ends = np.zeros((len(places), 2, whole.dimensions), dtype=np.float32)  # [P, 2, d], 0s for a sequence without tokens
-    for place, (number, slot) in enumerate(places):
-        vectors = found.vectors[number][slot : slot + 2]  # f32 [2, d], or [0, d]
-        ends[place, : len(vectors)] = vectors
-    return found.pooled[[number for number, _ in places]], ends
+    vectors = np.zeros((len(phrases), 2, whole.dimensions), dtype=np.float32)  # [P, 2, d], 0s without any token
+    for number, (sequence, ends) in enumerate(places):
+        if len(own := found.vectors[sequence]):  # f32 [tokens, d]
+            vectors[number] = own[np.minimum(ends, len(own) - 1)]
+    return found.pooled[[sequence for sequence, _ in places]], vectors

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,14 +25,17 @@ from npm.corpus.markup import HIDDEN, shown, visible
 from npm.corpus.text import code_points, lexical_query, sentence_bounds
 from npm.indexing.lexicon import term_saturation
 from npm.models.batches import encode_pooled
-from npm.retrieval.blocks import fused_scores
+from npm.retrieval.blocks import fused_scores, rank_blocks, sentence_pooler, vector_share
+from npm.retrieval.queries import TOKENS_PER_BATCH, encode_queries, token_ids
 
 if TYPE_CHECKING:
     from npm.core.types import Answer, Document, Phrase
-    from npm.indexing.lexicon import BlockHits
+    from npm.indexing.lexicon import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
+    from npm.retrieval.filler import Filler
+    from npm.retrieval.settings import FillSettings
 
 SENTENCE_BLOCKS = 10
 """Best blocks whose sentences are ranked."""
@@ -39,44 +43,43 @@ SENTENCE_PHRASES = 5
 """Best phrases of the answer that count for the sentence they occur in, however many sentences are asked for."""
 
 
-def check_sentences(index: PhraseIndex) -> None:
-    """Raise SettingError for an index without text."""
+def sentences_for(
+    filler: Filler, texts: Sequence[str], settings: FillSettings, allowed: np.ndarray | None
+) -> list[tuple[Sentence, ...]]:
+    """The k best sentences for each of the checked `texts`, with the phrases of its answer that occur in them.
+
+    They are of blocks in the mask `allowed` bool [blocks], all if None. Raises SettingError for an index without text.
+    """
+    index, encoder = filler.index, filler.encoder
     if index.lexicon is None:
         raise SettingError("output=sentences needs an index with text: choose output=table or output=json")
-
-
-def ranked_sentences(
-    index: PhraseIndex,
-    encoder: Encoder,
-    answers: Sequence[Answer],
-    hits: BlockHits,
-    vectors: np.ndarray | None,
-    *,
-    pooler: PoolerKind | None,
-    share: float,
-    k: int,
-) -> list[tuple[Sentence, ...]]:
-    """The k best sentences for each text, with the phrases of its answer that occur in them.
-
-    `hits` are the best blocks of each text; `vectors` f32 [texts, d] those of the texts where there is a `pooler`.
-    """
+    wider = replace(settings, bm25_blocks=max(settings.bm25_blocks, SENTENCE_BLOCKS))
+    pooler = sentence_pooler(index, wider)
+    vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+    answers = filler.fill_encoded(texts, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1))
+    hits = rank_blocks(index, texts, vectors.sentences, wider, allowed=allowed)
     found: list[tuple[Sentence, ...]] = []
     for number, answer in enumerate(answers):
-        blocks = hits.blocks[number][hits.found[number]]
+        blocks = hits.blocks[number][hits.found[number]]  # i64 [blocks]
         of_blocks = [_sentences(index, int(block)) for block in blocks]
         places = np.repeat(np.arange(len(blocks)), [len(own) for own in of_blocks])  # i64 [n]
         sentences = [sentence for own in of_blocks for sentence in own]
-        texts = [visible(document.text[first:stop]) for document, first, stop in sentences]
-        lexical = _bm25(index, answer.text, texts)  # f64 [n]
-        cosines = np.zeros(len(texts))  # [n]
-        if pooler is not None and vectors is not None:
-            cosines = _sentence_vectors(encoder, texts, pooler) @ vectors[number]  # f32 [n]
+        plain = [visible(document.text[first:stop]) for document, first, stop in sentences]
+        cosines = np.zeros(len(plain))  # [n]
+        if pooler is not None and vectors.sentences is not None:
+            cosines = _sentence_vectors(encoder, plain, pooler) @ vectors.sentences[number]  # f32 [n]
         of_block = hits.scores[number][places] / max(float(hits.scores[number].max(initial=0)), 1e-9)  # f32 [n]
         inside = [_phrases_inside(*sentence, answer) for sentence in sentences]
         of_phrases = [sum(phrase.score for phrase in own) for own in inside]
-        scores = fused_scores(lexical, cosines, share) + of_block + of_phrases  # f64 [n]
-        best = np.argsort(-scores, kind="stable")[:k].tolist()
-        found.append(tuple(_sentence(sentences[place], float(scores[place]), inside[place]) for place in best))
+        lexical = _bm25(index.lexicon, answer.text, plain)  # f64 [n]
+        scores = fused_scores(lexical, cosines, vector_share(index, wider)) + of_block + of_phrases  # f64 [n]
+        best = []
+        for place in np.argsort(-scores, kind="stable")[: settings.k].tolist():
+            document, first, stop = sentences[place]
+            names, score = tuple(phrase.phrase for phrase in inside[place]), float(scores[place])
+            context = shown(document.text[first:stop])
+            best.append(Sentence(document.id, document.title, first, stop, context, score, names))
+        found.append(tuple(best))
     return found
 
 
@@ -94,33 +97,29 @@ def _sentences(index: PhraseIndex, block: int) -> list[tuple[Document, int, int]
     return [(document, int(places[start]), int(places[last - 1]) + 1) for start, last in bounds.tolist()]
 
 
-def _bm25(index: PhraseIndex, question: str, texts: Sequence[str]) -> np.ndarray:
+def _bm25(lexicon: BlockLexicon, question: str, texts: Sequence[str]) -> np.ndarray:
     """BM25 of each of n texts, f64 [n], with the weights of words in the index."""
-    assert index.lexicon is not None, "ranked blocks have a lexicon"
-    settings = index.lexicon.settings
-    asked = Counter(index.lexicon.counted_words(lexical_query(question)))
-    counts = [Counter(index.lexicon.counted_words(text)) for text in texts]
+    settings = lexicon.settings
+    counts = [Counter(lexicon.counted_words(text)) for text in texts]
     lengths = np.array([own.total() for own in counts], dtype=np.float64)  # [n]
+    relative = lengths / max(lengths.mean(), 1.0) if len(lengths) else lengths  # f64 [n]
     scores = np.zeros(len(texts))  # [n]
-    for word, times in asked.items():
+    for word, times in Counter(lexicon.counted_words(lexical_query(question))).items():
         occurrences = np.array([own[word] for own in counts])  # i64 [n]
-        relative = lengths / max(lengths.mean(), 1.0) if len(lengths) else lengths  # f64 [n]
         saturation = term_saturation(occurrences, relative, k1=settings.k1, b=settings.b)  # f64 [n]
-        scores += times * index.lexicon.form_weight(word) * saturation
+        scores += times * lexicon.form_weight(word) * saturation
     return scores
 
 
 def _sentence_vectors(encoder: Encoder, texts: Sequence[str], pooler: PoolerKind) -> np.ndarray:
     """The vectors of n sentences, f32 [n, d]."""
-    if not texts:
-        return np.zeros((0, encoder.dimensions), dtype=np.float32)
     room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
-    ids = encoder.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)[
-        "input_ids"
+    sequences = [
+        np.array([*encoder.prefix_ids, *own[:room], *encoder.suffix_ids], dtype=np.int64)
+        for own in token_ids(encoder, texts)
     ]
-    sequences = [np.array([*encoder.prefix_ids, *own[:room], *encoder.suffix_ids], dtype=np.int64) for own in ids]
     nowhere = [np.zeros(0, dtype=np.int64)] * len(sequences)
-    pooled = encode_pooled(encoder, sequences, nowhere, pooler, tokens_per_batch=8192).pooled
+    pooled = encode_pooled(encoder, sequences, nowhere, pooler, tokens_per_batch=TOKENS_PER_BATCH).pooled
     assert pooled is not None, "a pooler was given"
     return pooled
 
@@ -133,9 +132,3 @@ def _phrases_inside(document: Document, first: int, stop: int, answer: Answer) -
         for phrase, place in placed
         if place.document == document.id and first <= place.start_char and place.end_char <= stop
     ]
-
-
-def _sentence(place: tuple[Document, int, int], score: float, phrases: Sequence[Phrase]) -> Sentence:
-    document, first, stop = place
-    context, names = shown(document.text[first:stop]), tuple(phrase.phrase for phrase in phrases)
-    return Sentence(document.id, document.title, first, stop, context, score, names)

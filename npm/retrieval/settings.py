@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import Field
 
@@ -13,6 +13,9 @@ from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError
 from npm.core.settings import Fraction, Settings, read_settings
 from npm.retrieval.scoring import ScoringSettings
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
 
 
 class Retrieval(Enum):
@@ -33,7 +36,7 @@ class Overlaps(Enum):
 
 MAX_PHRASES = 10_000
 """Largest `k`."""
-MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
+MAX_PHRASE_WORDS, MAX_PHRASE_TOKENS = 10, 128
 """Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
 
 
@@ -98,19 +101,18 @@ class FillSettings(Settings):
     cooccurrence_smoothing: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.1
     """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that stand in the
     same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""
-    refine_fillings: bool = False
-    """For a text with several masks, whether each mask is asked for once more with the best filling's phrases in place
-    of the other masks, and the fillings are put together from these answers; a further question for each mask."""
     tokens_per_batch: Annotated[int, Field(ge=1, le=10_000_000)] = 8192
     """Tokens of texts encoded at once, padding included."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     """How candidate spans are weighed and put together."""
 
-    def phrase_limits(self, *, of_bytes: bool) -> tuple[int, int | None]:
-        """Longest phrase in tokens, and in words if they count; `of_bytes`: what the encoder's tokens are."""
-        words = MOST_PHRASE_WORDS if of_bytes and self.max_phrase_words is None else self.max_phrase_words
-        given = self.max_phrase_tokens != type(self)().max_phrase_tokens
-        return self.max_phrase_tokens if words is None or given else MOST_PHRASE_TOKENS, words
+    def phrase_limits(self, encoder: Encoder) -> tuple[int, int | None]:
+        """Longest phrase in tokens, and in words if they count; one word where the encoder asks with one mask."""
+        of_bytes = encoder.spells_bytes and self.max_phrase_words is None
+        words = MAX_PHRASE_WORDS if of_bytes else self.max_phrase_words
+        given = self.max_phrase_tokens != FillSettings().max_phrase_tokens
+        tokens = self.max_phrase_tokens if words is None or given else MAX_PHRASE_TOKENS
+        return tokens, 1 if encoder.query_masks == 1 else words
 
     @classmethod
     def reference(cls) -> FillSettings:

@@ -1,6 +1,4 @@
-"""Candidate spans of one query, and what each of them counts.
-
-Hits of the start query are grown to the right, hits of the end query to the left.
+"""Candidate spans of one query: hits of the start query are grown to the right, hits of the end query to the left.
 
 Equal token sequences are found by a 64-bit polynomial hash that grows with the span.
 
@@ -9,7 +7,7 @@ Shapes: n hits, m candidate spans, g groups of equal token sequences, T tokens o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,24 +17,13 @@ from index.arrays import mixed_bits
 from npm.core.types import TokenFlag
 from npm.corpus.text import is_joined
 from npm.indexing.rows import RowMap, gather
-from npm.models.similarity import scaled_similarity
 from npm.retrieval.queries import MaskNeighbors
-from npm.retrieval.scoring import (
-    Normalisation,
-    ScoringSettings,
-    StopwordsInside,
-    occurrence_shares,
-    reference_weights,
-)
+from npm.retrieval.scoring import ScoringSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from index.types import Scan
     from npm.corpus.store import BlockStore
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.retrieval.restriction import Restriction
-
 
 NO_NEIGHBORS = MaskNeighbors()
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
@@ -71,7 +58,8 @@ class _Window:
 
     flags: np.ndarray  # u8
     token_ids: np.ndarray  # i32
-    ends_clause: np.ndarray  # bool
+    may_enter: np.ndarray  # bool, a span may grow to the token
+    may_leave: np.ndarray  # bool, a span may grow on behind it
     may_be_near: np.ndarray  # bool [n], the anchor may be an edge of a span
     may_be_far: np.ndarray  # bool, the token may be the other edge
 
@@ -80,31 +68,29 @@ class SpanFinder:
     """Grows hits into the spans that the settings allow.
 
     A span stays in its block, starts at a word start and ends at a word end, cuts no expression (a number, a date, …;
-    see `npm.corpus.expressions`), and both ends have a vector; with `words_only` it is one word.
+    see `npm.corpus.expressions`), and both ends have a vector.
     """
 
     def __init__(
         self,
         store: BlockStore,
         rows: RowMap,
-        *,
-        max_phrase_tokens: int,
+        limits: tuple[int, int | None],
         scoring: ScoringSettings,
-        words_only: bool = False,
-        max_phrase_words: int | None = None,
+        *,
         digit_tokens: np.ndarray | None = None,
     ) -> None:
-        """`digit_tokens` bool [vocabulary] are needed where years are asked for."""
-        self._store = store
-        self._words_only = words_only
-        self._rows = rows
-        self._max_words = max_phrase_words
-        self._max_tokens = max_phrase_tokens
-        self._left_max_tokens = max_phrase_tokens if scoring.equal_walks else max_phrase_tokens - 1
-        self._clauses_inside = scoring.allow_clauses_inside
-        self._digit_tokens = digit_tokens
-        self._cuts_expressions = scoring.cut_expressions
-        self._is_barred = barred_flags(scoring.stopwords_inside)
+        """`limits` are the most tokens and words of a span; `digit_tokens` bool [vocabulary] are needed for years."""
+        self._store, self._rows = store, rows
+        self._max_tokens, self._max_words = limits
+        self._rules, self._digit_tokens = scoring, digit_tokens
+        # By what a token's flags can be, whether it may not be part of a phrase: bool [256].
+        flags = np.arange(256)  # i64 [256]
+        self._is_barred = (flags & TokenFlag.SPECIAL) != 0
+        if scoring.reference:
+            self._is_barred |= (flags & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)) != 0
+        else:
+            self._is_barred |= (flags & (TokenFlag.STOPWORD | TokenFlag.LINKING)) == TokenFlag.STOPWORD
 
     def find(
         self, start_rows: np.ndarray, end_rows: np.ndarray | None, neighbors: MaskNeighbors = NO_NEIGHBORS
@@ -120,8 +106,8 @@ class SpanFinder:
             return from_starts
         from_ends = self._grow(end_rows, neighbors, rightward=False)
         # Whatever begins at a start hit was found from there, since walks to the right are at least as long.
-        is_new = np.flatnonzero(~_are_among(from_ends.start_rows, start_rows))
-        return CandidateSpans.concatenated([from_starts, from_ends.where(is_new)])
+        sides = (np.searchsorted(start_rows, from_ends.start_rows, side) for side in ("left", "right"))  # i64 [m] each
+        return CandidateSpans.concatenated([from_starts, from_ends.where(np.equal(*sides))])
 
     def _grow(self, rows: np.ndarray, neighbors: MaskNeighbors, *, rightward: bool) -> CandidateSpans:
         """Spans with one end at `rows` i64 [n], a token longer at each step; what cannot grow on is dropped at once."""
@@ -131,11 +117,12 @@ class SpanFinder:
         blocks, offsets = self._store.block_of(anchors), self._store.block_offsets
         # tokens to the block's edge, itself included, i64 [n]
         room = offsets[blocks + 1] - anchors if rightward else anchors - offsets[blocks] + 1
-        most_tokens = self._max_tokens if rightward else self._left_max_tokens
+        # The reference walks one token less to the left.
+        most_tokens = self._max_tokens - (self._rules.reference and not rightward)
         window = self._window(anchors, max(1, most_tokens), neighbors, rightward=rightward)
         flags = window.flags[:, 0]  # u8 [n]
-        may_be_near = ((flags & word_edge) != 0) & ~self._is_barred[flags] & window.may_be_near  # bool [n]
-        alive = np.flatnonzero(may_be_near)  # i64 [alive], numbers of hits
+        is_near = ((flags & word_edge) != 0) & ~self._is_barred[flags] & window.may_be_near  # bool [n]
+        alive = np.flatnonzero(is_near)  # i64 [alive], numbers of hits
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
         power = np.uint64(1)
         words = np.ones(len(rows), dtype=np.int64)  # [n], begun so far
@@ -144,14 +131,10 @@ class SpanFinder:
             others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
             flags = window.flags[alive, length - 1]  # u8 [alive]
             if length > 1:
-                may_enter = ~self._is_barred[flags]  # bool [alive]
-                if self._words_only:
-                    may_enter &= (flags & word_edge) == 0
+                may_enter = window.may_enter[alive, length - 1]  # bool [alive]
                 if self._max_words is not None:
                     words[alive] += (flags & word_edge) != 0
                     may_enter &= words[alive] <= self._max_words
-                if not self._clauses_inside:
-                    may_enter &= ~(self._begins_sentence(flags) if rightward else window.ends_clause[alive, length - 1])
                 entered = np.flatnonzero(may_enter)
                 alive, others, flags = alive[entered], others[entered], flags[entered]
             if len(alive) == 0:
@@ -173,12 +156,7 @@ class SpanFinder:
                     hashes=grown[whole],
                 )
             )
-            may_grow = room[alive] > length  # bool [alive]
-            if self._words_only:
-                may_grow &= (flags & other_edge) == 0
-            if not self._clauses_inside:
-                may_grow &= ~(window.ends_clause[alive, length - 1] if rightward else self._begins_sentence(flags))
-            alive = alive[may_grow]
+            alive = alive[(room[alive] > length) & window.may_leave[alive, length - 1]]
         if not found:
             nothing = np.zeros(0, dtype=np.int64)
             return CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
@@ -196,11 +174,14 @@ class SpanFinder:
         flags = gather(self._store.flags, positions)  # u8 [n, width + 2]
         token_ids = gather(self._store.token_ids, positions)  # i32 [n, width + 2]
         own = slice(1, -1)
-        ends = np.zeros((len(anchors), width), dtype=bool)
-        if not self._clauses_inside:
-            ends = self._ends_clause(positions[:, own], flags[:, own])
+        may_enter, may_leave = ~self._is_barred[flags[:, own]], np.ones((len(anchors), width), dtype=bool)
+        if not self._rules.reference:
+            begins_sentence = (flags[:, own] & TokenFlag.SENTENCE_START.value) != 0  # bool [n, width]
+            ends_clause = self._ends_clause(positions[:, own], flags[:, own])  # bool [n, width]
+            may_enter &= ~(begins_sentence if rightward else ends_clause)
+            may_leave = ~(ends_clause if rightward else begins_sentence)
         may_begin = may_end = np.ones((len(anchors), width), dtype=bool)
-        if not self._cuts_expressions:
+        if not self._rules.cut_expressions:
             # In reading order, so that the token before one and the token after it are in the next columns.
             order = slice(None) if rightward else slice(None, None, -1)
             may_begin, may_end = whole_edges(
@@ -211,7 +192,7 @@ class SpanFinder:
             )
             may_begin, may_end = may_begin[:, order], may_end[:, order]  # bool [n, width] each
         near, far = (may_begin, may_end) if rightward else (may_end, may_begin)
-        return _Window(flags[:, own], token_ids[:, own], ends, near[:, 0], far)
+        return _Window(flags[:, own], token_ids[:, own], may_enter, may_leave, near[:, 0], far)
 
     def _joined(self, flags: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Mask of the tokens that continue the expression of the token before them in the same block, bool [...]."""
@@ -230,10 +211,6 @@ class SpanFinder:
             found[found] = store.start_chars.take(at) > store.end_chars.take(np.maximum(at - 1, 0))
         return found
 
-    @staticmethod
-    def _begins_sentence(flags: np.ndarray) -> np.ndarray:
-        return (flags & TokenFlag.SENTENCE_START.value) != 0  # bool [n]
-
     def _ends_clause(self, positions: np.ndarray, flags: np.ndarray) -> np.ndarray:
         """Mask of clause punctuation, bool [...], without the marks in `3.5` and `Dr. Low`."""
         ends = ((flags & TokenFlag.CLAUSE_PUNCTUATION.value) != 0) & ~is_joined(flags)  # bool [...]
@@ -245,75 +222,6 @@ class SpanFinder:
         # Within a block only: at its end nothing follows, and nothing grows over it either.
         ends[ends] = store.start_chars.take(following) != store.end_chars.take(marks)
         return ends
-
-
-Similarities = Callable[[int, np.ndarray], np.ndarray]
-"""Scaled similarities f64 [n] of the start (0) or end (1) query of a text with rows i64 [n]."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedSimilarities:
-    """The similarities of one text with the rows that were scanned for it, each with the bonus of its block."""
-
-    index: PhraseIndex
-    scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
-    queries: tuple[int, int]  # the numbers of the start and the end query in a scan
-    factors: tuple[float, float]  # what an inner product is multiplied with, and a similarity of the joint pass
-    restriction: Restriction | None
-
-    def __call__(self, side: int, rows: np.ndarray) -> np.ndarray:
-        """f64 [n] for the start (0) or end (1) query and rows i64 [n]."""
-        query = self.queries[side]
-        if self.restriction is None:
-            return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factors[0])
-        # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
-        # decide, and between blocks their BM25 scores have a say.
-        positions = self.index.rows.positions(rows)  # i64 [n]
-        blocks = self.index.store.block_of(positions)  # i64 [n]
-        places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction
-        products = np.empty(len(rows))  # f64 [n]
-        scan_of = places if len(self.scans) > 1 else np.zeros(len(rows), dtype=np.int64)  # i64 [n]
-        for number in np.unique(scan_of).tolist():
-            here = np.flatnonzero(scan_of == number)
-            products[here] = self.scans[number].at(query, rows[here])
-        similarities = scaled_similarity(products, self.factors[0]) + self.restriction.bonuses[places]  # f64 [n]
-        if self.restriction.joint is not None:
-            slots = positions - self.index.store.block_offsets[blocks]  # i64 [n], within their blocks
-            for number in np.unique(places).tolist():
-                here = np.flatnonzero(places == number)
-                similarities[here] += self.factors[1] * self.restriction.joint[number][side, slots[here]]
-        return similarities
-
-
-def candidate_weights(
-    similarities: Similarities,
-    candidates: CandidateSpans,
-    sides: tuple[np.ndarray, np.ndarray],
-    scoring: ScoringSettings,
-) -> np.ndarray:
-    """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
-    start = similarities(0, candidates.start_rows)  # f64 [m]
-    end = similarities(1, candidates.end_rows)  # f64 [m]
-    if scoring.normalisation is Normalisation.candidates:
-        return occurrence_shares(
-            start,
-            end,
-            candidates.lengths,
-            combination=scoring.combination,
-            length_exponent=scoring.length_exponent,
-        )
-    # As in the reference, a span found from its other end adds its own end to the candidates of this side.
-    all_starts = similarities(0, np.union1d(sides[0], candidates.start_rows))  # f64 [n]
-    all_ends = similarities(1, np.union1d(sides[1], candidates.end_rows))  # f64 [n]
-    return reference_weights(
-        start,
-        end,
-        candidates.lengths,
-        all_starts=all_starts,
-        all_ends=all_ends,
-        combination=scoring.combination,
-        length_exponent=scoring.length_exponent,
-    )
 
 
 def whole_edges(
@@ -358,22 +266,3 @@ def digit_tokens(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     mask = np.zeros(1 + max(vocabulary.values()), dtype=bool)  # [vocabulary]
     mask[[number for token, number in vocabulary.items() if token.lstrip("#Ġ▁").isdecimal()]] = True
     return mask
-
-
-def barred_flags(stopwords_inside: StopwordsInside) -> np.ndarray:
-    """For each value that a token's flags can have, whether such a token may not be part of a phrase: bool [256]."""
-    flags = np.arange(256)  # i64 [256]
-    barred = (flags & TokenFlag.SPECIAL) != 0  # bool [256]
-    if stopwords_inside is StopwordsInside.none:
-        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)) != 0)
-    if stopwords_inside is StopwordsInside.linking:
-        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.LINKING)) == TokenFlag.STOPWORD)
-    return barred
-
-
-def _are_among(rows: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Whether each of `rows` i64 [m] is one of `ascending` i64 [n], bool [m], without a table of all rows."""
-    if len(ascending) == 0:
-        return np.zeros(len(rows), dtype=bool)
-    places = np.minimum(np.searchsorted(ascending, rows), len(ascending) - 1)  # i64 [m]
-    return ascending[places] == rows  # bool [m]

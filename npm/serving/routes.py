@@ -21,7 +21,7 @@ import npm
 from npm.core.display import answer_json
 from npm.core.errors import ArtifactError, QueryError, SettingError, UserError
 from npm.core.types import MASK_TEXT
-from npm.retrieval.queries import MOST_MASKS, check_query
+from npm.retrieval.queries import MAX_MASKS, check_query
 from npm.serving import schema
 from npm.serving.batcher import Batcher, Done, Job, give_up
 from npm.serving.metrics import ServerMetrics
@@ -109,7 +109,7 @@ async def over(service: Served, request: Request, body: schema.OverRequest) -> R
     """Phrases from passages that come with the request, or the probability of given words; no index is asked."""
     if (chars := sum(len(passage.text) for passage in body.passages)) > MOST_PASSAGE_CHARS:
         raise SettingError(f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}")
-    check_query(body.text, most_masks=MOST_MASKS if body.words is None else 1)
+    check_query(body.text, max_masks=MAX_MASKS if body.words is None else 1)
     job = Job(lambda _: service.reloader.current.over(body))
     done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
     answers, scores = ([done[0].value], None) if body.words is None else (None, done[0].value)
@@ -206,7 +206,7 @@ def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: schema.Options
     group = f"{opened.state.digest} {options.allow_partial} {settings}"
     jobs: list[Job] = []
     for number, text in enumerate(texts):
-        check_query(text, where=f"text.{number}", most_masks=MOST_MASKS)
+        check_query(text, where=f"text.{number}", max_masks=MAX_MASKS)
         run = partial(opened.fill, settings=settings, where=f"text.{number}", allow_partial=options.allow_partial)
         jobs.append(Job(run, group if text.count(MASK_TEXT) == 1 else "", text))
     return jobs

@@ -7,7 +7,7 @@ import torch
 from npm.core.errors import QueryError
 from npm.models.settings import PoolerKind
 from npm.retrieval.queries import (
-    MOST_MASKS,
+    MAX_MASKS,
     MaskNeighbors,
     QueryVectors,
     check_query,
@@ -27,11 +27,11 @@ def test_a_text_that_is_not_one_question_is_refused(text: str) -> None:
 
 
 def test_several_masks_are_a_question_where_they_are_asked_for_up_to_their_limit() -> None:
-    check_query("<mask> and <mask>", most_masks=MOST_MASKS)
-    check_query("<mask>" * MOST_MASKS, most_masks=MOST_MASKS)
+    check_query("<mask> and <mask>", max_masks=MAX_MASKS)
+    check_query("<mask>" * MAX_MASKS, max_masks=MAX_MASKS)
     for text in ("<mask> " * 9, "", "no mask"):
         with pytest.raises(QueryError):
-            check_query(text, most_masks=MOST_MASKS)
+            check_query(text, max_masks=MAX_MASKS)
 
 
 def test_control_characters_and_cuts_are_noted() -> None:
