@@ -180,6 +180,8 @@ class SpanFinder:
             ends_clause = self._ends_clause(positions[:, own], flags[:, own])  # bool [n, width]
             may_enter &= ~(begins_sentence if rightward else ends_clause)
             may_leave = ~(ends_clause if rightward else begins_sentence)
+        if self._max_words == 1:
+            may_leave &= (flags[:, own] & (TokenFlag.WORD_END if rightward else TokenFlag.WORD_START).value) == 0
         may_begin = may_end = np.ones((len(anchors), width), dtype=bool)
         if not self._rules.cut_expressions:
             # In reading order, so that the token before one and the token after it are in the next columns.

@@ -17,7 +17,7 @@ from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.scoring import Normalisation, ScoringSettings
+from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept, plain_span_allowed
 
@@ -117,7 +117,7 @@ def plain_score(
                 given.add((start, length))
     spans = sorted(candidates | given)
     weights = {span: _weight(span, s, t, scoring) for span in spans}
-    if scoring.normalisation is Normalisation.candidates:
+    if not scoring.reference:
         return sum(weights[span] for span in given) / sum(weights.values()) if given else 0.0
     hits = set(corpus.row_positions)
     starts = sum(np.exp(s[at]) for at in hits | {start for start, _ in spans})
@@ -135,5 +135,5 @@ def _weight(
 ) -> float:
     start, length = span
     p, q = np.exp(s[start]) / starts, np.exp(t[start + length - 1]) / ends
-    joined = p + q if scoring.combination.value == "sum" else p * q
+    joined = p + q if scoring.reference else p * q
     return float(joined * length**scoring.length_exponent)

@@ -11,7 +11,7 @@ import numpy as np
 from npm.core.types import TokenFlag
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import PruningRule
-from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
+from npm.retrieval.scoring import ScoringSettings
 
 
 @dataclass
@@ -121,12 +121,12 @@ def plain_span_allowed(  # noqa: C901
             (place and flag & TokenFlag.WORD_START) or (last > start + place and flag & TokenFlag.WORD_END)
         ):
             return False
-        if scoring.stopwords_inside is StopwordsInside.none and flag & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION):
+        if scoring.reference and flag & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION):
             return False
         is_other_stopword = flag & TokenFlag.STOPWORD and not flag & TokenFlag.LINKING
-        if scoring.stopwords_inside is StopwordsInside.linking and is_other_stopword:
+        if not scoring.reference and is_other_stopword:
             return False
-        if not scoring.allow_clauses_inside:
+        if not scoring.reference:
             if place > 0 and flag & TokenFlag.SENTENCE_START:
                 return False
             if place < length - 1 and corpus.ends_clause(start + place):
@@ -187,7 +187,7 @@ def plain_phrases(  # noqa: C901
             if plain_span_allowed(corpus, corpus.row_positions[row], length, scoring, words_only=one_mask):
                 spans.add((corpus.row_positions[row], length))
     for row in end_hits:
-        for length in range(1, max_phrase_tokens + (1 if scoring.equal_walks else 0)):
+        for length in range(1, max_phrase_tokens + (0 if scoring.reference else 1)):
             start = corpus.row_positions[row] - length + 1
             if plain_span_allowed(corpus, start, length, scoring, words_only=one_mask):
                 spans.add((start, length))
@@ -198,16 +198,16 @@ def plain_phrases(  # noqa: C901
     weights = {}
     for span in spans:
         a, b = s[starts[span]], t[ends[span]]
-        if one_mask and scoring.combination is Combination.product:
+        if one_mask and not scoring.reference:
             a, b = a / 2, b / 2
-        if scoring.normalisation is Normalisation.start_end:
+        if scoring.reference:
             p = math.exp(a) / sum(math.exp(s[row]) for row in all_starts)
             q = math.exp(b) / sum(math.exp(t[row]) for row in all_ends)
-            weight = p + q if scoring.combination is Combination.sum else p * q
+            weight = p + q
         else:
-            weight = math.exp(a) + math.exp(b) if scoring.combination is Combination.sum else math.exp(a + b)
+            weight = math.exp(a + b)
         weights[span] = weight * span[1] ** scoring.length_exponent
-    total = sum(weights.values()) if scoring.normalisation is Normalisation.candidates else 1.0
+    total = 1.0 if scoring.reference else sum(weights.values())
     sequences: dict[tuple[int, ...], list[tuple[float, tuple[int, int]]]] = {}
     for span, weight in sorted(weights.items()):
         ids = tuple(corpus.token_ids[span[0] : span[0] + span[1]])
@@ -215,7 +215,7 @@ def plain_phrases(  # noqa: C901
     read = sorted(sequences.items(), key=lambda item: -sum(weight for weight, _ in item[1]))[:merged_groups]
     merged: dict[object, list[tuple[float, tuple[int, int]]]] = {}
     for ids, members in read:
-        key = ids if scoring.aggregation is Aggregation.token_ids else corpus.text(*members[0][1]).casefold()
+        key = ids if scoring.reference else corpus.text(*members[0][1]).casefold()
         merged.setdefault(key, []).extend(members)
     phrases = []
     for members in merged.values():

@@ -10,8 +10,8 @@ import torch
 from npm import PhraseFiller
 from npm.core.errors import QueryError
 from npm.models.encoder import Encoder
-from npm.retrieval.passages import ClaimMasks, PassageFiller
-from npm.retrieval.scoring import Combination, ScoringSettings
+from npm.retrieval.passages import PassageFiller, masked_claims
+from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
@@ -48,8 +48,7 @@ def plain_claim_score(filler: PassageFiller, claim: list[int], content: list[boo
         matching = total = 0.0
         for other, vector in passage_tokens:
             s, t = (factor * float(vector @ masked[place + side]) for side in (0, len(masks) - 1))
-            is_sum = scoring.combination is Combination.sum
-            weight = np.exp(s) + np.exp(t) if is_sum else np.exp((s + t) * len(masks) / 2)
+            weight = np.exp((s + t) * len(masks) / 2)
             matching += weight if other == token else 0.0
             total += weight
         shares.append(matching / total)
@@ -57,14 +56,11 @@ def plain_claim_score(filler: PassageFiller, claim: list[int], content: list[boo
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("combination", Combination)
 @pytest.mark.parametrize("masks", [1, 2])
-def test_a_claim_scores_the_mean_share_of_its_content_tokens(family: str, combination: Combination, masks: int) -> None:
+def test_a_claim_scores_the_mean_share_of_its_content_tokens(family: str, masks: int) -> None:
     encoder = tiny_encoder(family)
     encoder.query_masks = masks
-    settings = FillSettings(
-        retrieval=Retrieval.dense, scoring=ScoringSettings(combination=combination, temperature=0.5)
-    )
+    settings = FillSettings(retrieval=Retrieval.dense, scoring=ScoringSettings(temperature=0.5))
     texts = list(SENTENCES[:4])
     filler = PhraseFiller.over(texts, encoder, settings=settings)
     for claim, score in zip(CLAIMS, filler.score_claim(CLAIMS), strict=True):
@@ -78,13 +74,13 @@ def test_a_claim_scores_the_mean_share_of_its_content_tokens(family: str, combin
 
 def test_only_content_tokens_are_masked() -> None:
     encoder = tiny_encoder("bert")
-    masks = ClaimMasks.of(["The Seine flows through Paris, in France.", "Oslo"], encoder)
-    masked = [str(encoder.tokenizer.convert_ids_to_tokens(int(token))) for token in masks.token_ids]
-    words = "".join(masked).replace("##", "")
-    assert words == "seineflowsparisfranceoslo"
-    assert masks.offsets.tolist()[0] == 0 and masks.offsets.tolist()[-1] == len(masked)
-    for sequence, slot in zip(masks.inputs, masks.slots.tolist(), strict=True):
-        assert np.flatnonzero(sequence == encoder.mask_id).tolist() == [slot, slot + 1]
+    claims = ["The Seine flows through Paris, in France.", "Oslo"]
+    inputs, slots, token_ids, counts = masked_claims(claims, encoder)
+    masked = [str(encoder.tokenizer.convert_ids_to_tokens(token)) for token in token_ids]
+    assert "".join(masked).replace("##", "") == "seineflowsparisfranceoslo"
+    assert len(counts) == 2 and sum(counts) == len(masked)
+    for sequence, pair in zip(inputs, slots, strict=True):
+        assert np.flatnonzero(sequence == encoder.mask_id).tolist() == pair.tolist()
 
 
 def test_a_claim_about_what_no_passage_names_scores_nothing() -> None:

@@ -10,8 +10,8 @@ from index import exact
 from npm.core.types import Answer
 from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
-from npm.retrieval.restriction import Restriction
-from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
+from npm.retrieval.blocks import Restriction
+from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.random_indexes import SCALE, random_index, random_queries
 from tests.retrieval.plain_filling import LentToBlock, plain_fill
@@ -19,14 +19,9 @@ from tests.retrieval.plain_filling import LentToBlock, plain_fill
 OURS = ScoringSettings(exclude_query_phrases=False)
 SCORINGS = {
     "ours": OURS,
-    "product": replace(OURS, combination=Combination.product),
-    "ids": replace(OURS, aggregation=Aggregation.token_ids, temperature=2.0),
-    "clauses inside": replace(OURS, allow_clauses_inside=True),
-    "all stop-words inside": replace(OURS, stopwords_inside=StopwordsInside.all),
-    "no stop-words inside, longer is better": replace(OURS, stopwords_inside=StopwordsInside.none, length_exponent=1.5),
+    "cut, longer is better": replace(OURS, temperature=2.0, cut_expressions=True, length_exponent=1.5),
     "reference": FillSettings.reference().scoring,
-    "reference with product": replace(FillSettings.reference().scoring, combination=Combination.product),
-    "reference with stop-words inside": replace(FillSettings.reference().scoring, stopwords_inside=StopwordsInside.all),
+    "reference, shorter is better": replace(FillSettings.reference().scoring, temperature=0.5, length_exponent=-1.0),
 }
 EVERYTHING = FillSettings(
     k=10_000, merged_groups=10_000, occurrences=10_000, retrieval=Retrieval.dense, candidates_per_side=10_000
@@ -72,9 +67,7 @@ def test_every_phrase_and_score_equals_that_of_plain_loops(
             assert_equal_phrases(answer, expected)
 
 
-@pytest.mark.parametrize(
-    "name", ["ours", "all stop-words inside", "no stop-words inside, longer is better", "reference"]
-)
+@pytest.mark.parametrize("name", SCORINGS)
 def test_an_encoder_of_one_mask_a_query_fills_single_words_as_plain_loops_do(
     name: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
@@ -196,12 +189,7 @@ def test_a_left_walk_is_one_token_shorter_only_in_the_reference(rng: np.random.G
     filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
     end_rows, no_rows = np.arange(len(filler.index.rows)), np.zeros(0, dtype=np.int64)
     longest = {}
-    for scoring in (OURS, replace(OURS, equal_walks=False)):
-        finder = spans.SpanFinder(filler.index.store, filler.index.rows, max_phrase_tokens=3, scoring=scoring)
-        longest[scoring.equal_walks] = finder.find(no_rows, end_rows).lengths.max()
-    assert longest == {True: 3, False: 2}
-
-
-def test_normalisations_agree_on_what_they_name() -> None:
-    assert FillSettings.reference().scoring.normalisation is Normalisation.start_end
-    assert ScoringSettings().normalisation is Normalisation.candidates
+    for scoring in (OURS, FillSettings.reference().scoring):
+        finder = spans.SpanFinder(filler.index.store, filler.index.rows, (3, None), scoring)
+        longest[scoring.reference] = finder.find(no_rows, end_rows).lengths.max()
+    assert longest == {False: 3, True: 2}

@@ -8,7 +8,7 @@ import pytest
 
 from npm.core.types import Document, TokenFlag
 from npm.models.encoder import Encoder
-from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages, folded_with_places, passage_packer
+from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages, passage_packer
 from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = (
@@ -87,25 +87,6 @@ def test_words_are_found_in_whatever_unicode_form_they_are_asked_for_or_stand_in
     assert found_texts("nai\u0308ve") == ["naïve", "naïve"]
     assert len(found_texts("\u1ec7")) == len(found_texts("\u00ea\u0323")) == len(found_texts("e\u0323\u0302")) == 2
     assert found_texts("na\u00eeve") == []
-
-
-def test_places_of_folded_characters_are_where_each_of_them_went() -> None:
-    text = "A\u00c9e\u0301\u1e9ex e\u0302\u0323!"
-    folded, places = folded_with_places(text)
-    assert places is not None and folded == "ae\u0301e\u0301ssx e\u0323\u0302!"
-    assert places.tolist() == [0, 1, 3, 4, 5, 7, 8, 9, 10, 10, 12, 13]
-    assert folded_with_places("Plain – „text“.") == ("plain – „text“.", None)
-
-
-def test_any_text_folds_as_a_whole_as_in_its_pieces() -> None:
-    rng = np.random.default_rng(0)
-    characters = list("aEİß \u00e9\u00ea\u1ec7\u0301\u0323\u0302\ud55c\u1112\u1161")
-    for _ in range(200):
-        text = "".join(rng.choice(characters, size=rng.integers(1, 9)))
-        folded, places = folded_with_places(text)
-        assert folded == normalize("NFD", normalize("NFD", text).casefold())
-        if places is not None:
-            assert len(places) == len(text) + 1 and places[-1] == len(folded) and (np.diff(places) >= 0).all()
 
 
 def test_places_that_overlap_are_all_found() -> None:

@@ -22,11 +22,11 @@ from npm.models.encoder import Encoder
 from npm.retrieval import blocks as blocks_module
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, MaskContext, literal_gaps, with_literal_evidence
+from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, Gap, MaskContext, literal_gaps, with_literal_evidence
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.restriction import Gap
+from npm.retrieval.scoring import Search
 from npm.retrieval.settings import FillSettings
-from npm.retrieval.spans import CandidateSpans, ScannedSimilarities, span_hash
+from npm.retrieval.spans import CandidateSpans, span_hash
 from tests.evaluation.methods.word_indexes import index_of_texts
 from tests.helpers.command_line import CommandLine
 from tests.helpers.live_indexes import built, record
@@ -329,13 +329,13 @@ def test_a_gap_without_vectors_is_answered_and_no_vector_is_looked_up_for_it(
     filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up = []
-    plain = ScannedSimilarities.__call__
+    plain = Search.similarities
 
-    def watched(self: ScannedSimilarities, side: int, rows: np.ndarray) -> np.ndarray:
+    def watched(self: Search, side: int, rows: np.ndarray) -> np.ndarray:
         looked_up.append(int(rows.min(initial=0)))
         return plain(self, side, rows)
 
-    monkeypatch.setattr(ScannedSimilarities, "__call__", watched)
+    monkeypatch.setattr(Search, "similarities", watched)
     answer = filler.fill("Nothing <mask> is known.")
     assert answer.phrases[0].phrase == "else"  # a stop-word
     assert looked_up and min(looked_up) >= 0

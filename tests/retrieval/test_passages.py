@@ -20,7 +20,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval import passages as passages_module
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.scoring import Combination, ScoringSettings, StopwordsInside
+from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.handed_passages import WORDS, ChosenVectors, plain_score, token_encoder
@@ -60,13 +60,6 @@ def test_given_words_have_their_share_of_all_candidate_spans(monkeypatch: pytest
     assert filler.score(QUESTION, "Rome") == pytest.approx(2 / 11)
     assert filler.score(QUESTION, "fell") == pytest.approx(3 / 11)
     assert filler.score(QUESTION, "rome \n FELL") == pytest.approx(6 / 11)
-
-
-def test_shares_of_a_sum_and_of_longer_spans_that_count_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    scoring = replace(PLAIN, combination=Combination.sum, length_exponent=-1.0)
-    filler = counted_words(monkeypatch, ["Rome fell"], scoring)
-    # Rome 2 + 1, fell 1 + 3, Rome fell (2 + 3) / 2
-    assert filler.score(QUESTION, "Rome fell") == pytest.approx(2.5 / 9.5)
 
 
 def test_all_places_of_given_words_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +118,9 @@ def test_only_the_documents_that_the_settings_name_count(monkeypatch: pytest.Mon
 
 SCORINGS = {
     "ours": ScoringSettings(exclude_query_phrases=False),
-    "sum": replace(PLAIN, combination=Combination.sum, temperature=1.7),
-    "all stop-words and clauses inside": replace(
-        PLAIN, stopwords_inside=StopwordsInside.all, allow_clauses_inside=True, length_exponent=1.5
-    ),
+    "cut, longer is better": replace(PLAIN, temperature=1.7, cut_expressions=True, length_exponent=1.5),
     "reference": FillSettings.reference().scoring,
-    "reference with product": replace(FillSettings.reference().scoring, combination=Combination.product),
+    "reference, shorter is better": replace(FillSettings.reference().scoring, length_exponent=-1.0),
 }
 
 
@@ -288,11 +278,11 @@ def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> No
 @pytest.mark.parametrize(
     ("texts", "spans", "told"),
     [
-        ([QUESTION], "Paris", "a list of 1 and one string"),
+        ([QUESTION], "Paris", "1 texts and one string"),
         ("no mask", ["Paris", "Rome"], "exactly one <mask>"),
         ("no mask", [], "exactly one <mask>"),
         (QUESTION, ["Paris", " "], "span 2 of 2"),
-        ([QUESTION, QUESTION], ["Paris"], "a list of 2 and a list of 1"),
+        ([QUESTION, QUESTION], ["Paris"], "2 texts and 1 spans"),
         (QUESTION, "  ", "span is empty"),
         ([QUESTION, "no mask"], ["Paris", "Paris"], "text 2 of 2"),
         ([QUESTION, QUESTION], ["Paris", ""], "span 2 of 2"),
@@ -310,7 +300,7 @@ def test_what_cannot_be_scored_is_refused(texts: Any, spans: Any, told: str, enc
         PhraseFiller.over(SENTENCES, encoder).score(texts, spans)
 
 
-@pytest.mark.parametrize(("title", "told"), [(None, "title"), (5, "title"), ("\ud800", "valid Unicode")])
+@pytest.mark.parametrize(("title", "told"), [(None, "NoneType"), (5, "int"), ("\ud800", "valid Unicode")])
 def test_a_passage_whose_title_is_no_text_is_refused(title: Any, told: str) -> None:
     with pytest.raises(CorpusError, match=told):
         PhraseFiller.over([Document("a", title, SENTENCES[0])], tiny_encoder("bert"))

@@ -19,14 +19,12 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.retrieval import reading
-from npm.retrieval.blocks import block_restrictions
+from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, joint_similarities, with_reading
-from npm.retrieval.restriction import Restriction
-from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.scoring import ScoringSettings, Search
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from npm.retrieval.spans import ScannedSimilarities
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 TEXTS = [
@@ -63,7 +61,7 @@ def settings_with(share: float, **changes: object) -> FillSettings:
 
 
 def restriction_to(*blocks: int) -> Restriction:
-    return Restriction(np.array(blocks, dtype=np.int64), np.zeros(len(blocks)))
+    return Restriction.within(np.array(blocks, dtype=np.int64))
 
 
 def read_by_hand(filler: PhraseFiller, text: str, block: int | None) -> np.ndarray:
@@ -273,9 +271,8 @@ def test_similarities_mix_the_stored_keys_and_those_of_the_joint_pass(share: flo
             seen[row] = (1 - share) * stored + share * joint + bonus
     all_rows = np.array(sorted(seen))
     scans = [index.searcher.scan(pair, all_rows) for pair in restriction.queries]
-    got = ScannedSimilarities(index, scans, (0, 1), ((1 - share) * encoder.similarity_scale, share), restriction)(
-        0, all_rows
-    )
+    factors = (1 - share) * encoder.similarity_scale, share
+    got = Search(index, scans, (0, 1), (all_rows, None), factors, restriction).similarities(0, all_rows)
     np.testing.assert_allclose(got, [seen[row] for row in all_rows.tolist()], atol=1e-3)
 
 

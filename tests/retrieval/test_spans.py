@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import kept_tokens
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
+from npm.models.encoder import Encoder
 from npm.retrieval.queries import MaskNeighbors
-from npm.retrieval.scoring import ScoringSettings, StopwordsInside
+from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import NO_NEIGHBORS, SpanFinder, digit_tokens
 from tests.helpers.tiny_models import wordpiece_tokenizer
@@ -23,11 +26,6 @@ from tests.helpers.tiny_models import wordpiece_tokenizer
 TEXT = "Noah's Ark of Peace was in San Francisco"
 NAMES = {"Noah", "Ark", "Peace", "San", "Francisco", "San Francisco"}
 LINKED = {"Noah's Ark", "Noah's Ark of Peace", "Ark of Peace"}
-RUNNING_ON = {
-    f"{start} was in {end}"
-    for start in ("Peace", "Ark of Peace", "Noah's Ark of Peace")
-    for end in ("San", "San Francisco")
-}
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +52,7 @@ def phrases_in(
     neighbors: MaskNeighbors = NO_NEIGHBORS,
 ) -> set[str]:
     rows = RowMap.of_mask(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
-    finder = SpanFinder(
-        store,
-        rows,
-        max_phrase_tokens=50,
-        scoring=scoring,
-        max_phrase_words=most_words,
-        digit_tokens=digit_tokens(tokenizer_of(text)),
-    )
+    finder = SpanFinder(store, rows, (50, most_words), scoring, digit_tokens=digit_tokens(tokenizer_of(text)))
     every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
     found = finder.find(none, every, neighbors) if from_ends else finder.find(every, None, neighbors)
     assert store.start_chars is not None and store.end_chars is not None
@@ -70,19 +61,12 @@ def phrases_in(
     return {text[start:end] for start, end in zip(starts, ends, strict=True)}
 
 
-@pytest.mark.parametrize(
-    ("inside", "expected"),
-    [
-        (StopwordsInside.none, NAMES),
-        (StopwordsInside.linking, NAMES | LINKED),
-        (StopwordsInside.all, NAMES | LINKED | RUNNING_ON),
-    ],
-)
+@pytest.mark.parametrize(("reference", "expected"), [(True, NAMES), (False, NAMES | LINKED)])
 @pytest.mark.parametrize("from_ends", [True, False])
-def test_stop_words_inside_are_those_that_the_setting_names(
-    inside: StopwordsInside, expected: set[str], from_ends: bool, store: BlockStore
+def test_stop_words_inside_are_those_of_names_and_none_in_the_reference(
+    reference: bool, expected: set[str], from_ends: bool, store: BlockStore
 ) -> None:
-    assert phrases_in(store, TEXT, ScoringSettings(stopwords_inside=inside), from_ends=from_ends) == expected
+    assert phrases_in(store, TEXT, ScoringSettings(reference=reference), from_ends=from_ends) == expected
 
 
 @pytest.mark.parametrize("from_ends", [True, False])
@@ -154,16 +138,17 @@ def test_the_year_of_a_date_may_stand_alone_where_a_year_is_asked_for(tmp_path: 
 @pytest.mark.parametrize("most_words", [1, 2, 3, 5])
 @pytest.mark.parametrize("from_ends", [True, False])
 def test_a_phrase_has_at_most_as_many_words_as_are_allowed(most_words: int, from_ends: bool, store: BlockStore) -> None:
-    scoring = ScoringSettings(stopwords_inside=StopwordsInside.all)
-    every = NAMES | LINKED | RUNNING_ON
     # the apostrophe and the s behind it are words too
-    expected = {phrase for phrase in every if len(phrase.replace("'s", " ' s").split()) <= most_words}
-    assert phrases_in(store, TEXT, scoring, from_ends=from_ends, most_words=most_words) == expected
+    expected = {phrase for phrase in NAMES | LINKED if len(phrase.replace("'s", " ' s").split()) <= most_words}
+    assert phrases_in(store, TEXT, ScoringSettings(), from_ends=from_ends, most_words=most_words) == expected
 
 
 def test_words_limit_phrases_where_they_are_asked_for_or_tokens_are_bytes() -> None:
+    words, spells = (cast(Encoder, SimpleNamespace(spells_bytes=each, query_masks=2)) for each in (False, True))
     usual = FillSettings()
-    assert usual.phrase_limits(of_bytes=False) == (10, None)
-    assert usual.phrase_limits(of_bytes=True) == (128, 10)
-    assert FillSettings(max_phrase_words=3).phrase_limits(of_bytes=False) == (128, 3)
-    assert FillSettings(max_phrase_words=3, max_phrase_tokens=20).phrase_limits(of_bytes=True) == (20, 3)
+    assert usual.phrase_limits(words) == (10, None)
+    assert usual.phrase_limits(spells) == (128, 10)
+    assert FillSettings(max_phrase_words=3).phrase_limits(words) == (128, 3)
+    assert FillSettings(max_phrase_words=3, max_phrase_tokens=20).phrase_limits(spells) == (20, 3)
+    one_mask = cast(Encoder, SimpleNamespace(spells_bytes=False, query_masks=1))
+    assert usual.phrase_limits(one_mask) == (10, 1)

@@ -22,7 +22,6 @@ from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks import Example, LabelPrediction, Task
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.spans import SpanFinder
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.resources import Resources
@@ -130,15 +129,7 @@ class RandomSpanOfBestBlock:
         """Raises SettingError if the index has no text."""
         self._lexicon = lexicon_of(filler.index)
         self._filler = filler
-        tokens, words = filler.settings.phrase_limits(of_bytes=filler.encoder.spells_bytes)
-        self._finder = SpanFinder(
-            filler.index.store,
-            filler.index.rows,
-            max_phrase_tokens=tokens,
-            max_phrase_words=words,
-            scoring=filler.settings.scoring,
-            words_only=filler.encoder.query_masks == 1,
-        )
+        self._finder = filler.span_finder(filler.settings)
         self._reader = SurfaceReader(filler.index.store, filler.encoder.tokenizer)
         self.facts = {"seed": seed, **filler_facts(filler)}
         self._seed = seed
