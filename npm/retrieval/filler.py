@@ -32,7 +32,8 @@ from npm.retrieval.queries import (
 )
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import RERANKED_PHRASES, rerank, rerank_pooler
-from npm.retrieval.scoring import ScoringSettings, Search, candidate_weights
+from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.search import Search, candidate_weights
 from npm.retrieval.settings import MAX_PHRASES, FillOptions, FillSettings, Overlaps, closed_error, given_options
 from npm.retrieval.spans import SpanFinder, digit_tokens
 
@@ -148,7 +149,8 @@ class Filler(ABC):
         from npm.retrieval.sentences import sentences_for
 
         settings = self.settings if k is None else replace(self.settings, k=k)
-        return sentences_for(self, checked_queries(texts), settings, self._document_filter(settings).blocks)
+        allowed = self._document_filter(settings).blocks
+        return sentences_for(self.index, self.encoder, checked_queries(texts), settings, allowed, self.fill_encoded)
 
     def fill_encoded(
         self,

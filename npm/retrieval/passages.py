@@ -29,7 +29,7 @@ from npm.retrieval.blocks import Restriction
 from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
 from npm.retrieval.queries import Texts, checked_queries, checked_texts, encode_queries, place_of
-from npm.retrieval.scoring import candidate_weights
+from npm.retrieval.search import candidate_weights
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans
 

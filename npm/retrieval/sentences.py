@@ -13,7 +13,7 @@ Shapes: n sentences of one text's blocks, d dimensions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
-    from npm.retrieval.filler import Filler
     from npm.retrieval.settings import FillSettings
 
 SENTENCE_BLOCKS = 10
@@ -44,19 +43,23 @@ SENTENCE_PHRASES = 5
 
 
 def sentences_for(
-    filler: Filler, texts: Sequence[str], settings: FillSettings, allowed: np.ndarray | None
+    index: PhraseIndex,
+    encoder: Encoder,
+    texts: Sequence[str],
+    settings: FillSettings,
+    allowed: np.ndarray | None,
+    fill_encoded: Callable[..., list[Answer]],
 ) -> list[tuple[Sentence, ...]]:
     """The k best sentences for each of the checked `texts`, with the phrases of its answer that occur in them.
 
     They are of blocks in the mask `allowed` bool [blocks], all if None. Raises SettingError for an index without text.
     """
-    index, encoder = filler.index, filler.encoder
     if index.lexicon is None:
         raise SettingError("output=sentences needs an index with text: choose output=table or output=json")
     wider = replace(settings, bm25_blocks=max(settings.bm25_blocks, SENTENCE_BLOCKS))
     pooler = sentence_pooler(index, wider)
     vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
-    answers = filler.fill_encoded(texts, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1))
+    answers = fill_encoded(texts, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1))
     hits = rank_blocks(index, texts, vectors.sentences, wider, allowed=allowed)
     found: list[tuple[Sentence, ...]] = []
     for number, answer in enumerate(answers):

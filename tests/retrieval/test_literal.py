@@ -24,7 +24,7 @@ from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, Gap, MaskContext, literal_gaps, with_literal_evidence
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.scoring import Search
+from npm.retrieval.search import Search
 from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import CandidateSpans, span_hash
 from tests.evaluation.methods.word_indexes import index_of_texts

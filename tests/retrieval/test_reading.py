@@ -23,7 +23,8 @@ from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, joint_similarities, with_reading
-from npm.retrieval.scoring import ScoringSettings, Search
+from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.search import Search
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
