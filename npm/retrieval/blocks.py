@@ -190,13 +190,6 @@ def lacks_block_vectors(index: PhraseIndex, encoder: Encoder, settings: FillSett
     return would_rank and index.block_vectors is None and encoder.block_pooler is not None
 
 
-def ranking_notes(index: PhraseIndex, settings: FillSettings) -> tuple[str, ...]:
-    """What a reader of an answer should know about how its blocks were ranked."""
-    if settings.retrieval is Retrieval.hybrid and settings.vector_share and index.block_vectors is None:
-        return ("the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",)
-    return ()
-
-
 def reason_for_few(
     found: int,
     restriction: Restriction | None,

@@ -205,26 +205,18 @@ def with_literal_evidence(
         factors[fills] = np.maximum(factors[fills], np.exp(literal_weight * gap.share))
         if gap.start is not None and gap.stop is not None:
             weights = np.where(fills, np.maximum(weights, least), weights)  # f64 [m]
-            if not fills.any() and _is_phrase(store.flags.slice(gap.start, gap.stop), limits):
+            flags = store.flags.slice(gap.start, gap.stop)  # u8 [T]
+            words = int(np.count_nonzero(flags & np.uint8(TokenFlag.WORD_START)))
+            is_short = 0 < len(flags) <= limits[0] and (limits[1] is None or words <= limits[1])
+            if not fills.any() and is_short and not ((flags & NOT_EDGES) == NOT_EDGES).any():
                 added.setdefault((gap.start, gap.stop), gap.share)
     weights = weights * factors
     if added:
+        starts, ends = np.array(list(added), dtype=np.int64).T  # i64 [added] each
+        no_rows = np.full(len(added), -1)
+        hashes = np.array([span_hash(store.token_ids.slice(*tokens)) for tokens in added])  # u64 [added]
+        spans = CandidateSpans(starts, ends - starts, no_rows, no_rows, hashes)
+        candidates = CandidateSpans.concatenated([candidates, spans])
         own = least * np.exp(literal_weight * np.array(list(added.values())))  # f64 [added]
-        candidates = CandidateSpans.concatenated([candidates, *(_span(store, *tokens) for tokens in added)])
         weights = np.concatenate([weights, own])  # f64 [m + added]
     return candidates, weights / weights.sum()
-
-
-def _is_phrase(flags: np.ndarray, limits: tuple[int, int | None]) -> bool:
-    """Return True if tokens with these flags u8 [T] are within the limits and leave no bracket or quotation open."""
-    most_tokens, most_words = limits
-    words = int(np.count_nonzero(flags & np.uint8(TokenFlag.WORD_START)))
-    is_open = bool(((flags & NOT_EDGES) == NOT_EDGES).any())
-    return 0 < len(flags) <= most_tokens and (most_words is None or words <= most_words) and not is_open
-
-
-def _span(store: BlockStore, start: int, stop: int) -> CandidateSpans:
-    """One span without vectors at its ends."""
-    tokens = store.token_ids.slice(start, stop)  # i32 [tokens]
-    at, length, no_row = np.array([start]), np.array([stop - start]), np.array([-1])
-    return CandidateSpans(at, length, no_row, no_row, np.array([span_hash(tokens)]))

@@ -26,7 +26,7 @@ from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.blocks import Restriction
-from npm.retrieval.filler import Filler
+from npm.retrieval.fill import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
 from npm.retrieval.queries import Texts, checked_queries, checked_texts, encode_queries, place_of
 from npm.retrieval.search import candidate_weights
@@ -123,9 +123,6 @@ class PassageFiller(Filler):
         if not isinstance(texts, str) and (isinstance(spans, str) or len(several) != len(words)):
             counts = f"{len(several)} texts and {'one string' if isinstance(spans, str) else f'{len(words)} spans'}"
             raise QueryError(f"give one span for each text, or one text with several spans, got {counts}")
-        for number, span in enumerate(words, start=1):
-            if not span.strip():
-                raise QueryError(f"{place_of(number, len(words), 'span')} is empty")
         several = several * len(words) if isinstance(texts, str) else several
         unique = list(dict.fromkeys(several))
         vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
@@ -173,14 +170,11 @@ class PassageFiller(Filler):
         texts: Sequence[str],  # noqa: ARG002
         vectors: QueryVectors,
         settings: FillSettings,
-        *,
-        document_filter: DocumentFilter,
-        blocks: np.ndarray | None,
+        allowed: DocumentFilter,
     ) -> Sequence[Restriction | None]:
         """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
         _check_retrieval(settings)
-        blocks = document_filter.allowed(np.arange(self.index.store.block_count) if blocks is None else blocks)
-        return [Restriction.within(blocks)] * len(vectors.start)
+        return [Restriction.within(allowed.allowed(np.arange(self.index.store.block_count)))] * len(vectors.start)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray:
         """The blocks i64 [n] in which `phrase` occurs, as `score` finds it."""

@@ -60,10 +60,7 @@ class QueryVectors:
 
 def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
     """Raise QueryError for a text that is empty or broken, or has no `<mask>` or more than `max_masks`."""
-    if not text.strip():
-        raise QueryError(f"{where} is empty: write a text with {MASK_TEXT}")
-    if half := SURROGATE.search(text):
-        raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
+    _check_text(text, where)
     if not 1 <= (count := text.count(MASK_TEXT)) <= max_masks:
         masks = f"exactly one {MASK_TEXT}" if max_masks == 1 else f"one to {max_masks} {MASK_TEXT}"
         raise QueryError(
@@ -85,12 +82,17 @@ def checked_texts(given: object, *, name: str) -> list[str]:
         raise QueryError(f"{name}s must be a string or a list of strings, got {type(given).__name__}")
     several = [given] if isinstance(given, str) else list(given)
     for number, text in enumerate(several, start=1):
-        where = place_of(number, len(several), name)
-        if not isinstance(text, str):
-            raise QueryError(f"{where} must be a string, got {type(text).__name__}")
-        if half := SURROGATE.search(text):
-            raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
+        _check_text(text, place_of(number, len(several), name))
     return several
+
+
+def _check_text(text: object, where: str) -> None:
+    if not isinstance(text, str):
+        raise QueryError(f"{where} must be a string, got {type(text).__name__}")
+    if not text.strip():
+        raise QueryError(f"{where} is empty")
+    if half := SURROGATE.search(text):
+        raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
 
 
 def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:

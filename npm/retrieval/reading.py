@@ -16,9 +16,9 @@ d dimensions, k of stored vectors.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from npm.corpus.text import is_title
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.queries import QueryVectors, masked_inputs
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -44,20 +44,6 @@ def joint_share(settings: FillSettings, encoder: Encoder) -> float:
     if settings.joint_share is None:
         return TRAINED_JOINT_SHARE if encoder.reads_jointly else 0.0
     return settings.joint_share
-
-
-def reading_notes(settings: FillSettings, encoder: Encoder) -> tuple[str, ...]:
-    """What a reader of an answer should know about how its blocks were read."""
-    if settings.retrieval is Retrieval.hybrid and settings.joint_share and not encoder.reads_jointly:
-        return (f"{encoder.name} was not trained to find phrases where it reads: joint_share=0 may answer better",)
-    return ()
-
-
-class ReadPairs(NamedTuple):
-    """What one pass over each pair of a text and a block gives for each mask of the text, pair after pair."""
-
-    queries: np.ndarray  # f32 [n, 2, k], start and end query of stored vectors
-    similarities: list[np.ndarray]  # n of f64 [2, T], of both queries with the block; empty if not asked for
 
 
 def with_reading(
@@ -80,38 +66,36 @@ def with_reading(
         for block in restriction.blocks.tolist()
     ]
     jointly = joint_share(settings, encoder) > 0
-    read = read_pairs(index, encoder, pairs, jointly=jointly, tokens_per_batch=settings.tokens_per_batch)
+    passes = read_pairs(index, encoder, pairs, jointly=jointly, tokens_per_batch=settings.tokens_per_batch)
     share = np.float32(settings.reading_share)
     result: list[Restriction | None] = []
-    done = 0
     for restriction, (first, stop) in zip(restrictions, itertools.pairwise(vectors.offsets.tolist()), strict=True):
-        mask_count = stop - first
         if restriction is None:
-            result += [None] * mask_count
+            result += [None] * (stop - first)
             continue
-        own = slice(done, done + len(restriction.blocks) * mask_count)
-        alone = np.stack([vectors.start[first:stop], vectors.end[first:stop]], axis=1)  # f32 [m, 2, k]
-        with_block = read.queries[own].reshape(-1, *alone.shape)  # f32 [blocks, m, 2, k]
-        mixed = share * with_block + (1 - share) * alone  # f32 [blocks, m, 2, k]
-        for mask in range(mask_count):
-            joint = tuple(read.similarities[own][mask::mask_count]) if jointly else None
-            result.append(replace(restriction, queries=mixed[:, mask], joint=joint))
-        done = own.stop
+        read = list(itertools.islice(passes, len(restriction.blocks)))
+        for mask in range(first, stop):
+            alone = np.stack([vectors.start[mask], vectors.end[mask]])  # f32 [2, k]
+            with_block = np.array([queries[mask - first] for queries, _ in read], dtype=np.float32)  # [blocks, 2, k]
+            mixed = share * with_block.reshape(-1, *alone.shape) + (1 - share) * alone  # f32 [blocks, 2, k]
+            joint = tuple(similarities[mask - first] for _, similarities in read) if jointly else None
+            result.append(replace(restriction, queries=mixed, joint=joint))
     return result
 
 
 def read_pairs(
     index: PhraseIndex, encoder: Encoder, pairs: Sequence[tuple[str, int]], *, jointly: bool, tokens_per_batch: int
-) -> ReadPairs:
-    """Read each of p checked texts with the block of its pair; a block is cut to what the encoder takes.
+) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """Read each checked text with the block of its pair; a block is cut to what the encoder takes.
 
-    With `jointly` also the similarities; a token that was cut off is as far from both queries as the farthest read.
+    For each pair the queries f32 [m, 2, k] of stored vectors and, with `jointly`, for each mask the similarities
+    f64 [2, T] of both queries with the block; a token that was cut off is as far from both as the farthest read.
     """
     import torch
 
-    sequences, mask_slots, _ = masked_inputs(encoder, [text for text, _ in pairs], encoder.query_masks)
     if not pairs:
-        return ReadPairs(np.zeros((0, 2, encoder.dimensions), dtype=np.float32), [])
+        return
+    sequences, mask_slots, _ = masked_inputs(encoder, [text for text, _ in pairs], encoder.query_masks)
     passages = index.store.sequences(np.array([block for _, block in pairs], dtype=np.int64))
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     slots: list[np.ndarray] = []
@@ -125,21 +109,20 @@ def read_pairs(
         keys = [[0], len(sequence) + np.arange(len(passage))] if jointly else []
         slots.append(np.concatenate([masks.ravel(), *keys]))
     whole = encoder.cut_to(None)
-    queries: list[np.ndarray] = []
-    similarities: list[np.ndarray] = []
     size = PAIRS_AT_ONCE if jointly else len(sequences)
     for start in range(0, len(sequences), size):
         own = slice(start, start + size)
         encoded = encode_sequences(whole, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
         for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
-            mask_count = len(mask_slots[number])
-            asked = vectors[: 2 * mask_count].reshape(mask_count, 2, -1)  # f32 [m, 2, d]
-            queries.append(encoder.shortened(torch.from_numpy(asked)).numpy())  # f32 [m, 2, k]
-            if jointly:
-                flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
-                read, scale = vectors[2 * mask_count :], whole.similarity_scale  # f32 [1 + read, d]
-                similarities += [joint_similarities(pair, read, flags, scale) for pair in asked]
-    return ReadPairs(np.concatenate(queries), similarities)
+            count = 2 * len(mask_slots[number])
+            asked, read = (
+                vectors[:count].reshape(-1, 2, whole.dimensions),
+                vectors[count:],
+            )  # f32 [m, 2, d], [1 + read, d]
+            queries = encoder.shortened(torch.from_numpy(asked)).numpy()  # f32 [m, 2, k]
+            flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
+            scale = whole.similarity_scale
+            yield queries, [joint_similarities(pair, read, flags, scale) for pair in asked] if jointly else []
 
 
 def joint_similarities(queries: np.ndarray, keys: np.ndarray, flags: np.ndarray, scale: float) -> np.ndarray:

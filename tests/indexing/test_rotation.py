@@ -190,14 +190,15 @@ def test_a_joint_pass_compares_whole_vectors_and_asks_the_index_with_rotated_one
 ) -> None:
     opened = PhraseIndex.open(finished)
     axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
-    texts, blocks = [QUESTIONS[0]] * 2, [0, 1]
+    pairs = [(QUESTIONS[0], 0), (QUESTIONS[0], 1)]
     rotated, whole = (
-        read_pairs(opened, each, texts, blocks, jointly=True, tokens_per_batch=512)
+        list(read_pairs(opened, each, pairs, jointly=True, tokens_per_batch=512))
         for each in (opened.check_encoder(encoder), encoder)
     )
-    np.testing.assert_allclose(rotated.queries, whole.queries @ axes.T, atol=1e-5)
-    for ours, theirs in zip(rotated.similarities, whole.similarities, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert len(rotated) == len(whole) == 2
+    for (ours, similarities), (theirs, others) in zip(rotated, whole, strict=True):
+        np.testing.assert_allclose(ours, theirs @ axes.T, atol=1e-5)
+        np.testing.assert_array_equal(similarities, others)
 
 
 def test_passages_that_are_kept_for_one_encoder_are_not_handed_to_the_rotated_one(

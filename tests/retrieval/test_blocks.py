@@ -18,7 +18,6 @@ from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.blocks import (
     block_restrictions,
-    fused_scores,
     lacks_block_vectors,
     rank_blocks,
     sentence_pooler,
@@ -101,13 +100,6 @@ def test_only_the_best_of_each_kind_are_candidates(filler: PhraseFiller, monkeyp
     assert ranked(filler, replace(BOTH, bm25_blocks=6), TEXTS[:1]).found.all()
 
 
-def test_scores_of_a_kind_are_divided_by_the_best_and_negative_cosines_count_nothing() -> None:
-    lexical, cosines = np.array([0.0, 3.0, 6.0], dtype=np.float32), np.array([0.4, -0.2, 0.1], dtype=np.float32)
-    np.testing.assert_allclose(fused_scores(lexical, cosines, 0.75), [0.75, 0.125, 0.4375])
-    np.testing.assert_allclose(fused_scores(np.zeros(2), -np.ones(2), 0.5), [0, 0])
-    assert len(fused_scores(np.zeros(0), np.zeros(0), 0.5)) == 0
-
-
 def test_a_share_of_nothing_and_an_index_without_block_vectors_rank_by_shared_words(filler: PhraseFiller) -> None:
     without = PhraseFiller(replace(filler.index, block_vectors=None), filler.encoder, BOTH)
     assert filler.index.lexicon is not None
@@ -177,13 +169,6 @@ def test_only_documents_that_may_answer_have_blocks(filler: PhraseFiller) -> Non
         for answer in filler.fill(TEXTS, k=20, retrieval=retrieval, documents=["d0", "d6"], occurrences=20):
             assert answer.phrases
             assert {place.document for phrase in answer.phrases for place in phrase.occurrences} <= {"d0", "d6"}
-
-
-def test_few_phrases_of_the_best_blocks_are_explained(filler: PhraseFiller) -> None:
-    (note,) = filler.fill(TEXTS[0], k=1000, retrieval="hybrid").notes
-    assert "the 3 blocks that rank best for the text were looked in (bm25_blocks)" in note
-    (note,) = filler.fill(TEXTS[0], k=1000, retrieval="bm25").notes
-    assert "the 3 blocks that share most words with the text were looked in (bm25_blocks)" in note
 
 
 @pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler])

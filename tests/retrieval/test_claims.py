@@ -101,7 +101,7 @@ def test_only_the_passages_that_the_settings_name_support_a_claim() -> None:
     ("claims", "told"),
     [
         (["Oslo.", "It is of the."], "claim 2 of 2"),
-        ([" "], "stop-word"),
+        ([" "], "empty"),
         (["a <mask> b"], "claim must not have <mask>"),
         (["Paris", "It is <mask>"], "claim 2 of 2"),
         (["Oslo " * 200], "must have at most"),

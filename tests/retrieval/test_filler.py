@@ -86,12 +86,6 @@ def test_an_argument_of_another_kind_is_refused_before_anything_is_opened(
             PhraseFiller.over(["Oslo is in Norway."], **{name: value})
 
 
-def test_names_and_paths_are_taken_as_well(built_index: Path) -> None:
-    opened = PhraseFiller.open(str(built_index), built_index / "encoder", dtype="float32")
-    assert opened.fill(QUESTION).phrases
-    assert PhraseFiller.over(["Oslo is in Norway."], built_index / "encoder", dtype="float32").fill(QUESTION).phrases
-
-
 def test_a_closed_filler_refuses_and_says_so(built_index: Path) -> None:
     with PhraseFiller.open(built_index, settings=FillSettings(k=1)) as filler:
         assert len(filler.fill(QUESTION).phrases) == 1

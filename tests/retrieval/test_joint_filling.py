@@ -18,8 +18,7 @@ from npm.core.types import Answer, Filling, JointAnswer, Phrase
 from npm.corpus.text import Stemming, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.filler import Filler
+from npm.retrieval.fill import Filler, PhraseFiller
 from npm.retrieval.joint_filling import associations, joint_fillings
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
@@ -234,9 +233,7 @@ def test_a_block_is_read_once_for_all_masks(share: float, filler: PhraseFiller) 
     text = "<mask> and Kraków are cities in <mask>"
     vectors = encode_queries(filler.encoder, [TEXTS[1], text, "<mask>"])
     document_filter = filler._document_filter(settings)
-    found = filler._restrictions(
-        [TEXTS[1], text, "<mask>"], vectors, settings, document_filter=document_filter, blocks=None
-    )
+    found = filler._restrictions([TEXTS[1], text, "<mask>"], vectors, settings, document_filter)
     assert len(found) == 4 and found[0] is not None and found[3] is None  # without words it looks everywhere
     for mask, restriction in enumerate(found[1:3]):
         assert restriction is not None and restriction.queries is not None
@@ -303,17 +300,6 @@ def test_filters_hold_for_every_mask(filler: PhraseFiller) -> None:
     )
     blocks = joint(filler, TEXT, FillSettings(k=3), blocks=[1, 2])
     assert blocks.fillings
-
-
-def test_notes_say_which_mask_they_are_about(filler: PhraseFiller) -> None:
-    assert joint(filler, TEXT, FillSettings(k=2)).notes == ()
-    two = filler._answer(
-        "<mask> <mask>", [((), None), ((Phrase("Oslo", 1.0, 1, ()),), None)], False, FillSettings(k=1), None
-    )
-    assert two.notes == (
-        "mask 1: what was looked in holds nothing but stop-words, punctuation and words of the text",
-        "the text has no filling: no phrase for mask 1",
-    )
 
 
 @pytest.mark.parametrize("query_masks", [1, 2])

@@ -51,11 +51,6 @@ def test_a_passage_is_embedded_once_whichever_filler_asks(encoder: Encoder, enco
     assert first.score(question, "Rome") == 0.0 and second.score(question, "Rome") > 0.0
 
 
-def test_a_passage_that_is_handed_over_twice_is_embedded_once(encoder: Encoder, encoded: list[str]) -> None:
-    one, other = embed(PassageCache(), encoder, "Oslo.", "Oslo.")
-    assert encoded == ["Oslo."] and one is other
-
-
 def test_what_was_unused_longest_goes_first(encoder: Encoder, encoded: list[str]) -> None:
     sizes = [passage.vectors.nbytes for passage in embed(PassageCache(), encoder, *SENTENCES[:3])]
     encoded.clear()

@@ -7,14 +7,12 @@ import torch
 from npm.core.errors import QueryError
 from npm.models.settings import PoolerKind
 from npm.retrieval.queries import (
-    MAX_MASKS,
     MaskNeighbors,
     QueryVectors,
     check_query,
     encode_masks,
     encode_queries,
     masked_inputs,
-    query_notes,
 )
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
@@ -24,21 +22,6 @@ def test_a_text_that_is_not_one_question_is_refused(text: str) -> None:
     with pytest.raises(QueryError, match="line 3") as caught:
         check_query(text, where="line 3")
     str(caught.value).encode()  # a message that can be printed
-
-
-def test_several_masks_are_a_question_where_they_are_asked_for_up_to_their_limit() -> None:
-    check_query("<mask> and <mask>", max_masks=MAX_MASKS)
-    check_query("<mask>" * MAX_MASKS, max_masks=MAX_MASKS)
-    for text in ("<mask> " * 9, "", "no mask"):
-        with pytest.raises(QueryError):
-            check_query(text, max_masks=MAX_MASKS)
-
-
-def test_control_characters_and_cuts_are_noted() -> None:
-    assert query_notes("a\tb\n<mask>", cut=False, max_input_tokens=9) == ()
-    assert "control characters" in query_notes("a\x00b <mask>", cut=False, max_input_tokens=9)[0]
-    assert "9 tokens" in query_notes("a <mask>", cut=True, max_input_tokens=9)[0]
-    assert query_notes("<mask> a <mask>", cut=True, max_input_tokens=9)[0].endswith("cut around the masks")
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
@@ -94,25 +77,6 @@ def test_special_tokens_written_by_the_user_are_ordinary_text() -> None:
     encode_queries(encoder, ["What is [MASK] or [SEP]? <mask>"])
     assert seen[0].count(encoder.mask_id) == 2
     assert seen[0].count(encoder.suffix_ids[0]) == 1
-
-
-@pytest.mark.parametrize(("before", "after"), [(500, 500), (3, 500), (500, 3)])
-def test_a_text_too_long_is_cut_around_the_mask(before: int, after: int) -> None:
-    encoder = tiny_encoder("bert", max_positions=32)
-    lengths: list[tuple[int, int]] = []
-    original = encoder.token_vectors
-
-    def watch(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        ids = input_ids[0].tolist()
-        lengths.append((len(ids), ids.index(encoder.mask_id)))
-        return original(input_ids, attention_mask)
-
-    encoder.token_vectors = watch  # type: ignore[method-assign]
-    vectors = encode_queries(encoder, ["is " * before + "<mask>" + " is" * after, "is <mask>"])
-    assert vectors.cut.tolist() == [True, False]
-    length, slot = max(lengths)
-    assert length == 32
-    assert slot == {(500, 500): 15, (3, 500): 4, (500, 3): 26}[before, after]
 
 
 SEVERAL = (

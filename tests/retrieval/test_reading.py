@@ -182,15 +182,6 @@ def test_texts_read_together_get_the_answers_they_get_alone(scoring: ScoringSett
         assert scores == sorted(scores, reverse=True)
 
 
-def test_bm25_chooses_blocks_and_only_hybrid_lets_their_scores_count(bert_filler: PhraseFiller) -> None:
-    vectors = encode_queries(bert_filler.encoder, TEXTS)
-    for retrieval, weight in ((Retrieval.bm25, 0.0), (Retrieval.hybrid, 0.7)):
-        settings = settings_with(0.0, retrieval=retrieval, lexical_weight=0.7)
-        for restriction in block_restrictions(bert_filler.index, TEXTS, vectors, settings):
-            assert restriction is not None
-            assert restriction.bonuses.max() == pytest.approx(weight)
-
-
 def test_many_blocks_with_queries_of_their_own_need_no_more_scores_than_their_rows(
     bert_filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

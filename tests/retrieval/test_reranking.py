@@ -74,16 +74,6 @@ def test_the_sentence_of_the_mask_alone_is_compared() -> None:
     assert filled_sentence("<mask>", "Norway") == PhraseInSentence("Norway", 0, 6)
 
 
-@pytest.mark.parametrize("name", ["Oslo", "Bank of America", "Miguel de Cervantes", "3 May 1912", "東京", "K2"])
-def test_names_and_numbers_have_no_long_word_in_lower_case(name: str) -> None:
-    assert is_name(name)
-
-
-@pytest.mark.parametrize("phrase", ["river", "tin", "Komodo dragon", "republic of Iceland", "born", "élan vital"])
-def test_other_phrases_are_no_names(phrase: str) -> None:
-    assert not is_name(phrase)
-
-
 def test_the_ends_of_a_phrase_are_the_tokens_that_share_a_character_with_it() -> None:
     offsets = np.array([[0, 4], [5, 7], [7, 9], [10, 12], [12, 13]])  # "Mona Li|sa is|."
     assert PhraseInSentence("Mona Lisa is.", 0, 9).ends(offsets) == (0, 2)
@@ -112,7 +102,7 @@ def plain_ends(encoder: Encoder, phrase: PhraseInSentence) -> np.ndarray:
     return encode_sequences(encoder, [ids], [ends], tokens_per_batch=512)[0]
 
 
-@pytest.mark.parametrize(("k", "name_weight"), [(1, 1.0), (3, 0.0), (5, 2.5), (12, 1.0)])
+@pytest.mark.parametrize(("k", "name_weight"), [(3, 0.0), (12, 2.5)])
 def test_phrases_are_reranked_as_a_plain_loop_does_it(
     filler: PhraseFiller, k: int, name_weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
