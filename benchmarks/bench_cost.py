@@ -32,6 +32,7 @@ import torch
 
 import npm.evaluation.methods.parametric as parametric
 import npm.retrieval.fill as fill
+import npm.retrieval.filler as filler_module
 from npm.evaluation.report import markdown_table
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
@@ -52,14 +53,14 @@ METHODS = {
 PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text", "reranking")
 ELSE = "else"
 PIECES = (
-    ("encoder", fill, "encode_queries"),
+    ("encoder", filler_module, "encode_queries"),
     ("encoder", parametric, "encode_masks"),
     ("block ranking", fill, "block_restrictions"),
     ("reading", fill, "with_reading"),
     ("scoring", SpanFinder, "find"),
-    ("scoring", fill, "candidate_weights"),
-    ("answer text", fill, "ranked_phrases"),
-    ("reranking", fill, "rerank"),
+    ("scoring", filler_module, "candidate_weights"),
+    ("answer text", filler_module, "ranked_phrases"),
+    ("reranking", filler_module, "rerank"),
 )
 """Functions by the part of a question that they are, and the module or class that they are looked up in."""
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from npm.core.errors import SettingError
-from npm.indexing.lexicon import BlockHits, BlockLexicon, best_scoring
+from npm.indexing.lexicon import BlockHits, best_scoring
 from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_VECTOR_SHARE = 0.5
 CANDIDATES_OF_A_KIND = 100
 """Best blocks by BM25, and as many by vectors, that are ranked by both."""
-TINY = np.finfo(np.float64).tiny
+TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,14 @@ class Restriction:
         return cls(blocks, np.zeros(len(blocks)))
 
 
+class RankedBlocks(NamedTuple):
+    """The best blocks of one text, best first."""
+
+    blocks: np.ndarray  # i64 [n]
+    scores: np.ndarray  # f32 [n]
+    gaps: tuple[Gap, ...] = ()  # in `hybrid`, of these blocks and others
+
+
 def block_restrictions(
     index: PhraseIndex,
     texts: Sequence[str],
@@ -57,19 +65,14 @@ def block_restrictions(
     Raises as `rank_blocks` does.
     """
     hybrid = settings.retrieval is Retrieval.hybrid
-    all_gaps: Sequence[tuple[Gap, ...]] = [()] * len(texts)
-    if hybrid:
-        hits, all_gaps = _fused_ranking(index, texts, vectors.sentences, settings, allowed=allowed)
-    else:
-        hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed)
     restrictions: list[Restriction | None] = []
-    for blocks, scores, found, gaps in zip(hits.blocks, hits.scores, hits.found, all_gaps, strict=True):
-        kept = np.flatnonzero(found)
-        kept = kept[np.argsort(blocks[kept])]
-        share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # f64 [blocks]
-        inside = tuple(gap for gap in gaps if gap.block in blocks[kept])
-        bonuses = (settings.lexical_weight if hybrid else 0.0) * share  # f64 [blocks]
-        restrictions.append(None if hybrid and not len(kept) else Restriction(blocks[kept], bonuses, gaps=inside))
+    for own in rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed):
+        order = np.argsort(own.blocks)
+        share = own.scores[order].astype(np.float64) / max(float(own.scores.max(initial=0)), TINY)  # f64 [n]
+        bonuses = (settings.lexical_weight if hybrid else 0.0) * share  # f64 [n]
+        inside = tuple(gap for gap in own.gaps if gap.block in own.blocks)
+        everywhere = hybrid and not len(order)
+        restrictions.append(None if everywhere else Restriction(own.blocks[order], bonuses, gaps=inside))
     return restrictions
 
 
@@ -94,69 +97,46 @@ def rank_blocks(
     settings: FillSettings,
     *,
     allowed: np.ndarray | None = None,
-) -> BlockHits:
-    """The `settings.bm25_blocks` best blocks of each text, as `settings.retrieval` ranks them, best first.
+) -> list[RankedBlocks]:
+    """The `settings.bm25_blocks` best blocks of each text, as `settings.retrieval` ranks them.
 
     `sentences` are the texts' vectors f32 [q, d] by the `sentence_pooler`, 0 for a text without words. A block is found
     by BM25 if it shares a word with the text, by both if it does or its cosine is positive, by vectors whatever its
-    cosine. Only blocks in the mask `allowed` bool [blocks] are, all if None. Ties go to the block
-    that stands earlier in the corpus. Raises SettingError if the index has no text, or no block vectors.
+    cosine. In `hybrid` those with the highest `fused_scores` among the best by BM25 and the best by vectors are; one
+    with a literal gap scores as the best one does, and comes before it. Only blocks in the mask `allowed` bool [blocks]
+    are, all if None. Ties go to the block that is earlier in the corpus. Raises SettingError if the index has no text,
+    or no block vectors.
     """
+    lexicon, block_vectors, share = index.lexicon, index.block_vectors, vector_share(index, settings)
+    k, count = settings.bm25_blocks, max(CANDIDATES_OF_A_KIND, settings.bm25_blocks)
     if settings.retrieval is Retrieval.blocks:
-        if index.block_vectors is None:
+        if block_vectors is None:
             raise SettingError(
                 "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
                 "vectors.blocks=true and an encoder with a sentence pooler"
             )
         assert sentences is not None, "encoded with the sentence_pooler"
-        hits = index.block_vectors.best(sentences, settings.bm25_blocks, allowed=allowed)
-        return hits._replace(found=hits.found & sentences.any(axis=1, keepdims=True))
-    if vector_share(index, settings):
-        return _fused_ranking(index, texts, sentences, settings, allowed=allowed)[0]
-    return _lexicon(index, settings).best_blocks(texts, settings.bm25_blocks, allowed=allowed)
-
-
-def rankings(index: PhraseIndex) -> dict[str, Retrieval]:
-    """The ways in which `rank_blocks` can rank the blocks of an index that has text, by what they rank by."""
-    by_vectors = {"vectors": Retrieval.blocks, "both": Retrieval.hybrid}
-    return {"BM25": Retrieval.bm25} | (by_vectors if index.block_vectors is not None else {})
-
-
-def _lexicon(index: PhraseIndex, settings: FillSettings) -> BlockLexicon:
-    if index.lexicon is None:
-        others = "retrieval=dense" if index.block_vectors is None else "retrieval=blocks or retrieval=dense"
+        nearest = block_vectors.best(sentences, k, allowed=allowed)
+        found = nearest.found & sentences.any(axis=1, keepdims=True)  # bool [q, k]
+        return [RankedBlocks(*own) for own in _kept(nearest._replace(found=found))]
+    if lexicon is None:
+        others = "retrieval=dense" if block_vectors is None else "retrieval=blocks or retrieval=dense"
         raise SettingError(f"retrieval={settings.retrieval.value} needs an index with text: choose {others}")
-    return index.lexicon
-
-
-def _fused_ranking(
-    index: PhraseIndex,
-    texts: Sequence[str],
-    sentences: np.ndarray | None,
-    settings: FillSettings,
-    *,
-    allowed: np.ndarray | None,
-) -> tuple[BlockHits, list[tuple[Gap, ...]]]:
-    """The blocks with the highest `fused_scores` among the best by BM25 and the best by vectors; and literal gaps.
-
-    A block with a gap scores as the best one does, and comes before it.
-    """
-    lexicon, share, k = _lexicon(index, settings), vector_share(index, settings), settings.bm25_blocks
-    count, nearest = max(CANDIDATES_OF_A_KIND, k), None
-    if share and index.block_vectors is not None:
+    if settings.retrieval is not Retrieval.hybrid:
+        return [RankedBlocks(*own) for own in _kept(lexicon.best_blocks(texts, k, allowed=allowed))]
+    near = [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)
+    if share and block_vectors is not None:
         assert sentences is not None, "encoded with the sentence_pooler"
-        nearest = index.block_vectors.best(sentences, count, allowed=allowed)
-    blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
-    scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
-    all_gaps: list[tuple[Gap, ...]] = []
+        near = _kept(block_vectors.best(sentences, count, allowed=allowed))
+    ranked: list[RankedBlocks] = []
     for number, text in enumerate(texts):
         lexical = lexicon.scores(text)  # f32 [blocks]
         by_words = best_scoring(lexical, count, allowed=allowed)  # i64 [at most count]
         gaps = literal_gaps(index.store, lexicon, text, by_words[:LITERAL_BLOCKS]) if settings.literal_weight else ()
-        candidates, cosines = np.sort(by_words), np.zeros(len(by_words))  # [n] each
-        if nearest is not None and sentences is not None and index.block_vectors is not None:
-            candidates = np.union1d(by_words, nearest.blocks[number][nearest.found[number]])  # i64 [n]
-            cosines = index.block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
+        candidates = np.union1d(by_words, near[number][0])  # i64 [n]
+        cosines = np.zeros(len(candidates))  # [n]
+        if share and block_vectors is not None and sentences is not None:
+            cosines = block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
         fused = fused_scores(lexical[candidates], cosines, share)  # f64 [n]
         gap_shares = np.zeros(len(candidates))  # [n]
         for gap in reversed(gaps):  # the best last
@@ -164,10 +144,13 @@ def _fused_ranking(
         fused[gap_shares > 0] = fused.max(initial=0)
         best = np.lexsort((-gap_shares, -fused))[:k]  # i64 [at most k]
         best = best[fused[best] > 0]
-        blocks[number, : len(best)] = candidates[best]
-        scores[number, : len(best)] = fused[best]
-        all_gaps.append(gaps)
-    return BlockHits(blocks=blocks, scores=scores, found=scores > 0), all_gaps
+        ranked.append(RankedBlocks(candidates[best], fused[best].astype(np.float32), gaps))
+    return ranked
+
+
+def _kept(hits: BlockHits) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The blocks i64 [n] of each text that were found, and their scores f32 [n]."""
+    return [(blocks[found], scores[found]) for blocks, scores, found in zip(*hits, strict=True)]
 
 
 def fused_scores(lexical: np.ndarray, cosines: np.ndarray, share: float) -> np.ndarray:

@@ -26,7 +26,7 @@ from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.blocks import Restriction
-from npm.retrieval.fill import Filler
+from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
 from npm.retrieval.queries import Texts, checked_queries, checked_texts, encode_queries, place_of
 from npm.retrieval.search import candidate_weights

@@ -60,18 +60,18 @@ def sentences_for(
     pooler = sentence_pooler(index, wider)
     vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
     answers = fill_encoded(texts, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1))
-    hits = rank_blocks(index, texts, vectors.sentences, wider, allowed=allowed)
+    ranked = rank_blocks(index, texts, vectors.sentences, wider, allowed=allowed)
     found: list[tuple[Sentence, ...]] = []
     for number, answer in enumerate(answers):
-        blocks = hits.blocks[number][hits.found[number]]  # i64 [blocks]
-        of_blocks = [_sentences(index, int(block)) for block in blocks]
+        blocks, block_scores, _ = ranked[number]  # i64 [blocks], f32 [blocks]
+        of_blocks = [_sentences(index, block) for block in blocks.tolist()]
         places = np.repeat(np.arange(len(blocks)), [len(own) for own in of_blocks])  # i64 [n]
         sentences = [sentence for own in of_blocks for sentence in own]
         plain = [visible(document.text[first:stop]) for document, first, stop in sentences]
         cosines = np.zeros(len(plain))  # [n]
         if pooler is not None and vectors.sentences is not None:
             cosines = _sentence_vectors(encoder, plain, pooler) @ vectors.sentences[number]  # f32 [n]
-        of_block = hits.scores[number][places] / max(float(hits.scores[number].max(initial=0)), 1e-9)  # f32 [n]
+        of_block = block_scores[places] / max(float(block_scores.max(initial=0)), 1e-9)  # f32 [n]
         inside = [_phrases_inside(*sentence, answer) for sentence in sentences]
         of_phrases = [sum(phrase.score for phrase in own) for own in inside]
         lexical = _bm25(index.lexicon, answer.text, plain)  # f64 [n]

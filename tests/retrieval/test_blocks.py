@@ -12,11 +12,11 @@ import torch
 
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT
-from npm.indexing.lexicon import BlockHits
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.blocks import (
+    RankedBlocks,
     block_restrictions,
     lacks_block_vectors,
     rank_blocks,
@@ -51,7 +51,9 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
     return opened(pooled_encoder(), tmp_path_factory.mktemp("blocks"), max_block_tokens=12)
 
 
-def ranked(filler: PhraseFiller, settings: FillSettings, texts: list[str] = TEXTS, **options: Any) -> BlockHits:
+def ranked(
+    filler: PhraseFiller, settings: FillSettings, texts: list[str] = TEXTS, **options: Any
+) -> list[RankedBlocks]:
     vectors = encode_queries(filler.encoder, texts, pooler=sentence_pooler(filler.index, settings))
     return rank_blocks(filler.index, texts, vectors.sentences, settings, **options)
 
@@ -81,33 +83,33 @@ def test_ranking_by_both_equals_plain_loops(share: float, filler: PhraseFiller) 
     vectors = encode_queries(filler.encoder, TEXTS, pooler=PoolerKind.avg)
     assert vectors.sentences is not None
     for allowed in (None, np.arange(count) % 3 != 1):
-        hits = ranked(filler, replace(BOTH, vector_share=share, bm25_blocks=5), allowed=allowed)
+        found = ranked(filler, replace(BOTH, vector_share=share, bm25_blocks=5, literal_weight=0.0), allowed=allowed)
         numbers = np.arange(count) if allowed is None else np.flatnonzero(allowed)
         for number, text in enumerate(TEXTS):
             expected = plain_ranking(filler.index, text, vectors.sentences[number], share, 5, numbers.tolist())
-            found = hits.found[number]
-            assert hits.blocks[number][found].tolist() == [block for block, _ in expected]
-            np.testing.assert_allclose(hits.scores[number][found], [score for _, score in expected], rtol=1e-3)
+            assert found[number].blocks.tolist() == [block for block, _ in expected]
+            np.testing.assert_allclose(found[number].scores, [score for _, score in expected], rtol=1e-3)
 
 
 def test_only_the_best_of_each_kind_are_candidates(filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npm.retrieval.blocks.CANDIDATES_OF_A_KIND", 1)
-    (best,) = ranked(filler, replace(BOTH, retrieval=Retrieval.bm25, bm25_blocks=1), TEXTS[:1]).blocks[0]
-    (nearest,) = ranked(filler, replace(BOTH, retrieval=Retrieval.blocks, bm25_blocks=1), TEXTS[:1]).blocks[0]
-    hits = ranked(filler, replace(BOTH, bm25_blocks=1), TEXTS[:1])
-    assert hits.blocks[0, 0] in (best, nearest)
+    (best,) = ranked(filler, replace(BOTH, retrieval=Retrieval.bm25, bm25_blocks=1), TEXTS[:1])[0].blocks
+    (nearest,) = ranked(filler, replace(BOTH, retrieval=Retrieval.blocks, bm25_blocks=1), TEXTS[:1])[0].blocks
+    assert ranked(filler, replace(BOTH, bm25_blocks=1), TEXTS[:1])[0].blocks.tolist() in ([best], [nearest])
     # as many candidates as blocks that are looked in, at least
-    assert ranked(filler, replace(BOTH, bm25_blocks=6), TEXTS[:1]).found.all()
+    assert len(ranked(filler, replace(BOTH, bm25_blocks=6), TEXTS[:1])[0].blocks) == 6
 
 
 def test_a_share_of_nothing_and_an_index_without_block_vectors_rank_by_shared_words(filler: PhraseFiller) -> None:
     without = PhraseFiller(replace(filler.index, block_vectors=None), filler.encoder, BOTH)
     assert filler.index.lexicon is not None
-    expected = filler.index.lexicon.best_blocks(TEXTS, 3)
-    for asked, settings in ((filler, replace(BOTH, vector_share=0.0)), (without, BOTH)):
+    plain = replace(BOTH, literal_weight=0.0)
+    expected = ranked(filler, replace(BOTH, retrieval=Retrieval.bm25))
+    for asked, settings in ((filler, replace(plain, vector_share=0.0)), (without, plain)):
         assert sentence_pooler(asked.index, settings) is None
         for got, wanted in zip(ranked(asked, settings), expected, strict=True):
-            np.testing.assert_array_equal(got, wanted)
+            assert got.blocks.tolist() == wanted.blocks.tolist()
+            np.testing.assert_allclose(got.scores, wanted.scores / wanted.scores.max(initial=1e-9), rtol=1e-6)
     nothing = PhraseFiller(filler.index, filler.encoder, replace(BOTH, vector_share=0.0))
     assert_same_answers(nothing.fill(TEXTS), without.fill(TEXTS), exact=True)
     assert not any(answer.notes for answer in without.fill(TEXTS[:3]) if len(answer.phrases) == BOTH.k)

@@ -18,7 +18,8 @@ from npm.core.types import Answer, Filling, JointAnswer, Phrase
 from npm.corpus.text import Stemming, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
-from npm.retrieval.fill import Filler, PhraseFiller
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import Filler
 from npm.retrieval.joint_filling import associations, joint_fillings
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings

@@ -43,7 +43,7 @@ def ask_with(monkeypatch: pytest.MonkeyPatch, queries: dict[str, tuple[np.ndarra
         return QueryVectors(start=pairs[:, 0], end=pairs[:, 1], cut=np.zeros(len(texts), dtype=bool))
 
     monkeypatch.setattr(passages_module, "encode_queries", chosen)
-    monkeypatch.setattr("npm.retrieval.fill.encode_queries", chosen)
+    monkeypatch.setattr("npm.retrieval.filler.encode_queries", chosen)
 
 
 def counted_words(monkeypatch: pytest.MonkeyPatch, passages: list[str], scoring: ScoringSettings) -> PassageFiller:

@@ -57,20 +57,17 @@ def plain_sentences(
     assert lexicon is not None and store.start_chars is not None and store.end_chars is not None
     vectors = encode_queries(encoder, [text], pooler=PoolerKind.avg)
     settings = replace(filler.settings, bm25_blocks=SENTENCE_BLOCKS)
-    hits = rank_blocks(index, [text], vectors.sentences, settings)
+    (ranked,) = rank_blocks(index, [text], vectors.sentences, settings)
     places: list[tuple[str, int, int, float]] = []
     texts: list[str] = []
-    for block, score in zip(hits.blocks[0].tolist(), hits.scores[0].tolist(), strict=True):
-        if score > 0:
-            document = store.document(int(store.block_documents[block]))
-            first, stop = store.block_offsets[block : block + 2].tolist()
-            begin, end = (
-                int(store.start_chars.take(np.array([first]))[0]),
-                int(store.end_chars.take(np.array([stop - 1]))[0]),
-            )
-            for start, last in sentence_bounds(document.text[begin:end]).tolist():
-                places.append((document.id, begin + start, begin + last, score / hits.scores[0][0]))
-                texts.append(document.text[begin + start : begin + last])
+    for block, score in zip(ranked.blocks.tolist(), ranked.scores.tolist(), strict=True):
+        document = store.document(int(store.block_documents[block]))
+        first, stop = store.block_offsets[block : block + 2].tolist()
+        begin = int(store.start_chars.take(np.array([first]))[0])
+        end = int(store.end_chars.take(np.array([stop - 1]))[0])
+        for start, last in sentence_bounds(document.text[begin:end]).tolist():
+            places.append((document.id, begin + start, begin + last, score / ranked.scores[0]))
+            texts.append(document.text[begin + start : begin + last])
     counted = [Counter(lexicon.counted_words(each)) for each in texts]
     mean = sum(map(Counter.total, counted)) / len(counted)
     words, k1, b = lexicon.counted_words(lexical_query(text)), lexicon.settings.k1, lexicon.settings.b
