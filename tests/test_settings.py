@@ -126,7 +126,7 @@ def test_what_can_be_nothing_else_is_converted() -> None:
     assert (type(settings.lexical_weight), settings.lexical_weight) == (float, 2.0)
     assert (settings.documents, settings.retrieval) == (["a", "b"], Retrieval.dense)
     assert CorpusSettings(files=[Path("a.txt")], split="line").files == ["a.txt"]  # type: ignore[arg-type, list-item]
-    assert FillSettings(k="3", lexical_weight="2e-1", refine_fillings="true").lexical_weight == 0.2  # type: ignore[arg-type]
+    assert FillSettings(k="3", lexical_weight="2e-1").lexical_weight == 0.2  # type: ignore[arg-type]
     assert dataclasses.replace(settings, retrieval="bm25").retrieval is Retrieval.bm25  # type: ignore[arg-type]
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT
@@ -25,7 +23,7 @@ from npm.retrieval.blocks import (
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.helpers.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import tiny_encoder
 from tests.retrieval.test_reading import assert_same_answers, opened
 
 TEXTS = [
@@ -171,32 +169,6 @@ def test_only_documents_that_may_answer_have_blocks(filler: PhraseFiller) -> Non
         for answer in filler.fill(TEXTS, k=20, retrieval=retrieval, documents=["d0", "d6"], occurrences=20):
             assert answer.phrases
             assert {place.document for phrase in answer.phrases for place in phrase.occurrences} <= {"d0", "d6"}
-
-
-@pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_vector_of_a_text_is_pooled_from_a_pass_without_its_mask(
-    family: str, kind: PoolerKind, tmp_path: Path
-) -> None:
-    encoder = pooled_encoder(kind, family)
-    texts = ["The capital of Iceland is<mask>.", MASK_TEXT, "<mask> is the capital of Norway"]
-    words = ["The capital of Iceland is.", "", " is the capital of Norway"]
-    found = encode_queries(encoder, texts, pooler=kind)
-    plain = encode_queries(encoder, texts)
-    np.testing.assert_allclose(found.start, plain.start, atol=1e-5)
-    np.testing.assert_allclose(found.end, plain.end, atol=1e-5)
-    assert found.sentences is not None and plain.sentences is None
-    for text, sentence in zip(words, found.sentences, strict=True):
-        stripped = text.lstrip() if family == "bert" else text
-        ids = encoder.tokenizer(stripped, add_special_tokens=False)["input_ids"]
-        whole = torch.tensor([[*encoder.prefix_ids, *ids, *encoder.suffix_ids]])
-        with torch.no_grad():
-            states = encoder.token_vectors(whole, torch.ones_like(whole))[0]
-        mean = (states.mean(dim=0) if kind is PoolerKind.avg else states[0]).numpy()
-        np.testing.assert_allclose(sentence, mean / np.linalg.norm(mean) if text else 0 * mean, atol=1e-5)
-    none = encode_queries(encoder, [], pooler=kind)
-    assert none.sentences is not None and none.sentences.shape == (0, encoder.dimensions)
-    assert opened(encoder, tmp_path).index.block_vectors is not None
 
 
 def test_an_index_without_the_block_vectors_that_its_encoder_makes_is_told_of(filler: PhraseFiller) -> None:

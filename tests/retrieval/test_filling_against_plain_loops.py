@@ -138,25 +138,6 @@ def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
         assert_equal_phrases(answer, expected)
 
 
-@pytest.mark.parametrize("name", ["ours", "reference"])
-def test_searching_all_rows_of_three_blocks_equals_restriction_to_them(
-    name: str, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=5)
-    # An index that holds these three blocks only, against the same index with all three allowed.
-    filler, _ = random_index(
-        tmp_path / "store", rng, rule=PruningRule.word_boundaries, settings=settings, block_count=3
-    )
-    queries = random_queries(rng, 4)
-    everywhere = filler.fill_encoded([""] * 4, queries)
-    within = filler.fill_encoded([""] * 4, queries, blocks=np.array([0, 1, 2]))
-    for one, other in zip(everywhere, within, strict=True):
-        assert [phrase.phrase for phrase in one.phrases] == [phrase.phrase for phrase in other.phrases]
-        np.testing.assert_allclose(
-            [phrase.score for phrase in one.phrases], [phrase.score for phrase in other.phrases], rtol=1e-6
-        )
-
-
 @pytest.mark.parametrize("queries_per_scan", [2, 3, 4, 9])
 def test_no_scan_has_more_queries_than_the_searcher_takes_two_of_them_for_each_text(
     queries_per_scan: int, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,13 +156,6 @@ def test_as_many_phrases_are_read_as_are_asked_for_where_fewer_would_be_merged(
     settings = replace(EVERYTHING, scoring=OURS, k=5, merged_groups=1)
     filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
     assert len(filler.fill_encoded([""], random_queries(rng, 1))[0].phrases) == 5
-
-
-def test_shares_of_all_phrases_sum_to_one(rng: np.random.Generator, tmp_path: Path) -> None:
-    settings = replace(EVERYTHING, scoring=OURS)
-    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
-    answer = filler.fill_encoded([""], random_queries(rng, 1))[0]
-    assert sum(phrase.score for phrase in answer.phrases) == pytest.approx(1.0)
 
 
 def test_a_left_walk_is_one_token_shorter_only_in_the_reference(rng: np.random.Generator, tmp_path: Path) -> None:

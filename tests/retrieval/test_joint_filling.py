@@ -303,19 +303,6 @@ def test_filters_hold_for_every_mask(filler: PhraseFiller) -> None:
     assert blocks.fillings
 
 
-@pytest.mark.parametrize("query_masks", [1, 2])
-@pytest.mark.parametrize("reads_jointly", [False, True])
-def test_encoders_of_every_kind_fill_jointly(query_masks: int, reads_jointly: bool, tmp_path: Path) -> None:
-    encoder = tiny_encoder("bert")
-    encoder.query_masks, encoder.reads_jointly = query_masks, reads_jointly
-    folder = built(tmp_path / "index", [record(n) for n in range(6)], encoder)
-    filler = PhraseFiller.open(folder, encoder)
-    answer = joint(filler, TEXT, FillSettings(k=10))
-    assert all(mask.phrases for mask in answer.masks) and answer.fillings
-    if query_masks == 1:
-        assert all(" " not in phrase for filling in answer.fillings for phrase in filling.phrases)
-
-
 def test_what_the_masks_of_a_text_cannot_be(filler: PhraseFiller) -> None:
     with pytest.raises(QueryError, match="text 2 of 2"):
         filler.fill([TEXT, "<mask> " * 9])

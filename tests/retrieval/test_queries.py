@@ -39,21 +39,6 @@ def test_a_text_is_read_as_the_tokenizer_reads_it_with_its_mask_and_the_mask_is_
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_encoder_of_one_mask_a_query_is_asked_with_one_and_its_vector_is_both_queries(family: str) -> None:
-    encoder = tiny_encoder(family)
-    encoder.query_masks = 1
-    before, after = (
-        encoder.tokenizer(half, add_special_tokens=False)["input_ids"] for half in ("Paris lies on", " the Seine.")
-    )
-    ids = torch.tensor([[*encoder.prefix_ids, *before, encoder.mask_id, *after, *encoder.suffix_ids]])
-    with torch.no_grad():
-        states = encoder.token_vectors(ids, torch.ones_like(ids))[0].numpy()
-    got = encode_queries(encoder, ["Paris lies on<mask> the Seine."])
-    np.testing.assert_allclose(got.start[0], states[len(encoder.prefix_ids) + len(before)], atol=1e-5)
-    np.testing.assert_array_equal(got.start, got.end)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_batching_changes_neither_order_nor_vectors(family: str) -> None:
     encoder = tiny_encoder(family)
     texts = [f"{'Paris lies on the Seine. ' * count}It is <mask>." for count in (3, 0, 2, 1, 0)]
@@ -89,7 +74,8 @@ SEVERAL = (
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("query_masks", [1, 2])
-def test_all_masks_of_a_text_are_encoded_in_one_pass(family: str, query_masks: int) -> None:
+@pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler])
+def test_all_masks_of_a_text_are_encoded_in_one_pass(family: str, query_masks: int, kind: PoolerKind) -> None:
     encoder = tiny_encoder(family)
     encoder.query_masks = query_masks
     strips = family != "bert"  # the mask token takes the space to its left
@@ -112,9 +98,9 @@ def test_all_masks_of_a_text_are_encoded_in_one_pass(family: str, query_masks: i
         starts += [states[slot] for slot in slots]
         ends += [states[slot + query_masks - 1] for slot in slots]
         has_words = len(plain) > len(encoder.prefix_ids) + len(encoder.suffix_ids)
-        mean = alone.mean(0) * has_words
+        mean = (alone.mean(0) if kind is PoolerKind.avg else alone[0]) * has_words
         sentences.append(mean / max(np.linalg.norm(mean), 1e-9))
-    got = encode_queries(encoder, SEVERAL, pooler=PoolerKind.avg)
+    got = encode_queries(encoder, SEVERAL, pooler=kind)
     assert got.mask_counts is not None and got.mask_counts.tolist() == [2, 2, 3, 1]
     assert not got.cut.any()
     np.testing.assert_allclose(got.start, starts, atol=1e-5)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from index import exact
 from npm.core.types import MASK_TEXT, Answer, TokenFlag
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
@@ -180,20 +179,6 @@ def test_texts_read_together_get_the_answers_they_get_alone(scoring: ScoringSett
     for answer in together:
         scores = [phrase.score for phrase in answer.phrases]
         assert scores == sorted(scores, reverse=True)
-
-
-def test_many_blocks_with_queries_of_their_own_need_no_more_scores_than_their_rows(
-    bert_filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = settings_with(0.5, bm25_blocks=10_000)
-    expected = filled(bert_filler, settings)
-    vectors = encode_queries(bert_filler.encoder, TEXTS)
-    (restriction, *_) = block_restrictions(bert_filler.index, TEXTS, vectors, settings)
-    assert restriction is not None and len(restriction.blocks) > 2
-    # enough for the two queries of a block, far too little for all pairs with all blocks
-    largest_block_tokens = int(np.diff(bert_filler.index.store.block_offsets).max())
-    monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 2 * 4 * largest_block_tokens)
-    assert_same_answers(filled(bert_filler, settings), expected)
 
 
 def joint_by_hand(filler: PhraseFiller, text: str, block: int) -> np.ndarray:

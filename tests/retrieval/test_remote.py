@@ -189,24 +189,6 @@ def test_every_refusal_is_one_message(
     assert len(server.requests) == 1 and not server.replies
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        {"phrases": [{"phrase": "x"}]},
-        {"phrases": [{"phrase": "x", "score": "much", "occurrence_count": 1, "occurrences": []}]},
-        {"phrases": [{"phrase": "x", "score": 1, "occurrence_count": 1, "occurrences": [[]]}]},
-        {"phrases": {}},
-        {"phrases": [], "notes": [1]},
-        {"phrases": [], "masks": 3},
-        {},
-    ],
-)
-def test_an_answer_of_another_form_is_refused(spoilt: dict[str, Any], filler: RemoteFiller, server: Scripted) -> None:
-    server.answer = lambda body: {"answers": [{"text": QUESTION, **spoilt}]}
-    with pytest.raises(ServerError, match="does not answer as npmlm serve"):
-        filler.fill(QUESTION)
-
-
 def test_a_busy_server_is_asked_again_as_it_says_within_the_timeout(filler: RemoteFiller, server: Scripted) -> None:
     busy = problem(429, "the queue is full", Retry_After="0")
     server.replies = [busy, problem(503, "not ready"), busy]
