@@ -65,7 +65,6 @@ ONLY_IN = {
     "tokenizers": (
         "npm/corpus/blocks.py",
         "npm/corpus/tokenizers.py",
-        "npm/models/byte_tokenizer.py",
         "npm/models/tokenizer.py",
     ),
     "rich": (

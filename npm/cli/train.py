@@ -204,9 +204,9 @@ def run_edit(settings: EditCommand) -> int:
     steps = settings.steps()
     from npm.models.edits.edits import write_edited
 
-    edited = write_edited(settings.encoder, Path(settings.out), steps, seed=settings.seed)
-    tensors = len(edited.record["tensors"])
-    say(f"{edited.changed_count} of {tensors} tensors changed; the encoder is in {settings.out}")
+    tensors = write_edited(settings.encoder, Path(settings.out), steps, seed=settings.seed)
+    changed = sum(entry["changed"] for entry in tensors.values())
+    say(f"{changed} of {len(tensors)} tensors changed; the encoder is in {settings.out}")
     return 0
 
 

@@ -7,7 +7,7 @@ Both are special tokens: text that looks like them is cut into ordinary pieces, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import count, islice, takewhile
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,13 +15,13 @@ from torch import nn
 
 from npm.core.errors import EncoderError, named
 from npm.masking.denoising import Sentinels
-from npm.models.fresh import FEED_FORWARD_FACTOR, cut_vocabulary
+from npm.models.fresh import FEED_FORWARD_FACTOR, fresh_tokenizer
 from npm.models.library_errors import quiet_transformers
 from npm.models.loading import load_encoder_decoder
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import FreshSettings, Precision
-from npm.models.stored import StoredModel, choose_device
-from npm.models.tokenizer import load_tokenizer, redefined
+from npm.models.stored import StoredModel
+from npm.models.tokenizer import redefined, special_id
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -36,23 +36,15 @@ class Denoiser(StoredModel):
     """An encoder-decoder of `transformers` with its head for text to text, and its tokenizer."""
 
     FINGERPRINTED_KEYS = (
-        "model_type",
-        "num_heads",
-        "feed_forward_proj",
-        "layer_norm_epsilon",
-        "relative_attention_num_buckets",
-        "relative_attention_max_distance",
-        "encoder_attention_heads",
-        "decoder_attention_heads",
-        "activation_function",
-        "scale_decoder_outputs",
-        "decoder_start_token_id",
+        *("model_type", "num_heads", "feed_forward_proj", "layer_norm_epsilon", "decoder_start_token_id"),
+        *("relative_attention_num_buckets", "relative_attention_max_distance", "scale_decoder_outputs"),
+        *("encoder_attention_heads", "decoder_attention_heads", "activation_function"),
     )
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
         super().__init__(model, tokenizer, name=name)
-        self.end_id = self.special_id("eos_token")
-        self.pad_id = self.special_id("pad_token")
+        self.end_id = special_id(tokenizer, "eos_token")
+        self.pad_id = special_id(tokenizer, "pad_token")
 
     @classmethod
     def load(
@@ -130,16 +122,12 @@ def fresh_denoiser(
     """A T5 with random weights around the tokenizer of the encoder at `place`, a folder or hub name.
 
     It has `settings.layers` layers on each side (Raffel et al. 2020, arXiv 1910.10683, §2.1), and sentinels and
-    `mode_tokens` beside the vocabulary, which is cut as `fresh_encoder` does it. The same tokenizer, texts, settings
-    and seed give the same model; torch's own generators are left as they are. In evaluation mode.
+    `mode_tokens` besides the vocabulary. The same tokenizer, texts, settings and seed give the same model; torch's own
+    generators are left as they are. In evaluation mode.
     """
     from transformers import T5Config, T5ForConditionalGeneration
 
-    tokenizer = load_tokenizer(place)
-    if settings.vocabulary_size:
-        counted = islice(texts, settings.vocabulary_documents)
-        tokenizer = cut_vocabulary(tokenizer, counted, size=settings.vocabulary_size, where=place)
-    tokenizer = denoising_tokenizer(tokenizer, mode_tokens, where=place)
+    tokenizer = _denoising_tokenizer(fresh_tokenizer(place, settings, texts), mode_tokens)
     config = T5Config(  # type: ignore[call-arg]  # what every config takes is no field of its class
         vocab_size=len(tokenizer),
         d_model=settings.dimensions,
@@ -156,23 +144,19 @@ def fresh_denoiser(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = T5ForConditionalGeneration(config)
-    denoiser = Denoiser(model, tokenizer, name=f"fresh-t5-{settings.layers}x{settings.dimensions}")
-    nn.Module.to(denoiser.model, device=choose_device(device)).eval()
-    return denoiser
+    name = f"fresh-t5-{settings.layers}x{settings.dimensions}"
+    return Denoiser(model, tokenizer, name=name).placed(device, Precision.float32)
 
 
-def denoising_tokenizer(
-    tokenizer: PreTrainedTokenizerFast, mode_tokens: Iterable[str], *, where: str
-) -> PreTrainedTokenizerFast:
+def _denoising_tokenizer(tokenizer: PreTrainedTokenizerFast, mode_tokens: Iterable[str]) -> PreTrainedTokenizerFast:
     """The vocabulary of an encoder's tokenizer with sentinels and mode tokens; a text is followed by its end alone.
 
     The encoder's separator serves as end. Raises EncoderError if it has none.
     """
-    end = tokenizer.eos_token or tokenizer.sep_token
-    if end is None or tokenizer.pad_token is None:
-        raise EncoderError(
-            f"{where}: the tokenizer has no token for the end of a text or for padding; choose another tokenizer"
-        )
+    special_id(tokenizer, "pad_token")
+    if tokenizer.eos_token is None:
+        special_id(tokenizer, "sep_token")
+    end = str(tokenizer.eos_token or tokenizer.sep_token)
     roles = {"pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token, "eos_token": end}
     special = [*map(sentinel, range(SENTINEL_COUNT)), *dict.fromkeys(mode_tokens)]
     definition = tokenizer.backend_tokenizer.to_str()

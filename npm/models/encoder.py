@@ -20,10 +20,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from npm.core.errors import EncoderError
 from npm.core.settings import as_json
 from npm.models.bert import PlainBert
-from npm.models.byte_tokenizer import spells_bytes
 from npm.models.library_errors import encoder_errors
 from npm.models.loading import load_pretrained
 from npm.models.names import SINGLE_MASK_NAMES, encoder_label, locate_encoder
@@ -38,7 +36,7 @@ from npm.models.settings import (
 )
 from npm.models.similarity import leading_scale, reference_scale
 from npm.models.stored import StoredModel
-from npm.models.tokenizer import special_ids_around
+from npm.models.tokenizer import special_id, special_ids_around, spells_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,6 +95,10 @@ class Encoder(StoredModel):
         "norm_eps",
         "local_attention",
     )
+    OPTIONAL_KEYS = (
+        *("is_decoder", "is_causal", "pad_token_id", "layer_types", "rope_parameters", "token_dropout"),
+        *("mask_token_id", "relative_attention", "position_buckets", "max_relative_positions", "pos_att_type"),
+    )
 
     def __init__(
         self,
@@ -107,17 +109,13 @@ class Encoder(StoredModel):
         similarity_scale: float | None = None,
     ) -> None:
         super().__init__(model, tokenizer, name=name)
-        if hasattr(model.config, "similarity_scale"):  # else the default would be taken in silence
-            raise EncoderError(
-                f"{name}: config.json has similarity_scale, which belongs under {OWN_KEY}, as all our keys"
-            )
         recorded = EncoderSettings.read(getattr(model.config, OWN_KEY, None), where=name)
         self.similarity_scale = similarity_scale or recorded.similarity_scale or reference_scale(self.whole_dimensions)
         self.trained_dimensions: Sequence[int] = recorded.trained_dimensions
         self.title_tokens, self.query_masks = recorded.title_tokens, recorded.query_masks
         self.reads_jointly, self.sentence_pooler = recorded.reads_jointly, recorded.sentence_pooler
-        self.mask_id = self.special_id("mask_token")
-        self.pad_id = self.special_id("pad_token")
+        self.mask_id = special_id(tokenizer, "mask_token")
+        self.pad_id = special_id(tokenizer, "pad_token")
         self.prefix_ids, self.suffix_ids = special_ids_around(tokenizer)
         self.language_model: PreTrainedModel | None = None
         """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""

@@ -12,19 +12,17 @@ still spelt with smaller ones. Unlike training a tokenizer this gives the same r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from npm.core.errors import EncoderError, SettingError
 from npm.corpus.blocks import private_backend
 from npm.models.encoder import Encoder
-from npm.models.settings import FreshSettings
-from npm.models.stored import choose_device
+from npm.models.settings import FreshSettings, Precision
 from npm.models.tokenizer import load_tokenizer, redefined, special_ids_around
 
 if TYPE_CHECKING:
@@ -36,25 +34,30 @@ MAX_COUNTED_CHARS = 20_000
 """Of each text only the beginning is counted, so that memory is bounded by a batch of them."""
 
 
-def cut_vocabulary(
-    tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], *, size: int, where: str
-) -> PreTrainedTokenizerFast:
+def fresh_tokenizer(place: str, settings: FreshSettings, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Tokenizer at `place`, a folder or hub name, with a vocabulary cut for the first of `texts` where settings ask."""
+    tokenizer = load_tokenizer(place)
+    if not settings.vocabulary_size:
+        return tokenizer
+    return cut_vocabulary(tokenizer, islice(texts, settings.vocabulary_documents), size=settings.vocabulary_size)
+
+
+def cut_vocabulary(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], *, size: int) -> PreTrainedTokenizerFast:
     """The same tokenizer with the `size` most useful pieces for `texts`, renumbered in their old order.
 
     Kept are all special tokens, all characters of pieces that occur, then the most frequent pieces; of equally frequent
     ones those with the lower id. Raises EncoderError for another model than WordPiece, SettingError where `size` is
-    more than there are or less than must be kept; `where` is the setting or place that messages name.
+    more than there are or less than must be kept.
     """
     definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    if definition["model"]["type"] != "WordPiece":
+    model = definition["model"]
+    if model["type"] != "WordPiece":
         raise EncoderError(
-            f"{where}: only a WordPiece vocabulary can be cut, got {definition['model']['type']}; "
+            f"{tokenizer.name_or_path}: only a WordPiece vocabulary can be cut, got {model['type']}; "
             "set start.fresh.vocabulary_size=0 to keep all of it"
         )
-    counts = piece_counts(tokenizer, texts)  # i64 [V]
-    kept = kept_ids(definition, counts, size=size)  # i64 [size], ascending
+    kept = kept_ids(definition, piece_counts(tokenizer, texts), size=size)  # i64 [size], ascending
     new_ids = {int(old): new for new, old in enumerate(kept)}
-    model = definition["model"]
     model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
     for token in definition["added_tokens"]:
         token["id"] = new_ids[token["id"]]
@@ -66,24 +69,25 @@ def cut_vocabulary(
 def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np.ndarray:
     """Counts i64 [V] of pieces in the beginnings of `texts`, special tokens taken as ordinary text."""
     backend = private_backend(tokenizer)
-    vocabulary_size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
-    counts = np.zeros(vocabulary_size, dtype=np.int64)  # [V]
+    counts = np.zeros(1 + max(backend.get_vocab(with_added_tokens=True).values()), dtype=np.int64)  # [V]
     remaining = iter(texts)
     while batch := [text[:MAX_COUNTED_CHARS] for text in islice(remaining, TEXTS_PER_BATCH)]:
         for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
-            counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=vocabulary_size)  # [V]
+            counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=len(counts))  # [V]
     return counts
 
 
 def kept_ids(definition: dict[str, Any], counts: np.ndarray, *, size: int) -> np.ndarray:
     """Ids i64 [size], ascending, that stay in the vocabulary of a tokenizer's JSON `definition`."""
     vocabulary: dict[str, int] = definition["model"]["vocab"]
-    needed = {token["id"] for token in definition["added_tokens"]}
-    needed.add(vocabulary[definition["model"]["unk_token"]])
+    needed = {token["id"] for token in definition["added_tokens"]} | {vocabulary[definition["model"]["unk_token"]]}
     prefix = definition["model"]["continuing_subword_prefix"]
     for piece, token_id in vocabulary.items():
         if counts[token_id] and token_id not in needed:
-            needed |= {vocabulary[character] for character in _characters(piece, prefix) if character in vocabulary}
+            inside = piece.startswith(prefix) and piece != prefix
+            text = piece.removeprefix(prefix) if inside else piece
+            spelt = [prefix + text[i] if inside or i else text[i] for i in range(len(text))]  # "##ab": "##a", "##b"
+            needed |= {vocabulary[character] for character in spelt if character in vocabulary}
     if not len(needed) <= size <= len(vocabulary):
         raise SettingError(
             f"start.fresh.vocabulary_size must be {len(needed)} (special tokens and characters of the text) to "
@@ -92,17 +96,6 @@ def kept_ids(definition: dict[str, Any], counts: np.ndarray, *, size: int) -> np
     usable = set(vocabulary.values()) - needed
     ranked = [token_id for token_id in np.argsort(-counts, kind="stable").tolist() if token_id in usable]
     return np.sort(np.array([*needed, *ranked[: size - len(needed)]]))
-
-
-def _characters(piece: str, prefix: str) -> Iterator[str]:
-    """The one-character pieces that spell `piece`.
-
-    >>> list(_characters("ab", "##")), list(_characters("##ab", "##"))
-    (['a', '##b'], ['##a', '##b'])
-    """
-    inside = piece.startswith(prefix) and piece != prefix
-    for number, character in enumerate(piece.removeprefix(prefix) if inside else piece):
-        yield prefix + character if inside or number else character
 
 
 FEED_FORWARD_FACTOR = 4
@@ -128,18 +121,14 @@ def fresh_encoder(
     seed give the same encoder; torch's own generators are left as they are. Raises EncoderError if there is no usable
     tokenizer, SettingError if its vocabulary cannot be cut to the size.
     """
-    tokenizer = load_tokenizer(place)
-    if settings.vocabulary_size:
-        counted = islice(texts, settings.vocabulary_documents)
-        tokenizer = cut_vocabulary(tokenizer, counted, size=settings.vocabulary_size, where=place)
+    tokenizer = fresh_tokenizer(place, settings, texts)
     tokenizer.model_max_length = settings.max_input_tokens
     model = _random_model(
         settings, tokenizer, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout, seed=seed
     )
     name = f"fresh-{settings.layers}x{settings.dimensions}"
     encoder = Encoder(model, tokenizer, name=name, similarity_scale=similarity_scale)
-    nn.Module.to(encoder.model, device=choose_device(device)).eval()
-    return encoder
+    return encoder.placed(device, Precision.float32)
 
 
 def _random_model(

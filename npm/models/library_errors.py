@@ -1,14 +1,12 @@
-"""Errors and remarks of `transformers`, `tokenizers` and `safetensors`: one EncoderError or OSError, and silence."""
+"""Errors and remarks of `transformers`, `tokenizers` and `safetensors`: one EncoderError, and silence."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from safetensors import SafetensorError
 
 from npm.core.errors import EncoderError
 
@@ -47,15 +45,3 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if progress_bars:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def safetensors_errors() -> Iterator[None]:
-    """Turn a refused write, which safetensors reports as text, back into the OSError that it was."""
-    try:
-        yield
-    except SafetensorError as error:
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -14,16 +15,23 @@ from npm.core.errors import EncoderError
 from npm.models.bert import is_plain_bert, load_plain_bert
 from npm.models.library_errors import encoder_errors, quiet_transformers
 from npm.models.names import BYTES, CONFIG, WEIGHTS, read_json_object
-from npm.models.tokenizer import converted_tokenizer, load_tokenizer, special_ids_around
+from npm.models.tokenizer import load_tokenizer, special_ids_around
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+    Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 
-ATTENTION_DROPOUT_KEYS = ("attention_probs_dropout_prob", "attention_dropout")
-HIDDEN_DROPOUT_KEYS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout")
-CODE_KEYS = re.compile(r"_?(attn|experts)_implementation\w*|quantization_config|compression_config")
-"""Keys of a config by which `transformers` fetches code or loads other packages."""
+DROPOUT_KEYS = {
+    "hidden_dropout": ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout"),
+    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout"),
+    "dropout": ("dropout_rate", "dropout"),
+}
+"""Keys of configs by what they drop; the last ones drop everywhere."""
+CODE_KEYS = re.compile(
+    r'"(_?(?:attn|experts)_implementation\w*|quantization_config|compression_config)": (?!null|"eager"|"sdpa")([^,}]*)'
+)
+"""Entries of a config by which `transformers` fetches code or loads other packages."""
 HALVES = ("t5", "mt5")
 """Encoder-decoders whose encoder is loaded by itself; ByT5 is a T5."""
 FIRST_SENTINEL = "<extra_id_0>"
@@ -40,7 +48,7 @@ def load_pretrained(
     attention_dropout: float | None = None,
     half_input_tokens: int | None = None,
     for_reading: bool = False,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+) -> Loaded:
     """Encoder in float32 and fast tokenizer of a folder; dropouts None keep the encoder's own.
 
     With `half_input_tokens` it is the encoder of an encoder-decoder, for inputs of at most so many tokens. What is
@@ -52,38 +60,36 @@ def load_pretrained(
         if for_reading and is_plain_bert(entries) and (Path(place) / WEIGHTS).is_file():
             plain: Any
             plain, report = load_plain_bert(place, entries)
-            _check_weights(plain, report, place)
-            tokenizer = load_tokenizer(place, plain=True)
-            _check_vocabulary(tokenizer, plain.config, place)
-            return plain, tokenizer
+            return _checked(plain, report, load_tokenizer(place, plain=True), place)
     from transformers import AutoModel, AutoModelForMaskedLM  # takes seconds
 
     with encoder_errors(place):
         config = load_config(place)
         if half_input_tokens is not None or (config.model_type in HALVES and not config.is_encoder_decoder):
             return _load_encoder_half(place, config, dropout=hidden_dropout, input_tokens=half_input_tokens)
-        check_decoder(config, wanted=False, where=place)
         model_class: Any = AutoModel._model_mapping.get(type(config), ())
-        if type(config) not in AutoModelForMaskedLM._model_mapping or isinstance(model_class, tuple):  # Funnel has two
+        is_known = type(config) in AutoModelForMaskedLM._model_mapping and not config.is_encoder_decoder
+        if not is_known or isinstance(model_class, tuple):  # Funnel has two
             raise EncoderError(
-                f"{place}: model type {config.model_type} is not an encoder for masked tokens; "
-                "set another encoder (BERT, RoBERTa, ModernBERT, …)"
+                f"{place}: model type {config.model_type} is not an encoder for masked tokens; choose BERT, RoBERTa, "
+                "ModernBERT, …, or train an encoder-decoder with objective.denoising_weight=1 alone"
             )
-        _override(config, HIDDEN_DROPOUT_KEYS, hidden_dropout)
-        _override(config, ATTENTION_DROPOUT_KEYS, attention_dropout)
-        # BERT and RoBERTa have a pooler that can be left out, ModernBERT has none
-        has_switch = "add_pooling_layer" in inspect.signature(model_class).parameters
-        without_pooler: dict[str, Any] = {"add_pooling_layer": False} if has_switch else {}
-        tokenizer = load_tokenizer(place)
-        _check_vocabulary(tokenizer, config, place)
-        model, report = _load_model(AutoModel, place, config, **without_pooler)
-        _check_weights(model, report, place, optional="pooler")
-        return model, tokenizer
+        _override(config, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
+        options = without_pooler(model_class)
+        return _checked(
+            *_with_report(AutoModel, place, config, **options), load_tokenizer(place), place, optional="pooler"
+        )
+
+
+def without_pooler(model_class: Any) -> dict[str, Any]:
+    """Arguments that leave out the pooler of a class: BERT and RoBERTa have one, ModernBERT has none."""
+    has_switch = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+    return {"add_pooling_layer": False} if has_switch else {}
 
 
 def _load_encoder_half(
     place: str, config: PreTrainedConfig, *, dropout: float | None, input_tokens: int | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+) -> Loaded:
     """Encoder of a T5, with the first sentinel as mask (Raffel et al. 2020), and its tokenizer."""
     from transformers import MT5EncoderModel, T5EncoderModel
 
@@ -98,25 +104,27 @@ def _load_encoder_half(
     config.is_encoder_decoder = False
     if input_tokens is not None:
         config.max_position_embeddings = input_tokens  # kept, though T5 has no such key
-    _override(config, ("dropout_rate",), dropout)
-    _check_vocabulary(tokenizer, config, place)
-    model, report = _load_model(T5EncoderModel if config.model_type == "t5" else MT5EncoderModel, place, config)
-    _check_weights(model, report, place)
-    return model, tokenizer
+    _override(config, dropout=dropout)
+    half = T5EncoderModel if config.model_type == "t5" else MT5EncoderModel
+    return _checked(*_with_report(half, place, config), tokenizer, place)
 
 
-def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load_encoder_decoder(place: str, *, dropout: float | None) -> Loaded:
     """Encoder-decoder with its head, in float32, and fast tokenizer of a folder; `dropout` None keeps its own."""
     from transformers import AutoModelForSeq2SeqLM
 
     with encoder_errors(place, "the encoder-decoder"):
         config = load_config(place)
-        check_decoder(config, wanted=True, where=place)
-        _override(config, ("dropout_rate", "dropout"), dropout)
-        return _with_head(AutoModelForSeq2SeqLM, place, config)
+        if not config.is_encoder_decoder:
+            raise EncoderError(
+                f"{place}: model type {config.model_type} is not an encoder-decoder; choose a T5, mT5 or UL2, or train "
+                "one with experiment=ul2_small"
+            )
+        _override(config, dropout=dropout)
+        return _checked(*_with_report(AutoModelForSeq2SeqLM, place, config), load_tokenizer(place), place)
 
 
-def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load_decoder(place: str) -> Loaded:
     """Decoder with its head for the next token, in float32, and fast tokenizer of a folder."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -129,17 +137,7 @@ def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
                 f"{place}: model type {config.model_type} is not a decoder; set zero_shot.causal.model to a GPT-2, "
                 "OPT, Llama, …"
             )
-        return _with_head(AutoModelForCausalLM, place, config)
-
-
-def _with_head(kind: Any, place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    about = Path(place) / "tokenizer_config.json"
-    is_byt5 = about.is_file() and read_json_object(about).get("tokenizer_class") == "ByT5Tokenizer"
-    tokenizer = load_tokenizer(place) if is_byt5 else converted_tokenizer(place)
-    _check_vocabulary(tokenizer, config, place)
-    model, report = _load_model(kind, place, config)
-    _check_weights(model, report, place)
-    return model, tokenizer
+        return _checked(*_with_report(AutoModelForCausalLM, place, config), load_tokenizer(place), place)
 
 
 def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, set[str]]:
@@ -148,7 +146,7 @@ def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTraine
 
     kind = _half_with_head(config.model_type) if config.model_type in HALVES else AutoModelForMaskedLM
     with encoder_errors(place, "the masked language model"):
-        model, report = _load_model(kind, place, config)
+        model, report = _with_report(kind, place, config)
     return model, set(report["missing_keys"])
 
 
@@ -224,29 +222,20 @@ def _config_entries(place: str) -> dict[str, Any]:
             f"npmlm train encoder={BYTES} start.fresh.layers=4 masking.unit=phrase_words run=DIR"
         )
     entries = read_json_object(folder / CONFIG)
-    if (folder / "adapter_config.json").exists():
-        raise EncoderError(f"{folder} has adapter_config.json: merge the adapter into its model with peft")
     if not any(folder.glob("*.safetensors")):
-        pickled = any(folder.glob("pytorch_model*.bin"))
-        found = "pickled weights, which are never read" if pickled else "no weights"
-        advice = f"python -m npm.models.convert {place} CONVERTED" if pickled else "add its model.safetensors"
-        raise EncoderError(f"{folder} has {found}: {advice}" + (", then encoder=CONVERTED" if pickled else ""))
-    waiting: list[Any] = [entries]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            for key, entry in value.items():
-                if CODE_KEYS.fullmatch(key) and entry not in (None, "eager", "sdpa"):
-                    raise EncoderError(
-                        f"{folder / CONFIG}: {key}={entry!r:.80} would load other code; remove it, or set an encoder "
-                        "in float32, float16 or bfloat16"
-                    )
-        if isinstance(value, dict | list):
-            waiting += value.values() if isinstance(value, dict) else value
+        raise EncoderError(
+            f"{folder} has no weights in safetensors, and pickles are never read: add its model.safetensors, or "
+            f"convert them with python -m npm.models.convert {place} CONVERTED"
+        )
+    if found := CODE_KEYS.search(json.dumps(entries)):
+        raise EncoderError(
+            f"{folder / CONFIG}: {found[1]}={found[2]:.80} would load other code; remove it, or set an encoder "
+            "in float32, float16 or bfloat16"
+        )
     return entries
 
 
-def _load_model(
+def _with_report(
     kind: Any, place: str, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Model of the class that `kind` has for `config`, in float32, and the report of `transformers` on its weights."""
@@ -263,31 +252,31 @@ def _load_model(
     return model, report
 
 
-def _check_weights(model: PreTrainedModel, report: dict[str, Any], place: str, *, optional: str | None = None) -> None:
-    """Raise EncoderError unless each parameter had a weight, those of `optional` apart, and each weight a parameter.
+def _checked(
+    model: PreTrainedModel,
+    report: dict[str, Any],
+    tokenizer: PreTrainedTokenizerFast,
+    place: str,
+    *,
+    optional: str = "",
+) -> Loaded:
+    """The model and tokenizer, unless parameters without weights, weights without parameters or other ids were found.
 
-    Heads next to the model may be left over: they are outside of its parts.
+    Missing weights named `optional` are none of the model's, and surplus ones outside of its parts are of a head.
     """
     # transformers fills missing weights with random numbers, ignores surplus ones, and continues
-    missing = sorted(name for name in report["missing_keys"] if optional is None or optional not in name)
-    parts = {name for name, _ in model.named_children()}
-    names = {
-        name: name.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.") for name in report["unexpected_keys"]
-    }
+    missing = sorted(name for name in report["missing_keys"] if not optional or optional not in name)
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    parts = tuple(f"{name}." for name, _ in model.named_children())
     buffers = ("position_ids", "token_type_ids", "inv_freq")  # saved by older versions
-    surplus = sorted(
-        name for name, inner in names.items() if inner.partition(".")[0] in parts and not inner.endswith(buffers)
-    )
+    names = sorted(name for name in report["unexpected_keys"] if name.removeprefix(prefix).startswith(parts))
+    surplus = [name for name in names if not name.endswith(buffers)]
     if missing or surplus:
         raise EncoderError(
             f"{place}: {len(missing)} weights missing and {len(surplus)} left over, such as {(missing or surplus)[0]}; "
             "set encoder to a folder of save_pretrained"
         )
-
-
-def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, config: Any, place: str) -> None:
-    """Raise EncoderError unless the tokenizer's ids are about those that the model has embeddings for."""
-    size: int = config.vocab_size
+    size: int = model.config.vocab_size
     used = 1 + max(tokenizer.get_vocab().values())
     if not size - max(SPARE_ROWS, int(size * SPARE_FRACTION)) <= used <= size:
         raise EncoderError(
@@ -295,22 +284,12 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, config: Any, place: st
             "add the tokenizer that the encoder was trained with"
         )
     special_ids_around(tokenizer)  # some damage to a tokenizer shows only when it is called
+    return model, tokenizer
 
 
-def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None:
-    """Raise EncoderError for an encoder where a decoder is `wanted`, and for an encoder-decoder where none is."""
-    if bool(config.is_encoder_decoder) is wanted:
-        return
-    raise EncoderError(
-        f"{where}: model type {config.model_type} is not an encoder-decoder; "
-        "choose a T5, mT5 or UL2, or train one with experiment=ul2_small"
-        if wanted
-        else f"{where}: model type {config.model_type} is an encoder-decoder; "
-        "choose an encoder, or train with objective.denoising_weight=1 alone"
-    )
-
-
-def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | None) -> None:
-    for key in keys:
-        if value is not None and hasattr(config, key):
-            setattr(config, key, value)
+def _override(config: PreTrainedConfig, **dropouts: float | None) -> None:
+    """Set the config's keys of each dropout that is not None."""
+    for kind, value in dropouts.items():
+        for key in DROPOUT_KEYS[kind]:
+            if value is not None and hasattr(config, key):
+                setattr(config, key, value)

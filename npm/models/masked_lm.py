@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
-from npm.models.loading import HALVES, load_language_model, new_language_model
+from npm.models.loading import HALVES, load_language_model, new_language_model, without_pooler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -137,7 +137,14 @@ class VisibleOnly(nn.Module):
                 "set objective.masked.visible_only=false, or choose another encoder"
             )
         self.first_position = encoder.first_position
-        self.decoder = _decoder(encoder, decoder_layers)
+        model: Any = encoder.model
+        config = copy.deepcopy(model.config)
+        config.num_hidden_layers = decoder_layers
+        if getattr(config, "layer_types", None):  # ModernBERT names the attention of each layer; take full attention
+            config.layer_types = ["full_attention"] * decoder_layers
+        decoder = type(model)(config, **without_pooler(type(model)))
+        decoder.set_input_embeddings(nn.Identity())  # it is given vectors, never ids
+        self.decoder: PreTrainedModel = nn.Module.to(decoder, encoder.device)
         self.mask_vector = nn.Parameter(torch.randn(encoder.dimensions, device=encoder.device))  # f32 [d]
 
     def forward(
@@ -147,17 +154,12 @@ class VisibleOnly(nn.Module):
         columns, visible = visible_columns(input_ids, attention_mask, mask_id=self.mask_id)  # i64 and bool [B, v]
         ids = input_ids.gather(1, columns)  # i64 [B, v]
         vectors = token_vectors(ids, visible.to(attention_mask.dtype), columns + self.first_position)  # [B, v, d]
-        return self.decoded(vectors, columns, visible, attention_mask)
-
-    def decoded(
-        self, vectors: torch.Tensor, columns: torch.Tensor, visible: torch.Tensor, attention_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """The decoder's output [B, L, d] over visible vectors [B, v, d] put back into their columns i64 [B, v]."""
-        everywhere = self.mask_vector.to(vectors.dtype).expand(*attention_mask.shape, -1)  # [B, L, d]
-        given = torch.where(visible[:, :, None], vectors, self.mask_vector.to(vectors.dtype))  # [B, v, d]
+        mask_vector = self.mask_vector.to(vectors.dtype)  # [d]
+        given = torch.where(visible[:, :, None], vectors, mask_vector)  # [B, v, d]
+        everywhere = mask_vector.expand(*attention_mask.shape, -1)  # [B, L, d]
         inputs = everywhere.scatter(1, columns[:, :, None].expand_as(given), given)  # [B, L, d]
         output: torch.Tensor = self.decoder(inputs_embeds=inputs, attention_mask=attention_mask).last_hidden_state
-        return output
+        return output  # [B, L, d]
 
 
 def visible_columns(
@@ -178,18 +180,3 @@ def visible_columns(
     width = int(counts.max()) if len(counts) else 0
     columns = torch.argsort(~is_visible, dim=1, stable=True)[:, :width]  # i64 [B, v]
     return columns, torch.arange(width, device=columns.device) < counts[:, None]
-
-
-def _decoder(encoder: Encoder, layers: int) -> PreTrainedModel:
-    """A random model of the encoder's class and sizes with `layers` layers, to be given vectors instead of ids."""
-    model: Any = encoder.model
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = layers
-    if getattr(config, "layer_types", None):  # ModernBERT names the attention of each layer; take full attention
-        config.layer_types = ["full_attention"] * layers
-    has_switch = "add_pooling_layer" in inspect.signature(type(model).__init__).parameters
-    without_pooler = {"add_pooling_layer": False} if has_switch else {}
-    decoder: PreTrainedModel = type(model)(config, **without_pooler)
-    decoder.set_input_embeddings(nn.Identity())  # it is given vectors, never ids
-    nn.Module.to(decoder, encoder.device)
-    return decoder

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
-from npm.core.errors import EncoderError, QueryError, near
+from npm.core.errors import EncoderError, QueryError
+from npm.core.settings import checked
 from npm.models.encoder import Encoder
+from npm.models.library_errors import encoder_errors
 from npm.models.names import locate_encoder
-from npm.models.sentence_folders import write_sentence_files
+from npm.models.sentence_folders import MLP_WEIGHTS, write_sentence_files
 from npm.models.settings import PoolerKind, Precision
 from npm.models.stored import evaluating
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def pool(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -31,17 +29,14 @@ def pool(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) 
 
     Means are over all tokens that `attention_mask` i64 [R, L] shows, special tokens included.
     """
-    return token_mean(vectors, attention_mask) if kind is PoolerKind.avg else vectors[:, 0]
-
-
-def token_mean(vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """The mean [R, d] of the vectors [R, L, d] where `attention_mask` i64 [R, L] is 1."""
+    if kind is not PoolerKind.avg:
+        return vectors[:, 0]  # [R, d]
     shown = attention_mask.unsqueeze(-1).to(vectors.dtype)  # [R, L, 1]
     return (vectors * shown).sum(1) / shown.sum(1)  # [R, d]
 
 
 class Pooler(nn.Module):
-    """`pool`, and for `cls` the MLP behind it: tanh(W h + b), newly initialised.
+    """`pool`, and for `cls` the MLP after it: tanh(W h + b), newly initialized.
 
     With `mlp_only_train` the MLP works in training mode only, and the vector of a sentence is h itself afterwards.
     """
@@ -69,59 +64,20 @@ class Pooler(nn.Module):
         return torch.tanh(self.mlp(vectors)).float()  # f32 [R, d]
 
 
-class SavedSentenceEncoder:
-    """An encoder that is trained together with a pooler; what is saved is a sentence encoder."""
+class SentenceEncoder:
+    """An encoder and the pooler that gives a sentence its vector, which may be trained and saved together."""
 
     def __init__(self, encoder: Encoder, pooler: Pooler) -> None:
         self.encoder, self.pooler = encoder, pooler
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The encoder's model."""
-        return self.encoder.model
-
-    def weights_changed(self) -> None:
-        """To be called after the weights were changed, as training does."""
-        self.encoder.weights_changed()
+        self.model = encoder.model
+        self.weights_changed = encoder.weights_changed
 
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write the encoder as `Encoder.save` does, and beside it what gives a sentence its vector."""
-        self.encoder.sentence_pooler = self.pooler.kind_after_training
+        """Write the encoder as `Encoder.save` does, and the files that make it one of `sentence-transformers`."""
+        kind = self.encoder.sentence_pooler = self.pooler.kind_after_training
         self.encoder.save(folder, dtype=dtype)
-        write_sentence_files(
-            folder,
-            self.pooler.kind_after_training,
-            self.pooler.mlp,
-            d=self.encoder.dimensions,
-            max_input_tokens=self.encoder.max_input_tokens,
-        )
-
-
-def read_pooler(folder: Path, *, kind: PoolerKind, dimensions: int) -> Pooler:
-    """The pooler of `kind` for the encoder in `folder`. Raises EncoderError if the MLP of its kind is not there."""
-    pooler = Pooler(kind, dimensions)
-    if pooler.mlp is not None:
-        weights = folder / "2_Dense" / "model.safetensors"
-        if not weights.is_file():
-            raise EncoderError(
-                f"{weights} is missing: choose pooler=cls_before_pooler, "
-                "or an encoder trained with objective.sentence.pooler=cls"
-            )
-        try:
-            tensors = safetensors.torch.load_file(weights)
-            pooler.mlp.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise EncoderError(
-                f"cannot read {weights} as a linear map of {dimensions} dimensions: {str(error).splitlines()[0]}"
-            ) from error
-    return pooler.eval()
-
-
-class SentenceEncoder:
-    """An encoder and a pooler."""
-
-    def __init__(self, encoder: Encoder, pooler: Pooler) -> None:
-        self.encoder, self.pooler = encoder, pooler
+        sizes = {"d": self.encoder.dimensions, "max_input_tokens": self.encoder.max_input_tokens}
+        write_sentence_files(folder, kind, self.pooler.mlp, **sizes)
 
     @classmethod
     def load(
@@ -132,19 +88,28 @@ class SentenceEncoder:
         device: str = "auto",
         dtype: Precision | str = Precision.float32,
     ) -> SentenceEncoder:
-        """Load from whatever `Encoder.load` takes; the pooler is the one that was saved with it, or the one given.
+        """Load from whatever `Encoder.load` takes; the pooler is the one given, or the one that was saved with it.
 
-        Raises EncoderError where nothing says how a sentence gets its vector, or the MLP of `cls` is lacking.
+        Raises EncoderError where none is recorded, or the MLP of `cls` is missing.
         """
-        if isinstance(pooler, str) and pooler not in PoolerKind.__members__:
-            raise EncoderError(f"unknown pooler {pooler!r}: {near(pooler, PoolerKind.__members__)}")
+        given: PoolerKind | None = checked(pooler, PoolerKind | None, "pooler")
         encoder = Encoder.load(place, device=device, dtype=dtype)
-        kind = PoolerKind(pooler) if pooler is not None else encoder.sentence_pooler
+        kind = given or encoder.sentence_pooler
         if kind is None:
             raise EncoderError(
                 f"{encoder.name} records no usable pooler: set pooler to one of {', '.join(PoolerKind.__members__)}"
             )
-        chosen = read_pooler(Path(locate_encoder(place)), kind=kind, dimensions=encoder.dimensions)
+        chosen = Pooler(kind, encoder.dimensions).eval()
+        if chosen.mlp is not None:
+            weights = Path(locate_encoder(place)) / MLP_WEIGHTS
+            if not weights.is_file():
+                raise EncoderError(
+                    f"{weights} is missing: choose pooler=cls_before_pooler, "
+                    "or an encoder trained with objective.sentence.pooler=cls"
+                )
+            with encoder_errors(str(weights), "a linear map"):
+                tensors = safetensors.torch.load_file(weights)
+                chosen.mlp.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
         return cls(encoder, chosen.to(encoder.device))
 
     def encode(
@@ -166,25 +131,13 @@ class SentenceEncoder:
         longest = self.encoder.max_input_tokens if max_sentence_tokens is None else max_sentence_tokens
         order = np.argsort([-len(text) for text in texts], kind="stable")  # [n]; the longest first: little padding
         vectors = np.empty((len(texts), self.encoder.dimensions), dtype=np.float32)  # f32 [n, d]
-        with evaluating(self.encoder.model, self.pooler):
+        tokenizer: Any = self.encoder.tokenizer
+        options = {"max_length": longest, "split_special_tokens": True, "return_tensors": "pt"}
+        with evaluating(self.encoder.model, self.pooler), torch.inference_mode():
             for start in range(0, len(texts), rows_per_batch):
                 numbers = order[start : start + rows_per_batch]  # [R]
-                vectors[numbers] = self._vectors([texts[number] for number in numbers], longest)
+                inputs = tokenizer([texts[number] for number in numbers], padding=True, truncation=True, **options)
+                ids, mask = (inputs[name].to(self.encoder.device) for name in ("input_ids", "attention_mask"))
+                states = self.encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state  # [R, L, d]
+                vectors[numbers] = self.pooler(states, mask).float().cpu().numpy()  # f32 [R, d]
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if unit else vectors
-
-    @torch.inference_mode()
-    def _vectors(self, texts: list[str], longest: int) -> np.ndarray:
-        """The vectors f32 [R, d] of R texts, in one pass."""
-        tokenizer: Any = self.encoder.tokenizer
-        inputs = tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            max_length=longest,
-            split_special_tokens=True,
-            return_tensors="pt",
-        )
-        ids, mask = (inputs[name].to(self.encoder.device) for name in ("input_ids", "attention_mask"))  # i64 [R, L]
-        states = self.encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state  # [R, L, d]
-        vectors: np.ndarray = self.pooler(states, mask).float().cpu().numpy()  # f32 [R, d]
-        return vectors

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import safetensors.torch
 import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
 from npm.core.settings import checked
 from npm.corpus.blocks import tokenizer_fingerprint
-from npm.models.fingerprint import fingerprint, weights_digest
-from npm.models.library_errors import quiet_transformers, safetensors_errors
-from npm.models.names import CONFIG
+from npm.models.names import CONFIG, WEIGHTS
 from npm.models.settings import Precision
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class StoredModel:
     """Common part of encoders, encoder-decoders and decoders."""
 
     FINGERPRINTED_KEYS: ClassVar[tuple[str, ...]] = ()
-    """Keys of the config that count whatever their value; of the rest, those that differ from the defaults."""
+    """Keys of the config that count whatever their value."""
+    OPTIONAL_KEYS: ClassVar[tuple[str, ...]] = ()
+    """Keys that count where they have a value other than 0, None or false, such as those of other architectures."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
         self.model = model
@@ -48,7 +50,6 @@ class StoredModel:
         self.name = name
         self.for_reading = False  # loaded for inference, perhaps without the parts needed only for saving
         self._weights_digest: str | None = None
-        self._tokenizer_digest: tuple[int, str] | None = None
 
     def placed(self, device: str, dtype: Precision | str) -> Self:
         """Itself on a device in a number format, for evaluation."""
@@ -71,13 +72,6 @@ class StoredModel:
         """Entries that this project adds to config.json."""
         return {}
 
-    def special_id(self, role: str) -> int:
-        """Id of the special token with this role; raises EncoderError if the tokenizer has none."""
-        token_id = getattr(self.tokenizer, f"{role}_id", None)
-        if token_id is None:
-            raise EncoderError(f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; set another encoder")
-        return int(token_id)
-
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
 
@@ -89,20 +83,22 @@ class StoredModel:
                 f"{self.name} was loaded for reading and cannot be saved: load it with Encoder.load(name)"
             )
         saved = self.whole_model
-        state = {
+        tensors = {
             name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
             for name, tensor in saved.state_dict().items()
             if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
         folder.mkdir(parents=True, exist_ok=True)
-        with quiet_transformers(), safetensors_errors():
-            saved.save_pretrained(folder, state_dict=state)
+        # not save_pretrained, which writes weights for their owner alone and hides a full disk in an error of its own
+        (folder / WEIGHTS).write_bytes(safetensors.torch.save(tensors, {"format": "pt"}))
+        saved.config.architectures = [type(saved).__name__]
+        saved.config.save_pretrained(folder)
+        if saved.can_generate() and saved.generation_config is not None:
+            saved.generation_config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
         (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
-            weights.chmod((folder / CONFIG).stat().st_mode & 0o777)
 
     @property
     def device(self) -> torch.device:
@@ -121,9 +117,15 @@ class StoredModel:
         The weights are hashed once, so that a later cast does not count; `weights_changed` makes it hash them again.
         """
         if self._weights_digest is None:
-            self._weights_digest = weights_digest(self.model)
-        facts = {key: getattr(self.model.config, key, None) for key in self.FINGERPRINTED_KEYS}
-        return fingerprint(self.model, facts | self.fingerprinted(), self._weights_digest)
+            digest = hashlib.sha256()
+            for name, tensor in sorted(self.model.state_dict().items()):
+                digest.update(f"{name}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+            self._weights_digest = digest.hexdigest()
+        config: Any = self.model.config
+        facts = {key: getattr(config, key, None) for key in self.FINGERPRINTED_KEYS} | self.fingerprinted()
+        facts |= {key: value for key in self.OPTIONAL_KEYS if (value := getattr(config, key, None))}
+        return hashlib.sha256(json.dumps([facts, self._weights_digest], sort_keys=True).encode()).hexdigest()
 
     def fingerprinted(self) -> dict[str, Any]:
         """Further facts on which outputs depend."""
@@ -135,11 +137,8 @@ class StoredModel:
 
     @property
     def tokenizer_fingerprint(self) -> str:
-        """SHA-256 of the tokenizer's whole definition, computed once for each size of its vocabulary."""
-        size = len(self.tokenizer)
-        if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
-            self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
-        return self._tokenizer_digest[1]
+        """SHA-256 of the tokenizer's definition."""
+        return tokenizer_fingerprint(self.tokenizer)
 
 
 def choose_device(device: str) -> torch.device:

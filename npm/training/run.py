@@ -22,7 +22,7 @@ from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.rendering import LABELLED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
-from npm.models.sentences import Pooler, SavedSentenceEncoder
+from npm.models.sentences import Pooler, SentenceEncoder
 from npm.models.settings import Precision
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
@@ -269,10 +269,10 @@ def make_trainer(
 ) -> Trainer:
     """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
     pooler = next(filter(None, map(_pooler_of, objective.objectives.values())), None)
-    saved: TrainableModel | SavedSentenceEncoder = trained
+    saved: TrainableModel | SentenceEncoder = trained
     if pooler is not None:
         assert isinstance(trained, Encoder), "sentences are for encoders"
-        saved = SavedSentenceEncoder(trained, pooler)
+        saved = SentenceEncoder(trained, pooler)
 
     def keep_scale() -> None:
         if isinstance(trained, Encoder) and hasattr(objective, "similarity_scale"):

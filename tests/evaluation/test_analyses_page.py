@@ -37,4 +37,4 @@ def test_programs_that_the_page_starts_are_there_and_its_studies_compose() -> No
             study = Study.of(others[0], others[1:])
             stage = study.measured(study.chosen[0], 0)["in_batch"]
             assert compose_settings(stage.command[0], stage.command[1:]).task == ["in_batch"]
-    assert len(commands("python")) == 7
+    assert len(commands("python")) == 6

@@ -19,8 +19,6 @@ from npm.evaluation.data import read_task
 from npm.evaluation.tasks import load_task
 from scripts.make_article_questions import PHRASES, content_words, make_task, passages_of
 from scripts.make_article_questions import main as make_article_questions
-from scripts.make_held_out_questions import Article, Question, compatible, phrases_of
-from scripts.make_held_out_questions import make_task as make_held_out_task
 from scripts.make_synthetic_time import DATES, KINDS
 from scripts.make_synthetic_time import main as make_synthetic_time
 from scripts.make_unseen_words import SCRIPTS, invented_names, names_in
@@ -135,67 +133,6 @@ def test_a_made_task_is_asked_and_told_by_style_and_kind(tmp_path: Path, capsys:
     asked = rows_of(task / "questions.jsonl")
     assert counts["all"] == counts["copy"] + counts["paraphrase"] == len(asked)
     assert counts["date, copy"] == sum(row["kind"] == "date" and row["style"] == "copy" for row in asked)
-
-
-def candidates(text: str, *, common: frozenset[str] = frozenset()) -> list[Question]:
-    return list(Article(Document("vienna", "Vienna", text)).candidates(common))
-
-
-OTTOMAN = "The city of Vienna was besieged by a large army of the Ottoman Empire in the autumn of 1529."
-AGAIN = "{} of Vienna by an army of the Ottoman Empire was broken by King Sobieski of Poland."
-
-
-def test_a_held_out_question_shares_four_words_with_another_passage_and_not_all() -> None:
-    text = "\nHistory.\n".join([FIRST, OTTOMAN, AGAIN])
-    assert candidates(text.format("A second siege")) == []  # Vienna and army alone
-    found = candidates(text.format("The city was besieged again: a second siege"))
-    assert [(each.kind, each.answer, each.source, each.right) for each in found] == [
-        ("name", "Ottoman Empire", 1, 2),
-        ("term", "besieged", 1, 2),
-        ("name", "Ottoman Empire", 2, 1),
-        ("term", "besieged", 2, 1),
-    ]
-    assert found[0].text == OTTOMAN.replace("Ottoman Empire", MASK_TEXT)
-    assert candidates("\nHistory.\n".join([FIRST, OTTOMAN, OTTOMAN])) == []
-
-
-def test_titles_months_common_words_and_first_words_are_not_masked() -> None:
-    sentence = "Sobieski came to Vienna in September 1683 with Hungarian horsemen from Poland."
-    found = phrases_of(sentence, frozenset({"vienna"}), frozenset({"horsemen"}))
-    assert [phrase for _, phrase, _ in found] == ["Hungarian", "Poland", "1683"]
-
-
-def test_no_held_out_question_is_taken_from_the_right_passage_of_another() -> None:
-    first = Question("name", "a <mask>", "A", source=1, right=2)
-    clashing = [("B", 2, 3), ("B", 3, 1), ("B", 1, 3), ("A", 3, 2)]
-    fitting = Question("name", "a <mask>", "B", source=3, right=2)
-    others = [Question("name", "a <mask>", answer, *places) for answer, *places in clashing]
-    assert compatible([first, *others, fitting], 9) == [first, fitting]
-    assert compatible([first, *others, fitting], 1) == [first]
-
-
-def towns(count: int) -> list[Document]:
-    """Articles about towns, each with one question at least."""
-    made = []
-    for letter in map(chr, range(65, 65 + count)):
-        town, king = f"Town{letter}ville", f"King{letter}bert"
-        text = (
-            f"{town} is an old town of the northern province beside a wide river.\nHistory.\n"
-            f"The old walls of {town} were built of grey stone by order of {king} in a long war.\nTrade.\n"
-            f"In {town} a wide market was opened beside the grey stone walls that {king} had built in the war."
-        )
-        made.append(Document(town, town, text))
-    return made
-
-
-def test_the_corpus_of_held_out_questions_has_the_right_passages_and_not_the_questions() -> None:
-    questions, corpus = make_held_out_task(towns(4), 100, 0)
-    ids = {row["id"] for row in corpus}
-    for row in questions:
-        article = row["source"].partition("#")[0]
-        assert {row["document"], f"{article}#0"} <= ids and row["source"] not in ids
-    assert questions and make_held_out_task(towns(4), 100, 0) == (questions, corpus)
-    assert make_held_out_task(towns(4), 2, 0)[0] == questions[:2]
 
 
 def test_invented_names_are_new_in_every_spelling() -> None:

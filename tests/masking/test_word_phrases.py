@@ -14,7 +14,7 @@ from npm.corpus.blocks import SentenceTokenizer
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import MaskRenderer
 from npm.masking.units import CooccurringWordUnits, whole_words
-from npm.models.byte_tokenizer import byte_tokenizer
+from npm.models.tokenizer import byte_tokenizer
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, NonparametricMasked, following_tokens, positive_keys
 from npm.objectives.settings import KeyCopies, NonparametricSettings

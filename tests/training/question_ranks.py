@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from npm.core.types import QuestionBatch
 from npm.corpus.questions import QuestionTable, SupervisionSettings
-from npm.models.sentences import token_mean
+from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedQuestions, Passes
 from npm.objectives.ranks import sum_over_ranks
@@ -68,7 +68,7 @@ def gradients(rank: int, world_size: int, micro_step: int) -> dict[str, torch.Te
     assert isinstance(batch, QuestionBatch)
 
     def distances(ids: torch.Tensor, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        return 1 - torch.cosine_similarity(token_mean(states, mask), torch.ones(16), dim=1)  # f32 [n]
+        return 1 - torch.cosine_similarity(pool(PoolerKind.avg, states, mask), torch.ones(16), dim=1)  # f32 [n]
 
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=distances)
     objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5, rival_weight=2.0), lambda: 0.5, teacher)

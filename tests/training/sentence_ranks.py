@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from npm.core.types import LabelledBatch
-from npm.models.sentences import token_mean
+from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedLabelled, EncodedSentences, Passes
 from npm.objectives.labelled import LabelledContrast
@@ -37,7 +37,7 @@ class SmallEncoder(nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: bool) -> SimpleNamespace:
         states = [self.embedding(input_ids)]  # f32 [B, L, d]
         for layer in self.layers:
-            mean = token_mean(states[-1], attention_mask)[:, None].expand_as(states[-1])  # f32 [B, L, d]
+            mean = pool(PoolerKind.avg, states[-1], attention_mask)[:, None].expand_as(states[-1])  # f32 [B, L, d]
             states.append(torch.tanh(layer(torch.cat([states[-1], mean], dim=2))))
         return SimpleNamespace(hidden_states=tuple(states), last_hidden_state=states[-1])
 

@@ -1,9 +1,14 @@
-"""A checkpoint as named tensors, a config and a tokenizer: read, made anew, written."""
+"""A checkpoint as named tensors, a config and a tokenizer: read, looked up by scope, drawn again, written.
+
+Tensors have the names of the module tree without the prefix that a masked language model puts before its encoder
+(`bert.`, `roberta.`, `model.`), so they are the same with and without a head.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from npm.core.errors import EncoderError
 from npm.core.files import json_bytes, replace_file
-from npm.models.edits.scopes import Family, family_of, names_in
 from npm.models.edits.settings import Scope
 from npm.models.encoder import Encoder
 from npm.models.loading import load_config, load_language_model, new_language_model
@@ -24,100 +29,123 @@ from npm.models.settings import Precision
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-
 RECORD = "edit.json"
 """What was edited, in the folder of the edited encoder."""
+HEADS = {"bert": "cls.predictions.", "roberta": "lm_head.", "xlm-roberta": "lm_head.", "modernbert": ""}
+"""Prefixes of the output matrix and its bias by `model_type`, for all families that can be edited."""
+LAYER = r"(?:encoder\.layer|layers)\.(\d+)\."
+SCOPES = {
+    Scope.word_embeddings: r"embeddings\.(word|tok)_embeddings\..+",
+    Scope.position_embeddings: r"embeddings\.position_embeddings\..+",
+    Scope.token_type_embeddings: r"embeddings\.token_type_embeddings\..+",
+    Scope.embedding_norm: r"embeddings\.(LayerNorm|norm)\..+",
+    Scope.layers: LAYER + ".+",
+    Scope.attention: LAYER + r"(attention\.(self\.\w+|output\.dense)|attn\.\w+)\.\w+",
+    Scope.feed_forward: LAYER + r"((intermediate|output)\.dense|mlp\.\w+)\.\w+",
+    Scope.norms: rf"(embeddings|{LAYER}[\w.]+)\.(LayerNorm|norm)\.\w+|{LAYER}\w+_norm\.\w+|final_norm\.\w+",
+    Scope.head: r"(?!.*decoder\.weight)(cls|lm_head|head|decoder)\..+",  # that matrix counts as word embeddings
+    Scope.all: ".+",
+}
+"""Regular expressions of full names, of all families."""
+
+
+def layer_of(name: str) -> int | None:
+    """Index of the layer that a tensor belongs to."""
+    found = re.match(LAYER, name)
+    return int(found[1]) if found else None
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """An encoder, with or without a head for masked tokens, to be edited in place; no tensor is changed itself."""
+    """An encoder, with or without a head for masked tokens, edited in place by replacing tensors."""
 
     name: str
     fingerprint: str
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerFast
     tensors: dict[str, torch.Tensor]
-    """All f32, by their names in the module tree without the prefix of the encoder; tied ones once."""
+    """All f32; tied ones once."""
     has_head: bool
-    family: Family
 
     @classmethod
     def read(cls, name: str) -> Checkpoint:
         """The checkpoint that `Encoder.load` finds. Raises EncoderError as that does, and for another family."""
         place = locate_encoder(name)
-        family = family_of(load_config(place).model_type, where=place)
+        kind = load_config(place).model_type
+        if kind not in HEADS:
+            raise EncoderError(f"{place} has model type {kind}, which is not edited: choose one of {', '.join(HEADS)}")
         encoder = Encoder.load(name, device="cpu", dtype=Precision.float32)
+        config = copy.deepcopy(encoder.model.config)
         model, missing = load_language_model(place, encoder.model.config)
-        has_head = all(key.startswith(f"{family.prefix}.") for key in missing)
-        return cls(
-            name=encoder.name,
-            fingerprint=encoder.fingerprint,
-            config=copy.deepcopy(encoder.model.config),
-            tokenizer=encoder.tokenizer,
-            tensors=tensors_of(model, family, with_head=has_head),
-            has_head=has_head,
-            family=family,
-        )
+        has_head = all(key.startswith(f"{model.base_model_prefix}.") for key in missing)
+        tensors = tensors_of(model, with_head=has_head)
+        return cls(encoder.name, encoder.fingerprint, config, encoder.tokenizer, tensors, has_head)
+
+    @property
+    def words(self) -> str:
+        """Name of the word embeddings."""
+        return self.names(Scope.word_embeddings)[0]
+
+    @property
+    def output(self) -> str:
+        """Name of the head's output matrix, which is a tensor only where it is not the word embeddings."""
+        return f"{HEADS[self.config.model_type]}decoder.weight"
+
+    @property
+    def biases(self) -> list[str]:
+        """Names of the output bias; BERT and RoBERTa have it twice where the output matrix is untied."""
+        prefix = HEADS[self.config.model_type]
+        return [name for name in (f"{prefix}bias", f"{prefix}decoder.bias") if name in self.tensors]
 
     def names(self, scope: Scope, layers: Collection[int] = ()) -> list[str]:
-        """The names of the tensors in a scope."""
-        return names_in(self.family, scope, layers, list(self.tensors))
+        """Names of the tensors in a scope; no `layers` stand for all."""
+        matches = re.compile(SCOPES[scope]).fullmatch
+        return [name for name in self.tensors if matches(name) and (not layers or layer_of(name) in layers)]
 
-    def language_model(self) -> PreTrainedModel:
-        """A model with these tensors, those of a head that it has not being random."""
+    def encoder(self) -> Encoder:
+        """The encoder, with its head if there is one. Raises EncoderError for a tokenizer without mask or padding."""
         with torch.random.fork_rng(devices=[]):
             model = new_language_model(copy.deepcopy(self.config))
-        own, known = f"{self.family.prefix}.", model.state_dict().keys()
+        own, known = f"{model.base_model_prefix}.", model.state_dict().keys()
         state = {own + name if own + name in known else name: tensor for name, tensor in self.tensors.items()}
-        report = model.load_state_dict(state, strict=False)
-        tied = model.all_tied_weights_keys
-        lacking = [name for name in report.missing_keys if name not in tied and (self.has_head or name.startswith(own))]
-        assert not report.unexpected_keys and not lacking, f"{report.unexpected_keys}, {lacking}"
-        return model.eval()
-
-    def encoder(self, name: str) -> Encoder:
-        """The encoder, with its head if there is one. Raises EncoderError for a tokenizer without mask or padding."""
-        model = self.language_model()
-        base: Any = model.base_model
-        encoder = Encoder(base, self.tokenizer, name=name)
+        surplus = model.load_state_dict(state, strict=False).unexpected_keys  # a head that it has not stays random
+        assert not surplus, surplus
+        encoder = Encoder(model.eval().base_model, self.tokenizer, name=self.name)
         encoder.language_model = model if self.has_head else None
         return encoder
 
 
-def tensors_of(model: PreTrainedModel, family: Family, *, with_head: bool) -> dict[str, torch.Tensor]:
-    """The tensors of a masked language model, each once, or those of its encoder alone; not shared with the model."""
-    own = f"{family.prefix}."
-    tied = model.all_tied_weights_keys
+def tensors_of(model: PreTrainedModel, *, with_head: bool) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of a masked language model, each once, or of those of its encoder alone."""
+    own = f"{model.base_model_prefix}."
     return {
         name.removeprefix(own): tensor.detach().clone()
         for name, tensor in model.state_dict().items()
-        if name not in tied and (with_head or name.startswith(own))
+        if name not in model.all_tied_weights_keys and (with_head or name.startswith(own))
     }
 
 
 def generator_of(seed: int, position: int, name: str) -> torch.Generator:
-    """A generator for one draw: it depends on the seed, the edit's place in the list, and what is drawn."""
+    """A generator for one draw: it depends on the seed, the edit's index in the list, and what is drawn."""
     digest = hashlib.sha256(f"{seed}/{position}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def new_tensors(checkpoint: Checkpoint, *, seed: int, position: int) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-    """The tensors of a newly made model of the checkpoint's config, and the rows of padding of those that have one."""
-    family = checkpoint.family
+def new_tensors(checkpoint: Checkpoint, generator: torch.Generator) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    """Tensors of a new model of the checkpoint's config, and the rows of padding of those that have one."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator_of(seed, position, "new model").initial_seed())
+        torch.manual_seed(generator.initial_seed())
         model = new_language_model(copy.deepcopy(checkpoint.config))
     padding = {
-        f"{name}.weight".removeprefix(f"{family.prefix}."): module.padding_idx
+        f"{name}.weight".removeprefix(f"{model.base_model_prefix}."): module.padding_idx
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding) and module.padding_idx is not None
     }
-    return tensors_of(model, family, with_head=checkpoint.has_head), padding
+    return tensors_of(model, with_head=checkpoint.has_head), padding
 
 
 def write_checkpoint(encoder: Encoder, out: Path, record: Mapping[str, Any]) -> None:
-    """Write an edited encoder and its record as the folder `out`, whole or not at all."""
+    """Write an edited encoder and its record as the folder `out`, completely or not at all."""
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # of an edit that was killed
     encoder.save(temporary)

@@ -58,13 +58,8 @@ class LayerChoice(Enum):
     every_second = "every_second"  # the first one, the third one, …
 
 
-NEEDED = {
-    EditName.reinitialise: "scope",
-    EditName.swap_embeddings: "donor",
-    EditName.average: "donor",
-    EditName.new_vocabulary: "tokenizer",
-}
-"""The setting without which an edit says nothing."""
+NEEDED = {"reinitialise": "scope", "swap_embeddings": "donor", "average": "donor", "new_vocabulary": "tokenizer"}
+"""Required setting of an edit."""
 
 
 class EditStep(Settings):
@@ -101,8 +96,8 @@ class EditStep(Settings):
         """Raise SettingError for an edit without what it needs."""
         if self.name is EditName.keep_layers and bool(self.layers) is not (self.keep is LayerChoice.listed):
             raise SettingError("keep_layers requires either layers=[0,1,…], or keep=first_half or every_second")
-        needed = NEEDED.get(self.name)
-        if needed is not None and not getattr(self, needed):
+        needed = NEEDED.get(self.name.value)
+        if needed and not getattr(self, needed):
             raise missing(f"{needed} of the edit {self.name.value}")
         try:
             re.compile(self.filter)
@@ -137,10 +132,8 @@ class EditSettings(Settings):
         if not self.edits:
             raise missing("edit or edits", "edit=NAME; npmlm edit --help lists them")
         steps = []
-        for number, given in enumerate(self.edits):
-            needed = NEEDED.get(EditName.__members__.get(str(given.get("name")), EditName.untie), "")
-            usual = (
-                {needed: getattr(self, needed)} if needed in ("donor", "tokenizer") and getattr(self, needed) else {}
-            )
-            steps.append(read_settings(EditStep, usual | given, f"edits[{number}]."))
+        for position, given in enumerate(self.edits):
+            needed = NEEDED.get(str(given.get("name")), "")
+            usual = {needed: value} if (value := getattr(self, needed, "")) else {}
+            steps.append(read_settings(EditStep, usual | given, f"edits[{position}]."))
         return steps

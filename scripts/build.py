@@ -1,8 +1,0 @@
-"""Entry point for launchers and job arrays: the same as `npmlm build`."""
-
-import sys
-
-from npm.cli.main import main
-
-if __name__ == "__main__":
-    sys.exit(main(["build", *sys.argv[1:]]))
