@@ -13,7 +13,6 @@ import torch
 
 from npm.core.errors import EncoderError
 from npm.models.batches import length_sorted_batches, padded
-from npm.models.denoiser import UNLIMITED_TOKENS
 from npm.models.loading import load_decoder
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import Precision
@@ -40,11 +39,6 @@ class Decoder(StoredModel):
     def load(cls, name: str, *, device: str = "auto", dtype: Precision | str = Precision.auto) -> Decoder:
         """Load from a folder or the hub, in evaluation mode. Raises EncoderError when no decoder has that name."""
         return cls(*load_decoder(locate_encoder(name)), name=encoder_label(name)).placed(device, dtype)
-
-    @property
-    def max_input_tokens(self) -> int:
-        """Longest input in tokens."""
-        return int(getattr(self.model.config, "max_position_embeddings", None) or UNLIMITED_TOKENS)
 
     @property
     def beginning_ids(self) -> list[int]:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SENTINEL_COUNT = 256
 """Sentinels of a fresh tokenizer; the longest block of 256 tokens needs 44 under UL2's mixture, one of 512 needs 86."""
-UNLIMITED_TOKENS = 2**31 - 1
-"""Longest input where positions are relative, as they are in T5."""
 
 
 class Denoiser(StoredModel):
@@ -73,11 +71,6 @@ class Denoiser(StoredModel):
                 torch.manual_seed(0)
                 model.resize_token_embeddings(len(tokenizer))
         return cls(model, tokenizer, name=encoder_label(name)).placed(device, dtype)
-
-    @property
-    def max_input_tokens(self) -> int:
-        """Longest input in tokens, special tokens included."""
-        return int(getattr(self.model.config, "max_position_embeddings", UNLIMITED_TOKENS))
 
     @property
     def sentinel_ids(self) -> tuple[int, ...]:

@@ -22,11 +22,12 @@ import torch
 from npm.core.errors import EncoderError, SettingError
 from npm.corpus.blocks import private_backend
 from npm.models.encoder import Encoder
+from npm.models.loading import override_dropouts, without_pooler
 from npm.models.settings import FreshSettings, Precision
 from npm.models.tokenizer import load_tokenizer, redefined, special_ids_around
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 
 TEXTS_PER_BATCH = 256
@@ -121,27 +122,10 @@ def fresh_encoder(
     seed give the same encoder; torch's own generators are left as they are. Raises EncoderError if there is no usable
     tokenizer, SettingError if its vocabulary cannot be cut to the size.
     """
-    tokenizer = fresh_tokenizer(place, settings, texts)
-    tokenizer.model_max_length = settings.max_input_tokens
-    model = _random_model(
-        settings, tokenizer, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout, seed=seed
-    )
-    name = f"fresh-{settings.layers}x{settings.dimensions}"
-    encoder = Encoder(model, tokenizer, name=name, similarity_scale=similarity_scale)
-    return encoder.placed(device, Precision.float32)
-
-
-def _random_model(
-    settings: FreshSettings,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    hidden_dropout: float,
-    attention_dropout: float,
-    seed: int,
-) -> PreTrainedModel:
-    """A model without pooler, its weights drawn on the CPU from a generator of their own."""
     from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
+    tokenizer = fresh_tokenizer(place, settings, texts)
+    tokenizer.model_max_length = settings.max_input_tokens
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": settings.dimensions,
@@ -150,27 +134,25 @@ def _random_model(
         "max_position_embeddings": settings.max_input_tokens,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if settings.window_tokens == 0:
-            bert = BertConfig(
-                intermediate_size=FEED_FORWARD_FACTOR * settings.dimensions,
-                hidden_dropout_prob=hidden_dropout,
-                attention_probs_dropout_prob=attention_dropout,
-                **sizes,
-            )
-            return BertModel(bert, add_pooling_layer=False)
-        local = ModernBertConfig(
+    model_class: Any = ModernBertModel if settings.window_tokens else BertModel
+    config: Any
+    if settings.window_tokens:
+        config = ModernBertConfig(
             intermediate_size=GATED_FACTOR * settings.dimensions,
             local_attention=settings.window_tokens,
             layer_types=["sliding_attention"] * settings.layers,
-            embedding_dropout=hidden_dropout,
-            mlp_dropout=hidden_dropout,
-            attention_dropout=attention_dropout,
             cls_token_id=tokenizer.cls_token_id,
             bos_token_id=tokenizer.cls_token_id,
             sep_token_id=tokenizer.sep_token_id,
             eos_token_id=tokenizer.sep_token_id,
             **sizes,
         )
-        return ModernBertModel(local)
+    else:
+        config = BertConfig(intermediate_size=FEED_FORWARD_FACTOR * settings.dimensions, **sizes)
+    override_dropouts(config, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
+    with torch.random.fork_rng(devices=[]):  # weights are drawn on the CPU
+        torch.manual_seed(seed)
+        model = model_class(config, **without_pooler(model_class))
+    name = f"fresh-{settings.layers}x{settings.dimensions}"
+    encoder = Encoder(model, tokenizer, name=name, similarity_scale=similarity_scale)
+    return encoder.placed(device, Precision.float32)

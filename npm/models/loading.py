@@ -74,7 +74,7 @@ def load_pretrained(
                 f"{place}: model type {config.model_type} is not an encoder for masked tokens; choose BERT, RoBERTa, "
                 "ModernBERT, …, or train an encoder-decoder with objective.denoising_weight=1 alone"
             )
-        _override(config, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
+        override_dropouts(config, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
         options = without_pooler(model_class)
         return _checked(
             *_with_report(AutoModel, place, config, **options), load_tokenizer(place), place, optional="pooler"
@@ -104,7 +104,7 @@ def _load_encoder_half(
     config.is_encoder_decoder = False
     if input_tokens is not None:
         config.max_position_embeddings = input_tokens  # kept, though T5 has no such key
-    _override(config, dropout=dropout)
+    override_dropouts(config, dropout=dropout)
     half = T5EncoderModel if config.model_type == "t5" else MT5EncoderModel
     return _checked(*_with_report(half, place, config), tokenizer, place)
 
@@ -120,7 +120,7 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> Loaded:
                 f"{place}: model type {config.model_type} is not an encoder-decoder; choose a T5, mT5 or UL2, or train "
                 "one with experiment=ul2_small"
             )
-        _override(config, dropout=dropout)
+        override_dropouts(config, dropout=dropout)
         return _checked(*_with_report(AutoModelForSeq2SeqLM, place, config), load_tokenizer(place), place)
 
 
@@ -140,23 +140,21 @@ def load_decoder(place: str) -> Loaded:
         return _checked(*_with_report(AutoModelForCausalLM, place, config), load_tokenizer(place), place)
 
 
-def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, set[str]]:
-    """Masked language model of the class that `config` names, float32, and the weights missing at `place`."""
+def language_model(config: PreTrainedConfig, place: str | None = None) -> tuple[PreTrainedModel, set[str]]:
+    """Masked language model of the class that `config` names, float32, and the weights missing at `place`.
+
+    Without a place all weights are random.
+    """
     from transformers import AutoModelForMaskedLM
 
+    if place is None:
+        with quiet_transformers():
+            new: Any = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        return new, set(new.state_dict())
     kind = _half_with_head(config.model_type) if config.model_type in HALVES else AutoModelForMaskedLM
     with encoder_errors(place, "the masked language model"):
         model, report = _with_report(kind, place, config)
     return model, set(report["missing_keys"])
-
-
-def new_language_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """Masked language model of the class that `config` names, float32, with random weights."""
-    from transformers import AutoModelForMaskedLM
-
-    with quiet_transformers():
-        model: PreTrainedModel = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    return model
 
 
 @cache
@@ -287,7 +285,7 @@ def _checked(
     return model, tokenizer
 
 
-def _override(config: PreTrainedConfig, **dropouts: float | None) -> None:
+def override_dropouts(config: PreTrainedConfig, **dropouts: float | None) -> None:
     """Set the config's keys of each dropout that is not None."""
     for kind, value in dropouts.items():
         for key in DROPOUT_KEYS[kind]:

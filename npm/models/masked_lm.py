@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
-from npm.models.loading import HALVES, load_language_model, new_language_model, without_pooler
+from npm.models.loading import HALVES, language_model, without_pooler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,39 +73,33 @@ def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, un
     are the same for many words. Raises EncoderError without a trained head, or for a class of encoder whose head is
     not known here.
     """
-    if place is None:
-        assert not trained, "a fresh encoder has no trained head"
-        language_model = new_language_model(encoder.model.config)
-    else:
-        language_model, missing = load_language_model(place, encoder.model.config)
-        own = f"{language_model.base_model_prefix}."
-        lacking = sorted(name for name in missing if not name.startswith(own))
-        if trained and lacking:
-            raise EncoderError(
-                f"{place}: {len(lacking)} weights of the head for masked tokens are missing, such as {lacking[0]}; "
-                "train one with npmlm train experiment=mlm_uniform, or choose a masked language model"
-            )
-    setattr(language_model, language_model.base_model_prefix, encoder.model)
-    language_model.config = encoder.model.config
-    language_model.tie_weights()
+    model, missing = language_model(encoder.model.config, place)
+    lacking = sorted(name for name in missing if not name.startswith(f"{model.base_model_prefix}."))
+    if trained and lacking:
+        raise EncoderError(
+            f"{place}: {len(lacking)} weights of the head for masked tokens are missing, such as {lacking[0]}; "
+            "train one with npmlm train experiment=mlm_uniform, or choose a masked language model"
+        )
+    setattr(model, model.base_model_prefix, encoder.model)
+    model.config = encoder.model.config
+    model.tie_weights()
     embedding = encoder.model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding), f"input embeddings of type {type(embedding).__name__}"
-    output: Any = language_model.get_output_embeddings()
-    transform, bias = _parts(language_model, place or encoder.name)
+    output: Any = model.get_output_embeddings()
+    transform, bias = _parts(model, place or encoder.name)
     if untied and output.weight is embedding.weight:
         output.weight, output.bias = (nn.Parameter(each.detach().clone()) for each in (output.weight, bias))
-        language_model.config.tie_word_embeddings = False
-        language_model.all_tied_weights_keys = {}
+        model.config.tie_word_embeddings = False
+        model.all_tied_weights_keys = {}
     matrix = None
     if output.weight is not embedding.weight:
         matrix, bias = output.weight, output.bias
-    encoder.language_model = language_model
+    encoder.language_model = model
     return MaskedHead(transform, bias, embedding, matrix).to(encoder.device).eval()
 
 
-def _parts(language_model: PreTrainedModel, place: str) -> tuple[nn.Module, nn.Parameter]:
-    """The modules before the output matrix, and the bias behind it."""
-    model: Any = language_model
+def _parts(model: Any, place: str) -> tuple[nn.Module, nn.Parameter]:
+    """The modules before the output matrix, and the bias after it."""
     kind = model.config.model_type
     if kind == "bert":
         return model.cls.predictions.transform, model.cls.predictions.bias

@@ -22,6 +22,9 @@ from npm.models.settings import Precision
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+UNLIMITED_TOKENS = 2**31 - 1
+"""Longest input where positions are relative, as they are in T5."""
+
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
@@ -66,7 +69,7 @@ class StoredModel:
     @property
     def max_input_tokens(self) -> int:
         """Longest input in tokens, special tokens included."""
-        raise NotImplementedError
+        return int(getattr(self.model.config, "max_position_embeddings", None) or UNLIMITED_TOKENS)
 
     def recorded(self) -> dict[str, Any]:
         """Entries that this project adds to config.json."""

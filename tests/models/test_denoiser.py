@@ -19,9 +19,10 @@ from npm.core.errors import EncoderError
 from npm.core.types import Document, Sequences
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.masking.denoising import DenoisingSettings, build_denoising_views
-from npm.models.denoiser import SENTINEL_COUNT, UNLIMITED_TOKENS, Denoiser, fresh_denoiser
+from npm.models.denoiser import SENTINEL_COUNT, Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.settings import FreshSettings
+from npm.models.stored import UNLIMITED_TOKENS
 from tests.helpers.restored_texts import restored
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

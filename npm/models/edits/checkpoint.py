@@ -22,7 +22,7 @@ from npm.core.errors import EncoderError
 from npm.core.files import json_bytes, replace_file
 from npm.models.edits.settings import Scope
 from npm.models.encoder import Encoder
-from npm.models.loading import load_config, load_language_model, new_language_model
+from npm.models.loading import language_model, load_config
 from npm.models.names import locate_encoder
 from npm.models.settings import Precision
 
@@ -76,7 +76,7 @@ class Checkpoint:
             raise EncoderError(f"{place} has model type {kind}, which is not edited: choose one of {', '.join(HEADS)}")
         encoder = Encoder.load(name, device="cpu", dtype=Precision.float32)
         config = copy.deepcopy(encoder.model.config)
-        model, missing = load_language_model(place, encoder.model.config)
+        model, missing = language_model(encoder.model.config, place)
         has_head = all(key.startswith(f"{model.base_model_prefix}.") for key in missing)
         tensors = tensors_of(model, with_head=has_head)
         return cls(encoder.name, encoder.fingerprint, config, encoder.tokenizer, tensors, has_head)
@@ -105,7 +105,7 @@ class Checkpoint:
     def encoder(self) -> Encoder:
         """The encoder, with its head if there is one. Raises EncoderError for a tokenizer without mask or padding."""
         with torch.random.fork_rng(devices=[]):
-            model = new_language_model(copy.deepcopy(self.config))
+            model, _ = language_model(copy.deepcopy(self.config))
         own, known = f"{model.base_model_prefix}.", model.state_dict().keys()
         state = {own + name if own + name in known else name: tensor for name, tensor in self.tensors.items()}
         surplus = model.load_state_dict(state, strict=False).unexpected_keys  # a head that it has not stays random
@@ -135,7 +135,7 @@ def new_tensors(checkpoint: Checkpoint, generator: torch.Generator) -> tuple[dic
     """Tensors of a new model of the checkpoint's config, and the rows of padding of those that have one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator.initial_seed())
-        model = new_language_model(copy.deepcopy(checkpoint.config))
+        model, _ = language_model(copy.deepcopy(checkpoint.config))
     padding = {
         f"{name}.weight".removeprefix(f"{model.base_model_prefix}."): module.padding_idx
         for name, module in model.named_modules()
