@@ -9,67 +9,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npm.api import IndexState, Verification, add, build, compact, delete, verify
-    from npm.core.errors import (
-        ArtifactError,
-        CorpusError,
-        EncoderError,
-        QueryError,
-        ServerError,
-        SettingError,
-        StorageError,
-        UserError,
-    )
-    from npm.core.types import Answer, Document, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
-    from npm.retrieval.fill import PhraseFiller
-    from npm.retrieval.passages import PassageFiller
-    from npm.retrieval.remote import RemoteFiller
-    from npm.retrieval.scoring import ScoringSettings
-    from npm.retrieval.settings import FillSettings
+    from npm.api import IndexState as IndexState
+    from npm.api import Verification as Verification
+    from npm.api import add as add
+    from npm.api import build as build
+    from npm.api import compact as compact
+    from npm.api import delete as delete
+    from npm.api import verify as verify
+    from npm.core.errors import ArtifactError as ArtifactError
+    from npm.core.errors import CorpusError as CorpusError
+    from npm.core.errors import EncoderError as EncoderError
+    from npm.core.errors import QueryError as QueryError
+    from npm.core.errors import ServerError as ServerError
+    from npm.core.errors import SettingError as SettingError
+    from npm.core.errors import StorageError as StorageError
+    from npm.core.errors import UserError as UserError
+    from npm.core.types import Answer as Answer
+    from npm.core.types import Document as Document
+    from npm.core.types import Filling as Filling
+    from npm.core.types import JointAnswer as JointAnswer
+    from npm.core.types import MaskPhrases as MaskPhrases
+    from npm.core.types import Occurrence as Occurrence
+    from npm.core.types import Phrase as Phrase
+    from npm.retrieval.fill import PhraseFiller as PhraseFiller
+    from npm.retrieval.passages import PassageFiller as PassageFiller
+    from npm.retrieval.remote import RemoteFiller as RemoteFiller
+    from npm.retrieval.scoring import ScoringSettings as ScoringSettings
+    from npm.retrieval.settings import FillSettings as FillSettings
 
     __version__: str
 
-__all__ = [
-    "Answer",
-    "ArtifactError",
-    "CorpusError",
-    "Document",
-    "EncoderError",
-    "FillSettings",
-    "Filling",
-    "IndexState",
-    "JointAnswer",
-    "MaskPhrases",
-    "Occurrence",
-    "PassageFiller",
-    "Phrase",
-    "PhraseFiller",
-    "QueryError",
-    "RemoteFiller",
-    "ScoringSettings",
-    "ServerError",
-    "SettingError",
-    "StorageError",
-    "UserError",
-    "Verification",
-    "__version__",
-    "add",
-    "build",
-    "compact",
-    "delete",
-    "verify",
-]
 _HOMES = {
-    "npm.api": ("IndexState", "Verification", "add", "build", "compact", "delete", "verify"),
-    "npm.core.errors": tuple(kind for kind in __all__ if kind.endswith("Error")),
-    "npm.retrieval.fill": ("PhraseFiller",),
-    "npm.retrieval.passages": ("PassageFiller",),
-    "npm.retrieval.remote": ("RemoteFiller",),
-    "npm.retrieval.scoring": ("ScoringSettings",),
-    "npm.retrieval.settings": ("FillSettings",),
-    "npm.core.types": ("Answer", "Document", "Filling", "JointAnswer", "MaskPhrases", "Occurrence", "Phrase"),
+    "npm.api": "IndexState Verification add build compact delete verify",
+    "npm.core.errors": "ArtifactError CorpusError EncoderError QueryError ServerError SettingError "
+    "StorageError UserError",
+    "npm.core.types": "Answer Document Filling JointAnswer MaskPhrases Occurrence Phrase",
+    "npm.retrieval.fill": "PhraseFiller",
+    "npm.retrieval.passages": "PassageFiller",
+    "npm.retrieval.remote": "RemoteFiller",
+    "npm.retrieval.scoring": "ScoringSettings",
+    "npm.retrieval.settings": "FillSettings",
 }
-"""Where each of them stands."""
+"""Modules, and the public names in each."""
+__all__ = sorted(["__version__", *" ".join(_HOMES.values()).split()])
 
 
 def __getattr__(name: str) -> Any:
@@ -77,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(home), name)
     raise AttributeError(f"module 'npm' has no attribute {name!r}")
 

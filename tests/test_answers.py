@@ -53,7 +53,7 @@ def test_markup_in_a_corpus_is_shown_as_text_and_the_phrase_marked_by_code_point
     assert set(shown.tags) == {"div", "p", "table", "tr", "th", "td", "b", "mark", "small"}
     assert shown.marked == ["𝔸<script>"]
     assert shown.cells == [
-        *("phrase", "score", "where it stands", "document"),
+        *("phrase", "score", "context", "document"),
         *("𝔸<script>", "0.250", MARKUP, 'A & B (id"<i>)'),
     ]
     assert "<p>&lt;mask&gt; &amp; &lt;u&gt;</p>" in answer._repr_html_()

@@ -25,6 +25,13 @@ class Output(Enum):
     sentences = "sentences"
 
 
+class OutputCommand(Settings):
+    """Settings of a verb that reports numbers."""
+
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+
+
 class IndexCommand(Settings):
     """Settings of a verb about one index."""
 
@@ -54,6 +61,14 @@ def write_json(record: Any) -> None:
     """Write a line of JSON to stdout."""
     sys.stdout.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def write_report(output: Output, record: Any, text: str) -> None:
+    """Write numbers to stdout: their `record` as JSON, or the `text` for people."""
+    if output is Output.json:
+        write_json(record)
+    else:
+        sys.stdout.write(text)
 
 
 def user_folder(variable: str, usual: str) -> Path:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import TEXT_SETTINGS, Output, say, write_json
+from npm.cli.base import TEXT_SETTINGS, OutputCommand, say, write_report
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.configs import config_folder
 from npm.core.errors import SettingError
-from npm.core.settings import Settings
 from npm.evaluation.settings import EvaluationSettings
 from npm.tuning.settings import TuneSettings
 
@@ -50,7 +49,7 @@ def run_evaluate(settings: EvaluateCommand) -> int:
     return 0
 
 
-class CompareCommand(Settings):
+class CompareCommand(OutputCommand):
     """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
 
     methods: list[str] = field(default_factory=list)
@@ -59,8 +58,6 @@ class CompareCommand(Settings):
     """Seed of the bootstrap."""
     resamples: PositiveInt = 10_000
     """Of the paired bootstrap, for 95 % confidence intervals."""
-    output: Output = Output.table
-    """`table` for people, `json` for programs."""
 
 
 @verb(
@@ -90,10 +87,7 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     )
     for note in comparison.notes:
         say(f"note: {note}")
-    if settings.output is Output.json:
-        write_json(comparison.record())
-    else:
-        sys.stdout.write(plain_table(*comparison_rows(comparison)))
+    write_report(settings.output, comparison.record(), plain_table(*comparison_rows(comparison)))
     return 0
 
 

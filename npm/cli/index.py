@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import TEXT_SETTINGS, EncoderCommand, IndexCommand, Output, say, write_json
+from npm.cli.base import TEXT_SETTINGS, EncoderCommand, IndexCommand, OutputCommand, say, write_report
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import BuildCluster, Engine
@@ -207,11 +207,8 @@ def run_partition(settings: PartitionCommand | BuildCommand) -> int:
     return 0
 
 
-class InspectCommand(IndexCommand):
+class InspectCommand(OutputCommand, IndexCommand):
     """Show the contents of an index, how it was built, and the size of each part."""
-
-    output: Output = Output.table
-    """`table` for people, `json` for programs."""
 
 
 @verb(InspectCommand, "npmlm inspect index=DIR", "index output")
@@ -221,18 +218,12 @@ def run_inspect(settings: InspectCommand) -> int:
     from npm.indexing.inspect import inspect_index
 
     inspection = inspect_index(Path(settings.index))
-    if settings.output is Output.json:
-        write_json(inspection.record())
-    else:
-        sys.stdout.write(inspection_text(inspection))
+    write_report(settings.output, inspection.record(), inspection_text(inspection))
     return 0
 
 
-class EstimateCommand(EstimateSettings):
+class EstimateCommand(OutputCommand, EstimateSettings):
     """Estimate disk, memory and encoding time of a build from a sample of the corpus."""
-
-    output: Output = Output.table
-    """`table` for people, `json` for programs."""
 
 
 @verb(
@@ -258,10 +249,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     with StageProgress() as progress:
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
         estimate = estimate_build(settings, encoder, progress=progress)
-    if settings.output is Output.json:
-        write_json(estimate.record())
-    else:
-        sys.stdout.write(estimate_text(estimate))
+    write_report(settings.output, estimate.record(), estimate_text(estimate))
     return 0
 
 

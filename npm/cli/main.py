@@ -11,7 +11,6 @@ from pathlib import Path
 
 import npm
 from npm.cli.base import say
-from npm.cli.help import overview, verb_help
 from npm.cli.registry import DECLARED, MODULES, find_verb
 from npm.cli.settings import compose_settings
 from npm.core.errors import SettingError, StorageError, UserError, unknown
@@ -81,6 +80,8 @@ def run(arguments: list[str]) -> int:
     except FileNotFoundError as error:  # in which torch's own libraries would end the process
         raise StorageError("the working directory was removed: change to another one") from error
     if not arguments or (arguments[0] in HELP and len(arguments) == 1):
+        from npm.cli.help import overview
+
         sys.stdout.write(overview() + "\n")
         return 0
     if arguments[0] in HELP:
@@ -95,6 +96,8 @@ def run(arguments: list[str]) -> int:
     verb = find_verb(name)
     asked = [place for place, word in enumerate(before) if word in HELP[:2] or (word in HELP and place == 0)]
     if asked:
+        from npm.cli.help import verb_help
+
         sys.stdout.write(verb_help(verb, is_full=before[asked[0] + 1 :][:1] == ["all"]) + "\n")
         return 0
     given, texts = split_arguments(rest)

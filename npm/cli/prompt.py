@@ -125,7 +125,7 @@ class Prompt:
             sys.stdout.flush()
             return
         number, place = (*given, *(1, 1)[len(given) :])
-        phrase = self._phrase(self._last, number, places=place if name == ":open" else MOST_PLACES)
+        phrase = self._phrase(self._last, number)
         if name == ":more":
             print_places(phrase)
             return
@@ -135,14 +135,10 @@ class Prompt:
         (found,) = index.store.find_documents([occurrence.document], among=index.live_documents).tolist()
         print_passage(occurrence, shown(index.store.document(found).text))
 
-    def _phrase(self, last: Answered, number: int, *, places: int) -> Phrase:
-        """A phrase of the last answer, with as many of its places as there are, up to `places`."""
-        phrases = all_phrases(last.answer)
-        if number > len(phrases):
-            raise SettingError(f"no phrase {number}: the answer has {len(phrases)}")
-        phrase = phrases[number - 1]
-        if len(phrase.occurrences) >= min(places, phrase.occurrence_count):
-            return phrase
+    def _phrase(self, last: Answered, number: int) -> Phrase:
+        """A phrase of the last answer, with up to MOST_PLACES of its places."""
+        if number > (count := len(all_phrases(last.answer))):
+            raise SettingError(f"no phrase {number}: the answer has {count}")
         present, self.filler.settings = self.filler.settings, replace(last.settings, occurrences=MOST_PLACES)
         try:
             return all_phrases(self.filler.fill(last.answer.text))[number - 1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npm.cli.base import TEXT_SETTINGS, Output, say, write_json
+from npm.cli.base import TEXT_SETTINGS, OutputCommand, say, write_report
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import SettingError
@@ -210,13 +210,11 @@ def run_edit(settings: EditCommand) -> int:
     return 0
 
 
-class PlotCommand(CurveSettings):
+class PlotCommand(OutputCommand, CurveSettings):
     """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
 
     out: PathText = ""
     """The figure, FILE.svg or FILE.png; one that npmlm plot drew is replaced. Required."""
-    output: Output = Output.table
-    """Form of the numbers on stdout: `table` for people, `json` for programs."""
 
 
 @verb(
@@ -236,10 +234,7 @@ def run_plot(settings: PlotCommand, folders: list[str]) -> int:
     check_figure(out)
     drawn = draw_runs([Path(folder) for folder in folders], settings)
     save_figure(drawn.figure, out)
-    if settings.output is Output.json:
-        write_json(drawn.record)
-    else:
-        sys.stdout.write(number_tables(drawn.tables))
+    write_report(settings.output, drawn.record, number_tables(drawn.tables))
     say(f"the figure is in {out}")
     return 0
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 PRIVATE_FIELDS = ("RssAnon", "RssShmem")
 
@@ -43,13 +44,16 @@ def share_one_heap() -> bool:
 
 
 def _set_allocator(*parameters: tuple[int, int]) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
+    mallopt = _of_glibc("mallopt")
+    return mallopt is not None and all(mallopt(*pair) for pair in parameters)
+
+
+def _of_glibc(name: str) -> Any:
+    """A function of the C library; None where it is another one than glibc."""
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        return getattr(ctypes.CDLL(None), name) if sys.platform.startswith("linux") else None
     except (OSError, AttributeError):
-        return False  # another C library
-    return all(mallopt(*pair) for pair in parameters)
+        return None
 
 
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -73,10 +77,5 @@ def return_freed_memory() -> bool:
 
     The temporaries of batches of many lengths leave gaps in the heap, which otherwise grows with every shard.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return False  # another C library
-    return bool(trim(0))
+    trim = _of_glibc("malloc_trim")
+    return trim is not None and bool(trim(0))

@@ -422,7 +422,7 @@ def _html_of_phrases(phrases: tuple[Phrase, ...]) -> str:
             before, phrase, after = map(escape, best.occurrences[0].parts)
             cells[2:] = f"{before}<mark>{phrase}</mark>{after}", escape(best.occurrences[0].document_name)
         rows.append(cells)
-    return _html_table(["phrase", "score", "where it stands", "document"], rows)
+    return _html_table(["phrase", "score", "context", "document"], rows)
 
 
 def _html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
