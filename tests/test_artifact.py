@@ -32,7 +32,7 @@ from npm.core.artifact import (
     write_manifest,
 )
 from npm.core.errors import ArtifactError
-from npm.core.files import NewFile, replace_file, sha256_of_bytes, sha256_of_file
+from npm.core.files import NewFile, sha256_of_bytes, sha256_of_file
 from npm.core.locks import clear_locks, folder_lock
 from tests.helpers.sample_folders import MATRIX, flip_byte, rewrite_manifest, write_sample
 
@@ -182,16 +182,6 @@ def test_a_refused_write_names_the_folder_and_leaves_nothing(
             write_manifest(tmp_path / "whole", kind="whole", settings={"n": 2})
     assert read_manifest(tmp_path / "whole", kind="whole") == old
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["manifest.json", "whole"]
-
-
-def test_a_really_full_disk_is_told(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    (tmp_path / ".file.tmp").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"), Path("/dev/full").open("wb") as file:
-        file.write(bytes(1 << 20))
-    replace_file(tmp_path / "file", b"x")
-    assert (tmp_path / "file").read_bytes() == b"x"
 
 
 # Damage

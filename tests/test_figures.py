@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,6 @@ def test_names_from_outside_are_shown_as_they_are(tmp_path: Path) -> None:
     save_figure(figure, tmp_path / "names.png")  # without a warning, which would be an error here
 
 
-def test_series_beyond_the_colours_still_differ() -> None:
-    looks = [(colour(number), marker(number)) for number in range(len(figures.COLOURS) * len(figures.MARKERS))]
-    assert len(set(looks)) == len(looks)
-
-
 def test_folders_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path: Path) -> None:
     folders = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "first"]
     assert folder_names(folders) == ["a/run", "b/run", f"{tmp_path.name}/first"]
@@ -94,11 +88,3 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         check_figure(tmp_path / "folder.png")
     with pytest.raises(SettingError, match="SVG"):
         check_figure(tmp_path / "x.pdf")
-
-
-def test_nothing_draws_with_the_state_of_pyplot() -> None:
-    """Which would keep every figure of a server or a notebook in memory, and pick a screen."""
-    for path in sorted((Path(figures.__file__).parent).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                assert "pyplot" not in ast.unparse(node), path

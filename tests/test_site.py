@@ -30,8 +30,6 @@ DOCS = REPOSITORY / "docs"
 API = (DOCS / "api.md").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = json.loads((DOCS / "openapi.json").read_text(encoding="utf-8"))
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
-VERDICTS = {"met": "met", "shows": "met", "**missed**": "missed", "**does not show**": "missed", "a draw": "draw"}
-"""How the last cell of a row of a goal table begins."""
 FROM_ELSEWHERE = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)=["']?(?:https?:)?//[^>]*"""
     r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|prefetch|dns-prefetch|icon|manifest))"""
@@ -230,25 +228,3 @@ def test_our_numbers_beside_the_published_ones_are_those_of_the_results() -> Non
             assert cell == second.get(row[0], first).get(name, ""), (row[0], name)
             compared += bool(cell)
     assert compared == 40
-
-
-def goal_table(page: str) -> list[str]:
-    """The last cells of the first table of a page."""
-    table = page[page.index("\n|") + 1 :].split("\n\n")[0].splitlines()[2:]
-    return [row.strip("| ").rpartition(" | ")[2] for row in table]
-
-
-def counted(cells: list[str]) -> dict[str, int]:
-    """How many goals were met, missed, or ended in a draw."""
-    found = [next(verdict for start, verdict in VERDICTS.items() if cell.startswith(start)) for cell in cells]
-    return {verdict: found.count(verdict) for verdict in ("met", "missed", "draw")}
-
-
-def test_the_counts_of_goals_are_those_of_the_pages() -> None:
-    first = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[[^]]+\]\((\S+\.md)\) \|.*\| (\d+) \| (\d+)(, and one draw)? \|$", first, re.MULTILINE)
-    others = {path.name for path in (DOCS / "results").glob("*.md")} - {"index.md"}
-    assert {name for name, *_ in rows} == others
-    for name, met, missed, draw in rows:
-        cells = goal_table((DOCS / "results" / name).read_text(encoding="utf-8"))
-        assert counted(cells) == {"met": int(met), "missed": int(missed), "draw": int(bool(draw))}, name

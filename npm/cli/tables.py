@@ -28,12 +28,12 @@ DIGEST_CHARS = 12
 def tune_text(result: TuneResult) -> str:
     """The report of `npmlm tune`: every way to search on the front, the one so far, the chosen one; bytes; notes."""
     heading = (
-        f"{result.factory or 'exact search'}: {result.question_count} questions from {result.document_count} documents; "
-        "recall@n, milliseconds"
+        f"{result.factory or 'exact search'}: {result.question_count} questions from {result.document_count} "
+        "documents; recall@n, milliseconds"
     )
     shown = {id(each): each for each in (*result.front, result.chosen)}
     shown |= {id(each): each for each in result.measured if each.choice == result.present}
-    header = ["lists", "rerank", "side", "@1", "@10", "@100", "agree", "p50", "p95", ""]
+    header = ["list", "rerank", "side", "@1", "@10", "@100", "agree", "p50", "p95", ""]
     rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
     tables = [terminal_table(header, rows, title=heading), *_bytes_tables(result.footprint)]
     return _printed(tables, most=80) + "\n".join(["", *_conclusion(result), ""])

@@ -14,7 +14,6 @@ import pytest
 
 from npm import PhraseFiller
 from npm.cli.registry import DECLARED, find_verb
-from npm.core.artifact import read_manifest
 from npm.core.display import answer_json
 from npm.core.types import INVISIBLE, Answer, Phrase
 from npm.corpus.markup import HIDDEN
@@ -23,7 +22,6 @@ from npm.models import names
 from npm.models.settings import PoolerKind
 from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
-from tests.helpers.sample_folders import rewrite_manifest
 from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
@@ -287,19 +285,6 @@ def test_a_device_that_is_not_there_is_refused(setting: str, npmlm: CommandLine,
     npmlm("fill", f"index={built_index}", setting, QUESTION).refused("device")
 
 
-def test_a_device_that_is_not_there_is_told_also_where_no_encoder_is_found(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "index"
-    shutil.copytree(built_index, folder)
-    shutil.rmtree(folder / "encoder")
-    parts = dict(read_manifest(folder, kind="phrase-index").parts)
-    del parts["encoder"]
-    rewrite_manifest(folder, parts=parts)
-    npmlm("fill", f"index={folder}", "device=warp", QUESTION).refused("unknown device", "warp")
-    npmlm("fill", f"index={folder}", QUESTION).refused("set encoder")
-
-
 def test_a_damaged_shipped_encoder_is_told_as_such(
     npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,22 +323,6 @@ def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
     assert "internal error: RuntimeError: nobody thought of this" in outcome.err
     assert "Traceback" not in outcome.err
     assert "Traceback" in npmlm("fill", f"index={built_index}", "debug=true", QUESTION).err
-
-
-def test_an_index_of_a_version_that_did_not_record_a_setting_is_refused(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "index"
-    shutil.copytree(built_index, folder)
-    lexicon_folder = Segment(folder, "00000").lexicon
-    lexicon = dict(read_manifest(lexicon_folder, kind="lexicon").settings)
-    del lexicon["title_repeats"]
-    rewrite_manifest(lexicon_folder, settings=lexicon)
-    parts = read_manifest(folder, kind="phrase-index").parts
-    digest = read_manifest(lexicon_folder, kind="lexicon").digest
-    rewrite_manifest(folder, parts={**parts, lexicon_folder.relative_to(folder).as_posix(): digest})
-    expected = ("title_repeats", "build it again")
-    npmlm("fill", f"index={folder}", QUESTION).refused(*expected)
 
 
 def test_an_empty_list_of_documents_never_means_all(npmlm: CommandLine, built_index: Path) -> None:

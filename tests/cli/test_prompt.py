@@ -287,21 +287,6 @@ def test_history_that_cannot_be_kept_is_noted_once_and_none_is_kept_where_none_i
     assert err.count("what is typed is not kept") == err.count("history=false") == 1
 
 
-def test_settings_are_changed_at_the_prompt(typed: Callable[..., Outcome]) -> None:
-    outcome = typed(
-        *("k=2", QUESTION, "k = 1", QUESTION, "documents=[norway]", "k=5", QUESTION, "documents=null", QUESTION),
-        *("k=0", "k=many", "device=cpu", "bogus=3", "documents=[]", QUESTION),
-    )
-    assert outcome.status == 0
-    found = [answer["phrases"] for answer in outcome.answers()]
-    assert [len(phrases) for phrases in found[:2]] == [2, 1]
-    assert {place["document"] for phrase in found[2] for place in phrase["occurrences"]} == {"norway"}
-    assert {place["document"] for phrase in found[3] for place in phrase["occurrences"]} > {"norway"}
-    assert found[4] == found[3]  # what was refused changed nothing
-    for part in ("k=2 from now on", "k must be", "device= is read once", "unknown setting bogus"):
-        assert part in outcome.err
-
-
 def test_sentences_are_shown_at_the_prompt_as_by_the_command(
     filler: PhraseFiller, built_index: Path, npmlm: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

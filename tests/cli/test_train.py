@@ -140,25 +140,6 @@ def test_a_finished_encoder_that_lacks_a_file_is_made_again_from_the_checkpoint(
     assert all_bytes(tmp_path / "run") == all_bytes(run)
 
 
-def test_an_index_is_no_run_folder(
-    npmlm: CommandLine, finished_run: tuple[Path, list[str]], built_index: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(built_index, tmp_path / "index")
-    before = all_bytes(tmp_path)
-    outcome = npmlm(*finished_run[1], f"run={tmp_path / 'index'}")
-    outcome.refused(f"{tmp_path / 'index'} is not the folder of a run", "manifest.json", "run=DIR")
-    assert all_bytes(tmp_path) == before
-
-
-def test_settings_of_something_else_are_refused_in_a_short_message(
-    npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "settings.json").write_text("{}")
-    message = npmlm(*train).refused("other settings", "=not recorded", " more")
-    assert len(message) < 2000
-
-
 def test_an_interrupted_run_says_how_to_go_on_and_ends_in_the_same_weights(
     npmlm: CommandLine, train: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,18 +176,6 @@ def test_another_corpus_of_the_same_name_is_refused(
     texts.write_text(texts.read_text(encoding="utf-8").replace("Paris", "Lyons"), encoding="utf-8")
     before = all_bytes(tmp_path)
     npmlm(*train).refused("other settings", "corpus.sources.1=texts.jsonl sha256:", "run=DIR")
-    assert all_bytes(tmp_path) == before
-
-
-def test_another_start_encoder_of_the_same_name_is_refused(
-    npmlm: CommandLine, train: list[str], tmp_path: Path, tiny_encoder_folder: Path
-) -> None:
-    assert npmlm(*train).status == 0
-    other = tmp_path / "other" / tiny_encoder_folder.name
-    tiny_encoder("bert", seed=1).save(other)
-    before = all_bytes(tmp_path)
-    kept = [part for part in train if not part.startswith("encoder=")]
-    npmlm(*kept, f"encoder={other}").refused("other settings", "encoder_fingerprint=", "run=DIR")
     assert all_bytes(tmp_path) == before
 
 
