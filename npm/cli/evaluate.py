@@ -17,12 +17,8 @@ from npm.evaluation.settings import EvaluationSettings
 from npm.tuning.settings import TuneSettings
 
 
-class EvaluateCommand(EvaluationSettings):
-    """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
-
-
 @verb(
-    EvaluateCommand,
+    EvaluationSettings,
     "npmlm evaluate task=demo index=DIR out=runs/evaluation",
     "out task suite method index encoder data_dir corpus.files split limit seed show device",
     required="out",
@@ -39,7 +35,7 @@ class EvaluateCommand(EvaluationSettings):
         "sts.geometry": "pairs",
     },
 )
-def run_evaluate(settings: EvaluateCommand) -> int:
+def run_evaluate(settings: EvaluationSettings) -> int:
     """Evaluate, and print the tables."""
     from npm.evaluation.run import run_evaluation
 
@@ -91,16 +87,12 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     return 0
 
 
-class TuneCommand(TuneSettings):
-    """Measure search settings of an index against exact search, with questions made from its own documents."""
-
-
 @verb(
-    TuneCommand,
+    TuneSettings,
     "npmlm tune index=DIR out=runs/tune write=true",
     "index encoder device precision queries seed recall_goal agreement_goal write out",
 )
-def run_tune(settings: TuneCommand) -> int:
+def run_tune(settings: TuneSettings) -> int:
     """Tune, and print the front."""
     from npm.cli.tables import tune_text
     from npm.tuning.tune import tune_index

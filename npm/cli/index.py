@@ -172,16 +172,10 @@ class CompactCommand(CompactSettings, IndexCommand):
 def run_compact(settings: CompactCommand) -> int:
     """Merge all segments."""
     from npm.indexing.compact import compact_index
-    from npm.indexing.generation import Generation
-    from npm.indexing.partitions import partitions_of
 
-    before = len(partitions_of(Generation.read(Path(settings.index))))
     with StageProgress() as progress:
         changed = compact_index(settings.index, settings, progress=progress)
-    _report_change(settings.index, changed)
-    if (after := len(partitions_of(Generation.read(Path(settings.index))))) < before:
-        say(f"note: it has {after} partitions, not {before}: each holds a vector shard at least, and there are fewer")
-    return 0
+    return _report_change(settings.index, changed)
 
 
 class PartitionCommand(IndexCommand):

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from prompt_toolkit import PromptSession
@@ -44,14 +44,6 @@ NAMES = [usage.split()[0] for usage in COMMANDS]
 Compose = Callable[[list[str]], FillSettings]
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The last answer, and with which settings it was made."""
-
-    answer: Answer
-    settings: FillSettings
-
-
 class Prompt:
     """What a line typed at the prompt does: `take` it."""
 
@@ -60,7 +52,7 @@ class Prompt:
         self.is_open = True
         self._output = output
         self._compose = compose
-        self._last: Answered | None = None
+        self._last: tuple[Answer, FillSettings] | None = None  # with which it was made
 
     def take(self, line: str) -> None:
         """Answer a text, or do what a command says. Raises UserError for a mistake, which changes nothing."""
@@ -98,7 +90,7 @@ class Prompt:
         except UserError as error:
             say(f"note: {error}; the answer is from what was opened before")
         settings, answer = replace(self.filler.settings), self.filler.fill(text)
-        self._last = Answered(answer, settings)
+        self._last = answer, settings
         if self._output is Output.sentences:
             print_sentences(text, *self.filler.sentences([text]))
         else:
@@ -121,11 +113,11 @@ class Prompt:
         if len(given) != len(rest.split()) or len(given) > most:
             raise SettingError(f"{name} takes at most {most} numbers from 1, got {rest!r}")
         if name == ":json":
-            sys.stdout.write(answer_json(self._last.answer) + "\n")
+            sys.stdout.write(answer_json(self._last[0]) + "\n")
             sys.stdout.flush()
             return
         number, place = (*given, *(1, 1)[len(given) :])
-        phrase = self._phrase(self._last, number)
+        phrase = self._phrase(*self._last, number)
         if name == ":more":
             print_places(phrase)
             return
@@ -135,13 +127,13 @@ class Prompt:
         (found,) = index.store.find_documents([occurrence.document], among=index.live_documents).tolist()
         print_passage(occurrence, shown(index.store.document(found).text))
 
-    def _phrase(self, last: Answered, number: int) -> Phrase:
+    def _phrase(self, answer: Answer, settings: FillSettings, number: int) -> Phrase:
         """A phrase of the last answer, with up to MOST_PLACES of its places."""
-        if number > (count := len(all_phrases(last.answer))):
+        if number > (count := len(all_phrases(answer))):
             raise SettingError(f"no phrase {number}: the answer has {count}")
-        present, self.filler.settings = self.filler.settings, replace(last.settings, occurrences=MOST_PLACES)
+        present, self.filler.settings = self.filler.settings, replace(settings, occurrences=MOST_PLACES)
         try:
-            return all_phrases(self.filler.fill(last.answer.text))[number - 1]
+            return all_phrases(self.filler.fill(answer.text))[number - 1]
         finally:
             self.filler.settings = present
 

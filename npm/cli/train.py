@@ -99,12 +99,8 @@ def run_train(settings: TrainCommand) -> int:
     return 0
 
 
-class FinetuneCommand(FinetuneSettings):
-    """Fine-tune an encoder on labelled tasks at several rates and seeds; the same command resumes."""
-
-
 @verb(
-    FinetuneCommand,
+    FinetuneSettings,
     'npmlm finetune encoder=DIR "task=[cola,stsb]" data_dir=DIR out=runs/glue',
     "encoder task data_dir out seeds learning_rates epochs examples_per_device_batch layer limit keep_encoders device "
     "precision",
@@ -117,7 +113,7 @@ class FinetuneCommand(FinetuneSettings):
         "trainer": "optimizer layer_decay weight_decay dropout_from_step dropout_until_step gradient_checkpointing",
     },
 )
-def run_finetune(settings: FinetuneCommand) -> int:
+def run_finetune(settings: FinetuneSettings) -> int:
     """Fine-tune, and print the table of all tasks."""
     from npm.finetuning.run import finetune, report
     from npm.objectives.ranks import leave_ranks, rank
@@ -188,18 +184,14 @@ def run_generate(settings: GenerateCommand) -> int:
     return 0
 
 
-class EditCommand(EditSettings):
-    """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
-
-
 @verb(
-    EditCommand,
+    EditSettings,
     "npmlm edit encoder=runs/mlm/encoder edit=reversed out=runs/reversed",
     "out encoder edits donor tokenizer seed",
     required="out",
     group="edit",
 )
-def run_edit(settings: EditCommand) -> int:
+def run_edit(settings: EditSettings) -> int:
     """Edit, and count the tensors that differ."""
     steps = settings.steps()
     from npm.models.edits.edits import write_edited

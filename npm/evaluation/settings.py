@@ -209,7 +209,7 @@ class StsSettings(Settings):
 
 
 class EvaluationSettings(ZeroShotEvaluation):
-    """One evaluation."""
+    """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
     out: PathText = ""
     """Folder for predictions.jsonl and metrics.json; what else lies in it stays. Required."""

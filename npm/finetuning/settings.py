@@ -22,7 +22,7 @@ def _start() -> StartSettings:
 
 
 class FinetuneSettings(Settings):
-    """Which encoder, on which tasks, and how each run of the trainer goes."""
+    """Fine-tune an encoder on labelled tasks at several rates and seeds; the same command resumes."""
 
     encoder: PathText = ""
     """The encoder to start from: folder, hub name, `minilm` or `encoder-mini`; empty: the shipped one."""

@@ -111,7 +111,7 @@ class EditStep(Settings):
 
 
 class EditSettings(Settings):
-    """Edits of an encoder."""
+    """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
 
     encoder: PathText = ""
     """The encoder that is edited, of the family of BERT, RoBERTa, XLM-R or ModernBERT; empty: the shipped one."""
