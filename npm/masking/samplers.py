@@ -190,15 +190,12 @@ class PartitionSampler:
 
     Of a sequence with L candidates and a share N of the budget, S = max(1, round(N / mean_span_tokens)) runs are
     masked; the lengths of the masked runs, and those of the S clean ones, are compositions of N and of L - N into S
-    parts, each composition as likely as any other.
+    parts, each composition as likely as any other. The mask is then rolled by a random number of tokens, so that every
+    place is masked with the same probability; a run that is rolled over the end becomes two: there may be S + 1.
     """
 
     mean_span_tokens: float = 3.0
     """μ; runs are longer where they have to be fewer than N/μ to stay apart."""
-    roll: bool = True
-    """Turn each sequence's mask by a random number of tokens, so that every place is masked with the same probability.
-    Without it the first token is never masked and the last one always. A run that is turned over the end of its
-    sequence becomes two, so that there may be S + 1."""
 
     def draw(
         self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
@@ -219,7 +216,7 @@ class PartitionSampler:
         lengths[0::2] = random_composition(clean, runs, rng)
         lengths[1::2] = random_composition(budget, runs, rng)
         masked = np.repeat(np.arange(2 * runs) % 2 == 1, lengths)  # bool [size]
-        return np.roll(masked, int(rng.integers(size))) if self.roll else masked
+        return np.roll(masked, int(rng.integers(size)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from npm.corpus.documents import document_key
 from npm.corpus.store import BlockStore
 from tests.helpers.stores import stored_documents
 
@@ -41,23 +40,3 @@ def test_values_that_are_equal_in_python_but_not_in_json_stay_apart(tmp_path: Pa
     stored_values, codes = columns_on_disk(store, 0)
     assert json.dumps(stored_values["n"]) == '[1, 1.0, true, "1", [1], {"a": 2, "b": 1}]'
     assert codes == [[0, 1, 2, 3, 4, 5, 5, 0]]
-
-
-def test_a_shard_knows_its_own_fields_only(tmp_path: Path) -> None:
-    store = stored_documents(tmp_path / "store", [{"a": 1}, {}, {"b": 2}, {}, {}], documents_per_shard=2)
-    assert [columns_on_disk(store, shard) for shard in range(3)] == [
-        ({"a": [1]}, [[0, -1]]),
-        ({"b": [2]}, [[0, -1]]),
-        ({}, []),
-    ]
-    columns = [
-        (documents, {name: (v, c.tolist()) for name, (v, c) in own.items()}) for documents, own in store.field_columns()
-    ]
-    assert columns == [(slice(0, 2), {"a": ([1], [0, -1])}), (slice(2, 4), {"b": ([2], [0, -1])}), (slice(4, 5), {})]
-
-
-def test_keys_stand_in_the_order_of_the_documents(tmp_path: Path) -> None:
-    store = stored_documents(tmp_path / "store", [{}] * 4, documents_per_shard=3)
-    keys = [np.load(store.folder / name / "document_keys.npy") for name in ("00000", "00001")]
-    assert [key.dtype for key in keys] == [np.uint64] * 2
-    assert np.concatenate(keys).tolist() == [document_key(f"d{number}") for number in range(4)]

@@ -8,25 +8,9 @@ from hypothesis import strategies as st
 
 from npm.corpus.markup import HIDDEN, joined_lines, markdown_text, visible
 
-WORDS = [
-    "<p>",
-    "<!--",
-    "-->",
-    "&amp;",
-    "&#1",
-    "<script>",
-    "](",
-    "![",
-    "**",
-    "```",
-    "~~~",
-    "---",
-    "===",
-    "    ",
-    "[^1]:",
-]
+MARKS = "<p> <!-- --> &amp; &#1 <script> ]( ![ ** ``` ~~~ --- === [^1]:"
 LETTERS = st.sampled_from("\n\r\t aB.é<>[](){}%*_`|#-+1\\\ufeff\ue000" + HIDDEN)
-TEXTS = st.lists(LETTERS | st.sampled_from(WORDS)).map("".join) | st.text()
+TEXTS = st.lists(LETTERS | st.sampled_from(["    ", *MARKS.split()])).map("".join) | st.text()
 
 
 def shown(markdown: str) -> str:

@@ -1,9 +1,8 @@
-"""Where the recorded outputs of the reference implementation are."""
+"""The groups of the recorded outputs of the reference implementation."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,19 @@ import pytest
 
 from npm.core.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import WORD
+from tests.parity.conftest import parity_folder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+__all__ = ["parity_folder", "parity_groups"]
+
 SPECIAL_IDS = (0, 2)
 """<s> and </s> in the recorded token ids."""
 
 
-@pytest.fixture(scope="session")
-def parity_groups() -> list[tuple[Sequences, Spans]]:
+@pytest.fixture(scope="module")
+def parity_groups(parity_folder: Path) -> list[tuple[Sequences, Spans]]:
     """The recorded groups and the spans that the reference masked in them; every token counts as a word."""
-    named = os.environ.get("NPM_PARITY_DIR")
-    folder = Path(named) if named else REPOSITORY.parent / "shared" / "parity"
-    if not named and not folder.exists():
-        pytest.skip(f"no recorded outputs in {folder}; NPM_PARITY_DIR may name another folder")
-    records = json.loads((folder / "losses.json").read_text(encoding="utf-8"))["records"]
-    return [_group(record) for record in records]
+    content = json.loads((parity_folder / "losses.json").read_text(encoding="utf-8"))
+    return [_group(record) for record in content["records"]]
 
 
 def _group(record: dict[str, Any]) -> tuple[Sequences, Spans]:

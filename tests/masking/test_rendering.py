@@ -86,16 +86,6 @@ def test_putting_the_masked_tokens_back_gives_the_clean_copy(
         assert (batch.key_input_ids == PAD).equal(batch.key_attention_mask == 0)
 
 
-def test_masks_stand_at_the_slots_and_nowhere_else() -> None:
-    for seed in range(20):
-        batch = WRAPPED.render(*random_masked_group(seed))
-        at_slots = torch.zeros_like(batch.query_input_ids, dtype=torch.bool)
-        at_slots[batch.span_sequences, batch.start_slots] = True
-        at_slots[batch.span_sequences, batch.end_slots] = True
-        assert at_slots.equal(batch.query_input_ids == MASK)
-        assert int(at_slots.sum()) == MASKS_PER_SPAN * len(batch.span_sequences)
-
-
 def test_without_spans_the_query_copies_are_the_clean_copies() -> None:
     batch = WRAPPED.render(group([5, 6], [7]), spans_of())
     assert batch.query_input_ids.equal(batch.key_input_ids)

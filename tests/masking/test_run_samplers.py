@@ -35,17 +35,6 @@ def test_every_composition_is_drawn_equally_often() -> None:
     assert (np.abs(counts - 500) < 4.5 * np.sqrt(5000 * 0.1 * 0.9)).all()
 
 
-def test_without_a_roll_clean_and_masked_runs_alternate_and_the_last_token_is_masked() -> None:
-    sequences = group(list(range(100)))
-    for seed in range(20):
-        spans = draw(PartitionSampler(mean_span_tokens=3, roll=False), sequences, 15, seed)
-        assert len(spans) == 5
-        assert spans.lengths.sum() == 15
-        assert spans.starts[0] > 0
-        assert spans.starts[-1] + spans.lengths[-1] == 100
-        assert (spans.starts[1:] > (spans.starts + spans.lengths)[:-1]).all()
-
-
 @pytest.mark.parametrize(("mean_span_tokens", "budget"), [(3, 6), (64, 6), (3, 20)])
 def test_with_the_roll_first_and_last_place_are_masked_at_the_rate(mean_span_tokens: float, budget: int) -> None:
     sequences, draws = group(list(range(40))), 3000

@@ -177,7 +177,6 @@ def _report(counts: dict[str, Any], settings: GenerateSettings, grammar: Grammar
             "treebank_words": grammar.treebank_tokens,
             "treebank_relations": grammar.treebank_relations,
             "words": int(grammar.counts.sum()),
-            "crossing_subtrees": grammar.crossing_subtrees,
             "rules": len(rules),
             "rules_seen_once": rules.count(1),
             "spectral_radius": grammar.spectral_radius,

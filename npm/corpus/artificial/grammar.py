@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import accumulate
@@ -32,6 +32,7 @@ from npm.corpus.artificial.treebank import ROOT, Tree
 ROOT_RELATION, PUNCTUATION = "root", "punct"
 MOST_REJECTED = 1000
 """Sentences rejected one after the other, at which sampling ends with an error."""
+Sides = tuple[tuple[str, ...], tuple[str, ...]]
 Count = Annotated[int, Field(ge=1, lt=1 << 53)]
 
 
@@ -91,7 +92,6 @@ class Grammar:
     treebank_relations: int = 0  # different ones, of all tokens
     sentences: int = 0  # that kept their root
     dropped_sentences: int = 0
-    crossing_subtrees: int = 0  # kept subtrees that other words stand between: their order makes them projective
 
     @classmethod
     def read(cls, path: Path) -> Grammar:
@@ -155,18 +155,6 @@ class Grammar:
             )
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Counts over pruned trees."""
-
-    rules: dict[str, Counter[tuple[tuple[str, ...], tuple[str, ...]]]] = field(
-        default_factory=lambda: defaultdict(Counter)
-    )
-    lemmas: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    dropped: int = 0
-    crossing: int = 0
-
-
 def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
     """The grammar of a treebank, pruned as the settings say. Raises CorpusError if no sentence keeps its root."""
     named = [
@@ -176,28 +164,35 @@ def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
     ranked = sorted(frequencies, key=lambda name: (-frequencies[name], name))
     ranked = [name for name in ranked if settings.punctuation or name.partition(":")[0] != PUNCTUATION]
     kept = set(ranked[: settings.relations])
-    counts = _Counts()
+    rules: dict[str, Counter[Sides]] = defaultdict(Counter)
+    lemmas: dict[str, set[str]] = defaultdict(set)
+    dropped = 0
     for tree, names in named:
-        _count_tree(tree, names, _kept_heads(tree, names, kept, settings), counts)
-    if ROOT_RELATION not in counts.rules:
+        heads = _kept_heads(tree, names, kept, settings)
+        words = [word for word, head in enumerate(heads) if head is not None]
+        dropped += not words
+        for word in words:
+            dependents = [each for each in words if heads[each] == word]
+            left, right = (
+                tuple(names[each] for each in dependents if (each > word) is after) for after in (False, True)
+            )
+            rules[names[word]][left, right] += 1
+            lemmas[names[word]].add(tree.lemmas[word].lower())
+    if ROOT_RELATION not in rules:
         raise CorpusError(
             f"no sentence of the treebank keeps its root: increase grammar.relations, got {settings.relations}"
         )
-    totals = {name: rules.total() for name, rules in counts.rules.items()}
+    totals = {name: own.total() for name, own in rules.items()}
+    relations = []
+    for name in sorted(rules, key=lambda name: (-totals[name], name)):
+        own = sorted(rules[name].items(), key=lambda item: (-item[1], item))
+        relations.append(Relation(name, len(lemmas[name]), tuple(Rule(*sides, count) for sides, count in own)))
     return Grammar(
-        tuple(
-            Relation(
-                name,
-                len(counts.lemmas[name]),
-                tuple(Rule(*sides, count) for sides, count in sorted(rules.items(), key=lambda item: (-item[1], item))),
-            )
-            for name, rules in sorted(counts.rules.items(), key=lambda item: (-totals[item[0]], item[0]))
-        ),
+        tuple(relations),
         treebank_tokens=frequencies.total(),
         treebank_relations=len(frequencies),
         sentences=totals[ROOT_RELATION],
-        dropped_sentences=counts.dropped,
-        crossing_subtrees=counts.crossing,
+        dropped_sentences=dropped,
     )
 
 
@@ -214,29 +209,6 @@ def _kept_heads(tree: Tree, names: Sequence[str], kept: set[str], settings: Gram
     # with splice a word whose every ancestor went would be a second root
     roots = [word for word, head in enumerate(heads) if head == ROOT]
     return heads if roots == [tree.heads.index(ROOT)] else [None] * len(names)
-
-
-def _count_tree(tree: Tree, names: Sequence[str], heads: Sequence[int | None], counts: _Counts) -> None:
-    words = [word for word, head in enumerate(heads) if head is not None]
-    if not words:
-        counts.dropped += 1
-        return
-    sides: dict[int, tuple[list[int], list[int]]] = {word: ([], []) for word in words}
-    for word in words:
-        head = heads[word]
-        if head is not None and head != ROOT:
-            sides[head][word > head].append(word)
-    for word in words:
-        left, right = (tuple(names[each] for each in side) for side in sides[word])
-        counts.rules[names[word]][left, right] += 1
-        counts.lemmas[names[word]].add(tree.lemmas[word].lower())
-    below: dict[int, list[int]] = {word: [] for word in words}  # places of the words of each subtree
-    for place, word in enumerate(words):
-        above: int | None = word
-        while above is not None and above != ROOT:
-            below[above].append(place)
-            above = heads[above]
-    counts.crossing += sum(places[-1] - places[0] + 1 != len(places) for places in below.values())
 
 
 class RelationSampler:

@@ -68,11 +68,11 @@ def test_a_node_that_is_not_kept_goes_with_its_subtree_or_alone() -> None:
     assert {each.name for each in grammar_of(*trees).relations} == {"root", "rare", "child:x", "child:y"}
 
 
-def test_sentences_without_their_root_are_dropped_and_crossing_subtrees_counted() -> None:
+def test_sentences_without_their_root_are_dropped() -> None:
     lost = tree([("a", 2, "nsubj"), ("b", 0, "parataxis")])
     crossing = tree([("a", 0, "root"), ("b", 1, "x"), ("c", 1, "y"), ("d", 2, "y")])
     grammar = grammar_of(crossing, crossing, crossing, lost, relations=3)
-    assert (grammar.sentences, grammar.dropped_sentences, grammar.crossing_subtrees) == (3, 1, 3)
+    assert (grammar.sentences, grammar.dropped_sentences) == (3, 1)
     with pytest.raises(CorpusError, match="keeps its root"):
         grammar_of(lost)
 
