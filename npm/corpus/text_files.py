@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from datetime import date, time
 from enum import Enum
 from typing import Any
 
@@ -75,17 +75,10 @@ def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
         head = tomllib.loads(found[2]) if found[1] == "+++" else yaml.safe_load(found[2])
         if not isinstance(head, dict | None):  # text between two rules
             return {}, text
-        return {name: _plain_value(head[name]) for name in names if head and name in head}, text[found.end() :]
+        kept = {name: head[name] for name in names if head and name in head}
+        return json.loads(json.dumps(kept, default=lambda date: date.isoformat())), text[found.end() :]
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain_value(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain_value(each) for each in value]
-    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:

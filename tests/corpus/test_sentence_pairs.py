@@ -115,22 +115,13 @@ def test_sentences_are_cut_after_the_tokens_given_special_tokens_included(tmp_pa
     assert short == expected_ids([["Paris"]])[0][0]
 
 
+ODD_TEXTS = "it's| 's Oslo|(a||b)|  |J. Smith|日本語。|[MASK]|unbreakablewordwithmanypieces"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_texts_have_the_tokens_and_flags_that_they_have_as_documents(family: str) -> None:
     tokenizer = tiny_encoder(family).tokenizer
-    texts = [
-        *SENTENCES,
-        "it's",
-        " 's Oslo",
-        "(a",
-        "",
-        "b)",
-        "  ",
-        "J. Smith",
-        "日本語。",
-        "[MASK]",
-        "unbreakablewordwithmanypieces",
-    ]
+    texts = [*SENTENCES, *ODD_TEXTS.split("|")]
     for most in (3, 7, 100):
         special = tokenizer.num_special_tokens_to_add()
         packer = BlockPacker(tokenizer, BlockSettings(max_block_tokens=most + special, max_document_tokens=most))

@@ -57,8 +57,6 @@ def test_config_what_does_not_fit_together_is_refused(fields: dict[str, Any], pr
     ("masked", "predicted", "copies"),
     [
         (0.1, 0.4, 4),
-        (0.05, 0.4, 8),
-        (0.2, 0.4, 2),
         (0.15, 0.4, 3),
         (0.3, 0.9, 3),
         (0.1, 0.7, 7),
