@@ -16,7 +16,7 @@ from npm.core.artifact import check_folder, open_array
 from npm.core.errors import ArtifactError
 from npm.core.settings import PathText, Settings
 from npm.core.types import Sequences, Spans
-from npm.masking.units import MaskableSpans, phrase_numbers, tokens_until_break, word_beginnings, words_of
+from npm.masking.units import MaskableSpans, tokens_until_break, word_beginnings, words_of
 
 KIND = "collocations"
 
@@ -138,7 +138,7 @@ class CollocationUnits:
         is_word = order >= len(found)  # bool
         kept = is_word | ~_is_inside(starts, lengths)  # bool
         starts, lengths = starts[kept], lengths[kept]  # i64 [m] each
-        return MaskableSpans(starts, lengths, phrase_numbers(sequences.token_ids, starts, lengths))
+        return MaskableSpans(starts, lengths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Annotated, Any
@@ -76,7 +76,7 @@ class Selector:
             first, stop = sequences.offsets[number : number + 2].tolist()
             own = candidates.where(np.arange(bounds[number], bounds[number + 1]))
             alone = Sequences(sequences.token_ids[first:stop], sequences.flags[first:stop], np.array([0, stop - first]))
-            within = MaskableSpans(own.starts - first, own.lengths, own.phrase_ids)
+            within = replace(own, starts=own.starts - first)
             for copy, (spans, predicted) in zip(drawn, self._select_one(within, alone, rng), strict=True):
                 copy.append((Spans(spans.starts + first, spans.lengths), predicted + first))
         return [_joined(copy) for copy in drawn]

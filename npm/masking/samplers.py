@@ -1,7 +1,7 @@
 """Sampling of masked spans: candidates are thinned, then drawn until a budget of tokens is spent.
 
-The partition and suffix samplers, for denoising, take candidates of one token each. A run that meets a token that is
-no candidate, such as a special token, is split there and leaves that token as it is.
+The partition and suffix samplers, for denoising, take one sequence with candidates of one token each. A run that meets
+a token that is no candidate, such as a special token, is split there and leaves that token as it is.
 
 Shapes: T tokens of all sequences in a row, S sequences, m candidates, n spans, L candidates of one sequence.
 """
@@ -103,7 +103,7 @@ class GeometricSpanSampler:
         ]
         # Plain lists: single elements of numpy arrays are an order of magnitude slower to read.
         starts, lengths, phrases = (
-            each.tolist() for each in (candidates.starts, candidates.lengths, candidates.phrase_ids)
+            np.asarray(each).tolist() for each in (candidates.starts, candidates.lengths, candidates.phrase_ids)
         )
         owners = sequence_numbers(sequences)[candidates.starts].tolist()
         masked = bytearray(len(sequences.token_ids))  # 1 where a token is masked
@@ -186,25 +186,20 @@ def sorted_spans(starts: np.ndarray, lengths: np.ndarray) -> Spans:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSampler:
-    """Each sequence is cut into alternating runs, clean and masked (Raffel et al. 2020, arXiv 1910.10683, §3.3.4).
+    """A sequence is cut into alternating runs, clean and masked (Raffel et al. 2020, arXiv 1910.10683, §3.3.4).
 
-    Of a sequence with L candidates and a share N of the budget, S = max(1, round(N / mean_span_tokens)) runs are
-    masked; the lengths of the masked runs, and those of the S clean ones, are compositions of N and of L - N into S
-    parts, each composition as likely as any other. The mask is then rolled by a random number of tokens, so that every
-    place is masked with the same probability; a run that is rolled over the end becomes two: there may be S + 1.
+    Of its L candidates with a budget of N, S = max(1, round(N / mean_span_tokens)) runs are masked; the lengths of the
+    masked runs, and those of the S clean ones, are compositions of N and of L - N into S parts, each composition as
+    likely as any other. The mask is then rolled by a random number of tokens, so that every place is masked with the
+    same probability; a run that is rolled over the end becomes two: there may be S + 1.
     """
 
     mean_span_tokens: float = 3.0
     """μ; runs are longer where they have to be fewer than N/μ to stay apart."""
 
-    def draw(
-        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
-    ) -> Spans:
-        """Exactly `budget_tokens` tokens in runs, or all candidates if there are fewer.
-
-        The budget is shared among the sequences by their numbers of candidates, to within one token.
-        """
-        return _runs_by_sequence(candidates, sequences, budget_tokens, partial(self._mask, rng=rng))
+    def draw(self, candidates: MaskableSpans, _: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
+        """Exactly `budget_tokens` tokens of one sequence in runs, or all candidates if there are fewer."""
+        return _runs(candidates, budget_tokens, partial(self._mask, rng=rng))
 
     def _mask(self, size: int, budget: int, *, rng: np.random.Generator) -> np.ndarray:
         """Mask bool [size] with `budget` positions, from 1 to size."""
@@ -221,17 +216,15 @@ class PartitionSampler:
 
 @dataclass(frozen=True, slots=True)
 class SuffixSampler:
-    """One span at the end of each sequence: what is left is a prefix to be continued (arXiv 2205.05131, §3.1.2)."""
+    """One span at the end of a sequence: what is left is a prefix to be continued (arXiv 2205.05131, §3.1.2)."""
 
     vary_length: bool = True
-    """Draw each length evenly from an interval around its mean, the sequence's share N of the budget: 1 to 2N - 1, or
+    """Draw the length evenly from an interval around its mean, the budget N: 1 to 2N - 1, or
     less, so that one candidate stays. Else every length is N."""
 
-    def draw(
-        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
-    ) -> Spans:
+    def draw(self, candidates: MaskableSpans, _: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
         """`budget_tokens` tokens on average (exactly, without `vary_length`), or all candidates if there are fewer."""
-        return _runs_by_sequence(candidates, sequences, budget_tokens, partial(self._mask, rng=rng))
+        return _runs(candidates, budget_tokens, partial(self._mask, rng=rng))
 
     def _mask(self, size: int, budget: int, *, rng: np.random.Generator) -> np.ndarray:
         """Mask bool [size] with `budget` positions on average, from 1 to size."""
@@ -259,44 +252,13 @@ def random_composition(total: int, parts: int, rng: np.random.Generator) -> np.n
     return np.diff(cuts, prepend=0, append=total)
 
 
-def _runs_by_sequence(
-    candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, mask: Callable[[int, int], np.ndarray]
-) -> Spans:
-    """The spans where `mask`, called for each sequence with its number of candidates and its budget, is true."""
-    if (candidates.lengths != 1).any():
-        raise ValueError(f"candidates of one token expected, got lengths up to {candidates.lengths.max()}")
-    places = np.sort(candidates.starts)  # i64 [m]
-    owners = sequence_numbers(sequences)[places]  # i64 [m]
-    sizes = np.bincount(owners, minlength=len(sequences))  # i64 [S]
-    masked = np.zeros(len(places), dtype=bool)  # bool [m]
-    begin = 0
-    for size, budget in zip(sizes.tolist(), shared_budget(sizes, budget_tokens).tolist(), strict=True):
-        if budget:
-            masked[begin : begin + size] = mask(size, budget)
-        begin += size
-    positions, owners = places[masked], owners[masked]  # i64 [masked tokens] each
-    if not len(positions):
-        return Spans(positions, positions)
-    is_start = np.ones(len(positions), dtype=bool)  # bool [masked tokens]
-    is_start[1:] = (np.diff(positions) != 1) | (np.diff(owners) != 0)
-    firsts = np.flatnonzero(is_start)  # i64 [n]
+def _runs(candidates: MaskableSpans, budget_tokens: int, mask: Callable[[int, int], np.ndarray]) -> Spans:
+    """The spans where `mask`, called with the number of candidates and a budget of at most as many, is true."""
+    places = np.sort(candidates.starts)  # i64 [L]
+    budget = min(budget_tokens, len(places))
+    positions = places[mask(len(places), budget)] if budget else places[:0]  # i64 [masked tokens]
+    firsts = np.flatnonzero(np.diff(positions, prepend=-2) != 1)  # i64 [n]
     return Spans(starts=positions[firsts], lengths=np.diff(firsts, append=len(positions)))
-
-
-def shared_budget(sizes: np.ndarray, budget_tokens: int) -> np.ndarray:
-    """A budget i64 [S] of at most `sizes` i64 [S] for each sequence, in proportion, with `budget_tokens` as its sum.
-
-    Rounding the running sums, not the shares, keeps the sum exact and each share within one token.
-
-    >>> shared_budget(np.array([10, 10, 20]), 5).tolist()
-    [1, 2, 2]
-    """
-    total = int(sizes.sum())
-    if not total:
-        return np.zeros_like(sizes)
-    budget = min(budget_tokens, total)
-    sums = (2 * budget * np.cumsum(sizes) + total) // (2 * total)  # i64 [S], rounded half up
-    return np.diff(sums, prepend=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ MAX_GROUP_TOKENS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class MaskableSpans:
-    """Spans that may be masked; they may overlap. Two have the same phrase id if and only if their tokens are equal."""
+    """Spans that may be masked; they may overlap."""
 
     starts: np.ndarray  # i64 [m], positions in [0, T)
     lengths: np.ndarray  # i64 [m], tokens
-    phrase_ids: np.ndarray  # i64 [m], in [0, phrases of the group)
+    phrase_ids: np.ndarray | None = None
+    """i64 [m], in [0, phrases of the group), equal if and only if tokens are; None where repeats do not count."""
     word_counts: np.ndarray | None = None  # i64 [m], where lengths are drawn in words; None: in tokens
 
     def __len__(self) -> int:
@@ -30,8 +31,8 @@ class MaskableSpans:
 
     def where(self, chosen: np.ndarray) -> MaskableSpans:
         """The candidates at `chosen`, a bool [m] or an i64 [k] of candidate numbers."""
-        words = None if self.word_counts is None else self.word_counts[chosen]
-        return MaskableSpans(self.starts[chosen], self.lengths[chosen], self.phrase_ids[chosen], words)
+        optional = (each if each is None else each[chosen] for each in (self.phrase_ids, self.word_counts))
+        return MaskableSpans(self.starts[chosen], self.lengths[chosen], *optional)
 
 
 class Units(Protocol):
@@ -163,7 +164,7 @@ def _cooccurring_runs(
     windows = np.flatnonzero(room)  # i64 [w]
     ngrams = np.zeros(len(windows), dtype=np.int64)  # i64 [w], the number of the n-gram at each window
     none = np.zeros(0, dtype=np.int64)
-    found = [MaskableSpans(none, none, none)]
+    found = [(none, none, none)]
     phrase_count = 0
     for length in range(1, longest + 1):
         fits = room[windows] >= length  # bool [w]
@@ -174,13 +175,9 @@ def _cooccurring_runs(
             break
         allowed = (starts_several if length > 1 else starts_one)[windows] & may_end[windows + length - 1]  # bool [w]
         starts = windows[allowed]
-        found.append(MaskableSpans(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
+        found.append((starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
         phrase_count += int(ngrams[-1]) + 1
-    return MaskableSpans(
-        np.concatenate([part.starts for part in found]),  # i64 [m]
-        np.concatenate([part.lengths for part in found]),  # i64 [m]
-        np.concatenate([part.phrase_ids for part in found]),  # i64 [m]
-    )
+    return MaskableSpans(*(np.concatenate(parts) for parts in zip(*found, strict=True)))  # i64 [m] each
 
 
 def tokens_until_break(sequences: Sequences) -> np.ndarray:
@@ -230,8 +227,7 @@ class TokenUnits:
     def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All such tokens in the order of the text."""
         starts = np.flatnonzero(~has_flag(sequences.flags, TokenFlag.SPECIAL))  # i64 [m]
-        _, phrase_ids = np.unique(sequences.token_ids[starts], return_inverse=True)  # i64 [m]
-        return MaskableSpans(starts, np.ones_like(starts), phrase_ids)
+        return MaskableSpans(starts, np.ones_like(starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +241,7 @@ class WordUnits:
     def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All words in the order of the text."""
         words = words_of(sequences)
-        phrase_ids = phrase_numbers(sequences.token_ids, words.starts, words.lengths)  # i64 [m]
-        return MaskableSpans(words.starts, words.lengths, phrase_ids)
+        return MaskableSpans(words.starts, words.lengths)
 
 
 def words_of(sequences: Sequences) -> Spans:

@@ -9,9 +9,7 @@ import pytest
 
 from npm.core.errors import EncoderError
 from npm.core.types import DenoisingBatch, Sequences, Spans
-from npm.masking.denoising import NO_TARGET, Sentinels
-from npm.masking.samplers import PartitionSampler
-from npm.masking.units import TokenUnits
+from npm.masking.denoising import NO_TARGET, DenoiserSettings, MixtureMasker, Sentinels
 from tests.helpers.groups import group, pairs, random_group
 from tests.helpers.restored_texts import restored
 
@@ -51,9 +49,8 @@ def unpadded(batch: DenoisingBatch) -> list[tuple[list[int], list[int]]]:
 
 def random_masked(rng: np.random.Generator) -> tuple[Sequences, Spans, np.ndarray]:
     sequences = random_group(rng, sequence_count=7, max_tokens=50, vocabulary=900)
-    candidates = TokenUnits().candidates(sequences)
-    budget = int(rng.integers(0, len(candidates)))
-    spans = PartitionSampler(mean_span_tokens=float(rng.uniform(1, 9))).draw(candidates, sequences, budget, rng)
+    denoiser = DenoiserSettings(rate=float(rng.uniform(0.05, 0.95)), mean_span_tokens=float(rng.uniform(1, 9)))
+    spans, _ = MixtureMasker((denoiser,)).select(sequences, rng)
     return sequences, spans, rng.integers(0, 2, 7)
 
 
