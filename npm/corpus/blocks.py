@@ -21,7 +21,7 @@ from npm.core.errors import EncoderError, SettingError
 from npm.core.settings import Fraction, Settings
 from npm.core.types import Block, Document, Sequences, TokenFlag
 from npm.corpus.markup import HIDDEN, visible
-from npm.corpus.text import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
+from npm.corpus.text import code_points, flagged_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -192,9 +192,7 @@ class BlockPacker:
         offsets = np.concatenate(
             [np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + start for start, encoding in encodings]
         )  # [T, 2]
-        kinds = character_kinds()[code_points(document.text)]  # [characters]
-        starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # [T]
-        flags = token_flags(document.text, starts, ends, kinds)  # [T]
+        starts, ends, flags = flagged_tokens(document.text, offsets)  # [T] each
         token_count = min(len(token_ids), self.settings.max_document_tokens or len(token_ids))
         while 0 < token_count < len(token_ids) and starts[token_count] < ends[token_count - 1]:
             token_count -= 1  # no part of a character
@@ -345,9 +343,7 @@ class SentenceTokenizer:
         first_chars = np.cumsum([0, *(len(text) + len(SEPARATOR) for text in texts[:-1])])  # i64 [x]
         offsets = offsets.reshape(-1, 2) + np.repeat(first_chars, lengths)[:, None]  # i64 [T, 2]
         joined = SEPARATOR.join(texts)
-        kinds = character_kinds()[code_points(joined)]  # u8 [characters]
-        starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # i64 [T] each
-        flags = token_flags(joined, starts, ends, kinds)  # u8 [T]
+        _, _, flags = flagged_tokens(joined, offsets)  # u8 [T]
         _check_special(self._backend, token_ids, self._special_ids, f"the sentences from {joined[:40]!r} on")
         self._unknown.count([token_ids])
         stops = np.cumsum(lengths)  # i64 [x]

@@ -84,7 +84,6 @@ class BlockStore:
         before = np.asarray(shards_before)  # i64 [segments + 1]
         self.segment_documents = shard_documents[before]  # i64 [segments + 1], first document of each segment
         self.segment_blocks = shard_blocks[before]  # i64 [segments + 1], first block
-        self.segment_tokens = block_offsets[self.segment_blocks]  # i64 [segments + 1], first token
         self.token_count = int(block_offsets[-1])
         self.block_count = len(block_documents)
         self.document_count = int(shard_documents[-1])

@@ -261,19 +261,21 @@ def is_joined(flags: np.ndarray) -> np.ndarray:
     return np.asarray((flags & (np.uint8(TokenFlag.JOINED) | others)) == np.uint8(TokenFlag.JOINED))  # bool [T]
 
 
-def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """`TokenFlag`s of each token by its surface: u8 [T].
+def flagged_tokens(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Trimmed starts and ends i64 [T] of tokens with `offsets` i64 [T, 2] in `text`, in order, and `TokenFlag`s u8 [T].
 
-    `starts` and `ends` are trimmed offsets i64 [T] in `text`, in order; `kinds` are its characters' kinds u8
-    [characters]. A token starts a word unless its first character is of the same word as the last character of the
+    A token starts a word unless its first character is of the same word as the last character of the
     token before it; it ends a word if the next one starts one. A token of nothing but space is `PUNCTUATION` and
     neither starts nor ends a word. Brackets, quotation marks and list markers count as stop-words; no token inside of
     an expression (`npm.corpus.expressions`) does.
     """
+    characters = code_points(text)  # u32 [characters]
+    kinds = character_kinds()[characters]  # u8 [characters]
+    starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # i64 [T] each
     count = len(starts)
     flags = np.zeros(count, dtype=np.uint8)  # [T]
     if not count:
-        return flags
+        return starts, ends, flags
     tokens = np.flatnonzero(ends > starts)  # [X], those with text
     char_words = word_numbers(kinds)  # [characters]
     begins = char_words[starts[tokens[1:]]] != char_words[ends[tokens[:-1]] - 1]  # [X - 1]
@@ -288,7 +290,6 @@ def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarr
     flags[tokens[linking[words]]] |= np.uint8(TokenFlag.LINKING.value)
     written = np.cumsum(np.append(0, kinds >= MARK))  # [characters + 1], marks, letters and digits before each
     flags[written[ends] == written[starts]] |= TokenFlag.PUNCTUATION.value
-    characters = code_points(text)  # u32 [characters]
     first_characters = characters[np.minimum(starts, len(kinds) - 1)]  # [T]
     barred = np.cumsum(np.append(0, np.isin(characters, BARRIER_CODE_POINTS) | marker_characters(text)))
     flags[barred[ends] > barred[starts]] |= TokenFlag.STOPWORD.value
@@ -302,7 +303,7 @@ def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarr
     flags[is_clause] |= TokenFlag.CLAUSE_PUNCTUATION.value
     sentence_starts = np.searchsorted(ends, sentence_bounds(text)[:, 0], side="right")  # [sentences]
     flags[sentence_starts[sentence_starts < count]] |= TokenFlag.SENTENCE_START.value
-    return flags
+    return starts, ends, flags
 
 
 def word_numbers(kinds: np.ndarray) -> np.ndarray:

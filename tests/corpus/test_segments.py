@@ -47,12 +47,7 @@ def test_each_segment_and_shard_begins_where_the_one_before_ends(tmp_path: Path)
     packed, store = segments(tmp_path, seed=5)
     documents = [sum(document is not None for document, _ in own) for own in packed]
     blocks = [sum(len(blocks) for _, blocks in own) for own in packed]
-    tokens = [sum(len(block.token_ids) for _, blocks in own for block in blocks) for own in packed]
-    for starts, counts in (
-        (store.segment_documents, documents),
-        (store.segment_blocks, blocks),
-        (store.segment_tokens, tokens),
-    ):
+    for starts, counts in ((store.segment_documents, documents), (store.segment_blocks, blocks)):
         assert starts.tolist() == [sum(counts[:number]) for number in range(4)]
     shards = [BlockStore.open(tmp_path / f"{number}") for number in range(3)]
     for name in ("shard_documents", "shard_blocks"):

@@ -140,21 +140,22 @@ def _write_texts(
     per_file = max(1, settings.sentences_per_file // size)
     counts = {"rejected": 0, "rejected_words": 0, "squared_lengths": 0}
     word_counts = np.zeros(len(lexicon.words), dtype=np.int64)  # [V]
-    for document in range(-(-total // size)):
-        if document % per_file == 0:
-            file = folder.open_binary(f"{document // per_file:05d}.jsonl")
-            progress("sentences", document * size, total)
-        sentences = []
-        for sentence in range(document * size, min((document + 1) * size, total)):
-            rng = stream(settings.seed, SENTENCES, sentence)
-            relations, rejected = sampler.draw(rng)
-            drawn = lexicon.draw(relations, rng, lexicon.topic(sentence))  # i64 [words]
-            sentences.append(" ".join([lexicon.words[word] for word in drawn]))
-            np.add.at(word_counts, drawn, 1)
-            squares = sum(length**2 for length in (len(drawn), *rejected))
-            for name, value in zip(counts, (len(rejected), sum(rejected), squares), strict=True):
-                counts[name] += value
-        file.write((json.dumps({"id": str(document), "text": "\n".join(sentences)}) + "\n").encode())
+    documents = range(-(-total // size))
+    for number, first in enumerate(range(0, len(documents), per_file)):
+        progress("sentences", first * size, total)
+        with folder.open_binary(f"{number:05d}.jsonl") as file:
+            for document in documents[first : first + per_file]:
+                sentences = []
+                for sentence in range(document * size, min((document + 1) * size, total)):
+                    rng = stream(settings.seed, SENTENCES, sentence)
+                    relations, rejected = sampler.draw(rng)
+                    drawn = lexicon.draw(relations, rng, lexicon.topic(sentence))  # i64 [words]
+                    sentences.append(" ".join([lexicon.words[word] for word in drawn]))
+                    np.add.at(word_counts, drawn, 1)
+                    squares = sum(length**2 for length in (len(drawn), *rejected))
+                    for name, value in zip(counts, (len(rejected), sum(rejected), squares), strict=True):
+                        counts[name] += value
+                file.write((json.dumps({"id": str(document), "text": "\n".join(sentences)}) + "\n").encode())
     progress("sentences", total, total)
     folder.write_json("counts", {**counts, "word_counts": word_counts.tolist()})
 

@@ -89,8 +89,9 @@ class Lexicon:
         self._vectors: np.ndarray | None = None
         self.temperature: float | None = None
         if settings.kind is LexiconKind.loglinear:
-            draws = [stream(seed, VECTORS, number).standard_normal(settings.dimensions) for number in self._types]
-            self._vectors = np.array(draws).T  # f64 [d, V]
+            self._vectors = np.array(
+                [self._drawn(VECTORS, number) for number in range(self.type_count)]
+            ).T  # f64 [d, V]
             self.temperature = settings.temperature or self._temperature_of_zipf()
 
     @property
@@ -98,15 +99,11 @@ class Lexicon:
         """Types of all relations, V; of brackets half the number of words."""
         return int(self.first_types[-1])
 
-    @property
-    def _types(self) -> range:
-        return range(self.type_count)
-
     def topic(self, number: int) -> np.ndarray | None:
         """The topic of sentence `number`, f64 [d]; None of a lexicon without topics."""
-        return None if self._vectors is None else self._topics(TOPICS, number)
+        return None if self._vectors is None else self._drawn(TOPICS, number)
 
-    def _topics(self, kind: int, number: int) -> np.ndarray:
+    def _drawn(self, kind: int, number: int) -> np.ndarray:
         return stream(self.seed, kind, number).standard_normal(self.settings.dimensions)  # f64 [d]
 
     def probabilities(self, topic: np.ndarray | None = None, temperature: float | None = None) -> np.ndarray:
@@ -156,7 +153,7 @@ class Lexicon:
             return None
         if self._vectors is None:
             return self._known(self._fixed)
-        sample = [self._topics(SAMPLE, number) for number in range(SAMPLED_TOPICS)]
+        sample = (self._drawn(SAMPLE, number) for number in range(SAMPLED_TOPICS))
         known = np.array([self._known(self.probabilities(topic, temperature)) for topic in sample])  # f64 [S, 2]
         entropy, best = known.mean(axis=0).tolist()
         return entropy, best
@@ -179,15 +176,13 @@ class Lexicon:
         return round((low * high) ** 0.5, TEMPERATURE_DIGITS)
 
     def record(self) -> dict[str, Any]:
-        """As lexicon.json holds it: of every word its relation, its rank, and its probability or its vector's seed."""
+        """As lexicon.json holds it: of every word its relation, its rank, and its probability without topics."""
         relations = np.repeat(self.relations, self.sizes).tolist()  # [V]
         words: dict[str, dict[str, Any]] = {}
         for number, word in enumerate(self.words):
             which = number % self.type_count
             words[word] = {"relation": relations[which], "rank": int(self._ranks[which])}
-            if self._vectors is not None:
-                words[word]["vector_seed"] = [self.seed, VECTORS, which]
-            else:
+            if self._vectors is None:
                 words[word]["probability"] = float(self._fixed[which])
             if number >= self.type_count:
                 words[word]["closes"] = self.words[which]

@@ -68,7 +68,6 @@ def test_loglinear_words_have_the_softmax_of_topic_and_vector() -> None:
     assert not np.array_equal(topic, made.topic(8)) and not np.array_equal(
         topic, lexicon(1, kind="loglinear", dimensions=3).topic(7)
     )
-    assert made.record()["words"][made.words[4]]["vector_seed"] == [0, 2, 4]
 
 
 def test_entropies_and_best_guesses_are_means_over_the_words_of_a_corpus() -> None:
