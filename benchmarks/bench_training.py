@@ -122,7 +122,7 @@ def measured_objective(name: str, given: dict[str, str]) -> list[str]:
     from npm.training.checkpoints import RunFolder
     from npm.training.data import make_sources
     from npm.training.model import load_start, make_objective
-    from npm.training.run import make_trainer, training_texts
+    from npm.training.run import make_trainer, text_folder
 
     steps = int(given.get("steps", "12")) + STEPS_NOT_COUNTED
     with TemporaryDirectory() as folder:
@@ -131,8 +131,8 @@ def measured_objective(name: str, given: dict[str, str]) -> list[str]:
         settings = compose_settings("train", [*EXPERIMENTS[name], *overrides])
         trained = load_start(settings)
         objective = make_objective(settings, trained)
-        texts = training_texts(Path(folder), settings, objective.views)
-        batches = make_sources(texts, objective.views, settings, trained).batches
+        place = text_folder(Path(folder), settings, objective.views)
+        batches = make_sources(place, settings, objective.views, trained).batches
         trainer = make_trainer(RunFolder(Path(folder)), settings, trained, objective, batches)
         rate = matrix_rate()
         trainer.train()

@@ -177,12 +177,6 @@ def test_config_refuses_numbers_out_of_range_with_the_full_key(verb: str, key: s
     [
         ("train", ["schedule.max_minutes=5"], ["schedule.max_steps", "schedule.max_minutes"]),
         ("train", ["schedule.max_steps=null"], ["schedule.max_steps", "schedule.max_minutes"]),
-        ("train", ["masking.unit=token"], ["masking.unit", "objective.nonparametric.end_queries"]),
-        (
-            "train",
-            ["objective.nonparametric_weight=0"],
-            ["objective.nonparametric_weight", "objective.masked_weight"],
-        ),
         ("build", ["search.tier=exact", "search.list_count=4"], ["search.tier", "search.list_count"]),
         ("fill", ["k=1", "k=2"], ["k"]),
     ],

@@ -10,12 +10,18 @@ Shapes: n targets, d dimensions, V vocabulary.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import nn
 
+from npm.core.settings import read_settings
 from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
+from npm.training.run import run_training
+from npm.training.settings import TrainingSettings
 
 
 class SpanBoundary(nn.Module):
@@ -70,3 +76,17 @@ def span_edges(rows: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, t
     lengths = torch.bincount(run, minlength=0)  # i64 [runs]
     first = slots[begins][run]  # i64 [n]
     return first, first + lengths[run]
+
+
+def train(run: Path, **settings: Any) -> Path:
+    """Train it next to masked language modelling of spans of words; returns the folder of the encoder."""
+    chosen = {
+        "corruption": {"unit": "word", "sampler": "geometric"},
+        "objective": {"nonparametric_weight": 0.0, "masked_weight": 1.0},
+        **settings,
+    }
+    return run_training(
+        run,
+        read_settings(TrainingSettings, chosen),
+        make_objectives=lambda encoder: {"span_boundary": (SpanBoundary(encoder), 1.0)},
+    )

@@ -146,7 +146,6 @@ class MaskedBatch(Batch):
     pad_id: int  # what stands under attention 0
     key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are no keys; None: there are none
     key_identities: torch.Tensor | None = None  # i64 [B, Lk], what keys are compared by with spans; None: key_input_ids
-    query_identities: torch.Tensor | None = None  # i64 [Q, Lq], likewise of masked copies; None: query_input_ids
     read_tokens: torch.Tensor | None = None  # bool [Q, Lq], of the blocks that masked copies read; None: none reads
 
     @property
@@ -220,8 +219,6 @@ class QuestionBatch(Batch):
 class BatchSource(Protocol):
     """Training text of one kind, as views of batches."""
 
-    rank: int
-    world_size: int
     micro_steps_per_epoch: int
     """Micro-steps after which all of it was seen once."""
 

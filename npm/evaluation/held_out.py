@@ -189,7 +189,8 @@ def _in_batch_measure(encoder: Encoder, settings: InBatchSettings, lengths: Sequ
     unit = MaskingUnit.phrase_words if settings.whole_words else MaskingUnit.phrase
     masker = build_masker(MaskingSettings(unit=MaskingUnit.token if one_mask else unit))
     objective = NonparametricMasked(
-        NonparametricSettings(dimensions=list(lengths), end_queries=not one_mask),
+        NonparametricSettings(dimensions=list(lengths)),
+        end_queries=not one_mask,
         similarity_scale=encoder.similarity_scale,
         dimensions=encoder.dimensions,
     )
@@ -205,7 +206,7 @@ def _in_batch_measure(encoder: Encoder, settings: InBatchSettings, lengths: Sequ
         encoded = EncodedBatch(encoder.token_vectors, batch)
         terms = {name: float(term.sum) for name, term in objective(encoded).items()}
         keys, _ = gather_keys(encoded)
-        following = following_tokens(keys, span_tokens=batch.span_token_ids.shape[1])  # i64 [m, T]
+        following = following_tokens(keys, batch.span_token_ids.shape[1])  # i64 [m, T]
         foreign = keys.sequences != batch.span_sequences[:, None]  # bool [n, T]
         positive = positive_keys(batch.span_token_ids, following) & foreign  # bool [n, T]
         # Σ over spans of |S⁺| / |K|, the same for starts and ends: each occurrence has one of both

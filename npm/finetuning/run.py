@@ -33,10 +33,10 @@ from npm.masking.rendering import LABELLED
 from npm.models.batches import length_sorted_batches
 from npm.models.encoder import Encoder
 from npm.objectives.combine import WeightedSum
-from npm.objectives.encoded import EncodedLabelled, Passes
+from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.labelled import LabelledText
 from npm.objectives.ranks import rank, world_size
-from npm.objectives.settings import LabelledContrastSettings, ObjectiveSettings
+from npm.objectives.settings import ObjectiveSettings
 from npm.training.checkpoints import BEST_ENCODER, CHECKPOINTS, ENCODER, RunFolder
 from npm.training.labelled import labelled_batch
 from npm.training.loggers import read_metrics
@@ -129,7 +129,7 @@ def predictions(
     predicted = np.zeros(len(examples.targets))  # f64 [N]
     for numbers in length_sorted_batches(examples.lengths, tokens_per_batch=TOKENS_PER_BATCH):
         batch = labelled_batch(examples, numbers, encoder=encoder, scores=not settings.labels)
-        outputs = head.predictions(EncodedLabelled(Passes(encoder.model), batch.to(encoder.device)))  # f32 [n, C]
+        outputs = head.predictions(EncodedRows(Passes(encoder.model), batch.to(encoder.device)))  # f32 [n, C]
         places = concatenated_ranges(examples.target_offsets[numbers], examples.target_offsets[numbers + 1])
         places = places[examples.slots[places] >= 0]  # i64 [n]
         predicted[places] = (outputs.argmax(1) if settings.labels else outputs[:, 0]).cpu().numpy()
@@ -150,7 +150,6 @@ def training_settings(
             nonparametric_weight=0.0,
             labelled_weight=1.0 - settings.contrast_weight,
             labelled_contrast_weight=settings.contrast_weight,
-            labelled_contrast=LabelledContrastSettings(temperature=settings.contrast_temperature),
         ),
         trainer=replace(settings.trainer, seed=seed),
         schedule=ScheduleSettings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from npm.core.errors import SettingError
 from npm.core.settings import PathText, Settings
@@ -51,8 +51,6 @@ class FinetuneSettings(Settings):
     """Share of a run in which the learning rate rises from zero; it then falls to zero."""
     contrast_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share λ of supervised contrast in the loss, (1 − λ) · cross entropy + λ · contrast; for texts with labels."""
-    contrast_temperature: PositiveFloat = 0.3
-    """Divides the cosines of the contrast."""
     keep_encoders: bool = False
     """Keep the encoder of every finished run in its folder; false keeps what was measured."""
     device: str = "auto"

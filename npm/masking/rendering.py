@@ -90,14 +90,11 @@ class MaskRenderer:
         query_input_ids, query_attention_mask = framed(shown_flat, shown_offsets)
         key_input_ids, key_attention_mask = framed(token_ids, sequences.offsets)
 
-        known_as, key_identities, query_identities = token_ids, None, None
+        known_as, key_identities = token_ids, None
         if self.whole_words:
             edges = sequences.flags & np.uint8(TokenFlag.WORD_START | TokenFlag.WORD_END)  # u8 [T]
             known_as = token_ids | edges.astype(np.int64) << EDGE_BITS  # i64 [T]
             key_identities, _ = framed(known_as, sequences.offsets)
-            if contexts is None:  # masked copies that read another text are no keys
-                shown_as = np.where(masked_ids == self.mask_id, masked_ids, known_as)  # i64 [T]
-                query_identities, _ = framed(np.repeat(shown_as, copies), query_offsets)
         # Empty sequences share their offset with the next one; side="right" passes over them.
         span_sequences = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
         start_slots = query_positions[spans.starts] - query_offsets[span_sequences] + len(self.prefix_ids)  # i64 [n]
@@ -112,7 +109,6 @@ class MaskRenderer:
             span_token_ids=torch.from_numpy(_span_token_ids(known_as, spans)),
             pad_id=self.pad_id,
             key_identities=key_identities,
-            query_identities=query_identities,
             key_titles=self._padded_marks(is_title(sequences.flags), sequences.offsets),
             read_tokens=None if read_flat is None else self._padded_marks(read_flat, shown_offsets),
         )

@@ -16,8 +16,8 @@ class WeightedSum(nn.Module):
     An objective whose view a batch does not have contributes no term.
 
     An objective is a module with `view`, the name of the view it reads; `counts(view)`, the denominators of its terms
-    on this rank, known before any forward pass; and a forward from the encoded view to its terms. It may have
-    `reads_clean_copies` (True where it is absent) and `similarity_scale`.
+    on on this rank, known before any forward pass; and a forward from the encoded view to its terms. It may have
+    `reads_clean_copies` (True where it is absent).
     """
 
     def __init__(self, objectives: Mapping[str, nn.Module], weights: Mapping[str, float]) -> None:
@@ -25,16 +25,6 @@ class WeightedSum(nn.Module):
         assert objectives.keys() == weights.keys(), f"{sorted(objectives)} != {sorted(weights)}"
         self.objectives = nn.ModuleDict(objectives)
         self.weights = dict(weights)
-
-    @property
-    def similarity_scale(self) -> float:
-        """The scale of the one objective that has one; AttributeError if none has."""
-        parts = [part for part in self.objectives.values() if hasattr(part, "similarity_scale")]
-        if not parts:
-            raise AttributeError("none of the objectives has a similarity scale")
-        assert len(parts) == 1, f"{len(parts)} objectives have a similarity scale"
-        scale: float = getattr(parts[0], "similarity_scale")  # noqa: B009 - the type of a module's attribute is unknown
-        return scale
 
     @property
     def views(self) -> set[str]:

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from npm.core.types import LabelledBatch, Term
-from npm.objectives.encoded import EncodedLabelled
+from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 
 HEAD_DROPOUT = 0.1
@@ -52,14 +52,14 @@ class LabelledText(nn.Module):
         count = len(batch.targets)
         return {"labelled": count} | ({"labelled_top1": count} if self.outputs > 1 else {})
 
-    def predictions(self, encoded: EncodedLabelled) -> torch.Tensor:
+    def predictions(self, encoded: EncodedRows[LabelledBatch]) -> torch.Tensor:
         """What the head says of each target, f32 [n, C]."""
         batch = encoded.batch
         vectors = encoded.states(self.layer)[batch.rows, batch.slots]  # [n, d]
         outputs: torch.Tensor = self.head(vectors).float()  # f32 [n, C]
         return outputs
 
-    def forward(self, encoded: EncodedLabelled) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[LabelledBatch]) -> dict[str, Term]:
         """The terms of one batch."""
         outputs, targets = self.predictions(encoded), encoded.batch.targets  # f32 [n, C], [n]
         count = len(targets)
@@ -76,7 +76,7 @@ class LabelledContrast(nn.Module):
     view = "labelled"
     reads_clean_copies = False
 
-    def __init__(self, temperature: float) -> None:
+    def __init__(self, temperature: float = 0.3) -> None:
         super().__init__()
         self.temperature = temperature
 
@@ -84,7 +84,7 @@ class LabelledContrast(nn.Module):
         """Texts of this rank."""
         return {"labelled_contrast": len(batch.targets)}
 
-    def forward(self, encoded: EncodedLabelled) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[LabelledBatch]) -> dict[str, Term]:
         """The term of one batch."""
         batch = encoded.batch
         vectors = nn.functional.normalize(encoded.states()[batch.rows, batch.slots].float(), dim=1)  # f32 [n, d]

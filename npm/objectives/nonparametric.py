@@ -30,12 +30,14 @@ from torch.utils.checkpoint import checkpoint
 from npm.core.types import MaskedBatch, Term
 from npm.models.settings import check_leading_dimensions
 from npm.models.similarity import leading_scale, scaled_similarity
-from npm.objectives.encoded import EncodedBatch, clean_copy_keys, masked_copy_keys
+from npm.objectives.encoded import EncodedBatch, clean_copy_keys, key_identities
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
+from npm.objectives.settings import NonparametricSettings, OwnSequence
 
-_NO_TOKEN = -2
-"""Stands where a span would run out of its sequence; -1 is the padding of `span_token_ids`."""
+NO_TOKEN = -2
+"""Where a span would run out of its sequence; -1 is the padding of `span_token_ids`."""
+MAX_LOGITS_PER_CHUNK = 16_777_216
+"""Query-key logits held at once; bounds memory by working through the queries in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ class Keys:
     token_ids: torch.Tensor  # i64 [T]
     sequences: torch.Tensor  # i64 [T], numbers unique over ranks, equal for tokens of one sequence
 
+    def reversed(self) -> Keys:
+        """The same from last to first: read backwards, the end of a span is its start."""
+        return Keys(self.vectors.flip(0), self.token_ids.flip(0), self.sequences.flip(0))
+
 
 @dataclass(frozen=True, slots=True)
 class Length:
@@ -53,7 +59,7 @@ class Length:
 
     suffix: str  # of the names of its terms
     dimensions: int
-    scale: torch.Tensor | float
+    scale: float
 
 
 class NonparametricMasked(nn.Module):
@@ -71,12 +77,13 @@ class NonparametricMasked(nn.Module):
         *,
         similarity_scale: float,
         dimensions: int | None = None,
+        end_queries: bool = True,
         spans_recur: bool = False,
     ) -> None:
         """`similarity_scale` is that of whole vectors; `dimensions`, their length, needs to be known for shorter ones.
 
-        With `spans_recur` every span is known to stand in another sequence too, which need not be looked up.
-
+        Without `end_queries` it is the single-token model, which has one query per span.
+        With `spans_recur` every span is known to occur in another sequence too, which need not be looked up.
         Raises SettingError if a shorter length is not below it.
         """
         super().__init__()
@@ -86,77 +93,47 @@ class NonparametricMasked(nn.Module):
                 settings.dimensions, where="objective.nonparametric.dimensions", most=dimensions - 1
             )
         self.settings = settings
-        self.reads_clean_copies = settings.keys is KeyCopies.clean
-        self._all_recur = spans_recur and self.reads_clean_copies
-        self._dimensions = dimensions
-        log_scale = torch.tensor(similarity_scale, dtype=torch.float64).log().float()
-        if settings.learned_scale:
-            self.log_scale = nn.Parameter(log_scale)  # scalar; the logarithm keeps the scale positive
-        else:
-            self.register_buffer("log_scale", log_scale)
-        self._fixed_scale = similarity_scale
-
-    @property
-    def scale(self) -> torch.Tensor | float:
-        """The scale of whole vectors as it is now: with its gradient, where it is learned."""
-        return self.log_scale.exp() if self.settings.learned_scale else self._fixed_scale
-
-    @property
-    def similarity_scale(self) -> float:
-        """The scale as it is now, to be saved with the encoder."""
-        return float(self.log_scale.detach().exp()) if self.settings.learned_scale else self._fixed_scale
+        self.scale = similarity_scale
+        self._end_queries, self._spans_recur = end_queries, spans_recur
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Denominators of this rank's terms, known before any forward pass."""
-        sides = ("start", "end") if self.settings.end_queries else ("start",)
+        sides = ("start", "end") if self._end_queries else ("start",)
         suffixes = ["", *(f"_{shorter}" for shorter in self.settings.dimensions)]
         names = [f"{side}{suffix}{kind}" for side in sides for suffix in suffixes for kind in ("", "_top1")]
         return dict.fromkeys(names, int(self._has_positive(batch).sum()))
 
     def _has_positive(self, batch: MaskedBatch) -> torch.Tensor:
-        """Which spans stand in another sequence of this rank too, bool [n]: only they have a loss."""
-        if self._all_recur:
+        """True for spans that occur in another sequence of this rank too, bool [n]: only they have a loss."""
+        if self._spans_recur:
             return torch.ones_like(batch.span_sequences, dtype=torch.bool)  # [n]
-        is_key, known = (masked_copy_keys if self.settings.keys is KeyCopies.masked else clean_copy_keys)(batch)
+        is_key, known = clean_copy_keys(batch), key_identities(batch)  # bool and i64 [B, Lk]
         keys = Keys(known.new_zeros(0, 1), known[is_key], is_key.nonzero()[:, 0])  # without vectors
-        following = following_tokens(keys, span_tokens=batch.span_token_ids.shape[1])  # i64 [m, T]
-        positive = positive_keys(batch.span_token_ids, following)  # bool [n, T]
+        positive = positive_keys(batch.span_token_ids, following_tokens(keys, batch.span_token_ids.shape[1]))
         return (positive & (keys.sequences != batch.span_sequences[:, None])).any(1)
 
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """Terms of one batch; on several ranks the keys of all of them serve, with gradient."""
-        batch, settings = encoded.batch, self.settings
-        keys, first_sequence = gather_keys(encoded, settings.keys, settings.negatives)
+        batch = encoded.batch
+        keys, first_sequence = gather_keys(encoded)
         kept = self._has_positive(batch)  # bool [spans]
         spans, own_sequences = batch.span_token_ids[kept], batch.span_sequences[kept] + first_sequence  # [n, m], [n]
         terms = self._side_terms("start", encoded.start_queries[kept], spans, own_sequences, keys)
-        if self.settings.end_queries:
-            # read backwards, the end of a span is its start
-            reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))
+        if self._end_queries:
             backwards = reversed_spans(spans)  # i64 [n, m]
-            terms |= self._side_terms("end", encoded.end_queries[kept], backwards, own_sequences, reverse)
+            terms |= self._side_terms("end", encoded.end_queries[kept], backwards, own_sequences, keys.reversed())
         return terms
-
-    def _lengths(self, whole: int) -> list[Length]:
-        """The lengths at which the loss is taken, ascending, the last of them the whole of the vectors."""
-        assert self._dimensions in (None, whole), f"vectors of {whole} numbers, not {self._dimensions}"
-        scale = self.scale
-        shorter = [
-            Length(f"_{dimensions}", dimensions, leading_scale(scale, dimensions, whole))
-            for dimensions in sorted(self.settings.dimensions)
-        ]
-        return [*shorter, Length("", whole, scale)]
 
     def _side_terms(
         self, side: str, queries: torch.Tensor, spans: torch.Tensor, own_sequences: torch.Tensor, keys: Keys
     ) -> dict[str, Term]:
-        count, lengths = len(queries), self._lengths(queries.shape[1])
-        logits_per_row = max(1, len(keys.token_ids) * len(lengths))
-        rows_per_chunk = max(1, self.settings.max_logits_per_chunk // logits_per_row)
-        following = following_tokens(keys, span_tokens=spans.shape[1])  # i64 [m, T]
+        count, dimensions, shorter = len(queries), queries.shape[1], sorted(self.settings.dimensions)
+        lengths = [Length(f"_{each}", each, leading_scale(self.scale, each, dimensions)) for each in shorter]
+        lengths.append(Length("", dimensions, self.scale))
+        rows_per_chunk = max(1, MAX_LOGITS_PER_CHUNK // max(1, len(keys.token_ids) * len(lengths)))
+        following = following_tokens(keys, spans.shape[1])  # i64 [m, T]
         own_is_negative = self.settings.own_sequence is OwnSequence.negatives
-        # keeps the graph whole, the learned scale in it, when there is no span
-        nothing = (queries.sum() + keys.vectors.sum() + lengths[-1].scale) * 0.0
+        nothing = (queries.sum() + keys.vectors.sum()) * 0.0  # keeps the graph whole when there is no span
         loss_sums = nothing.expand(len(lengths))  # f32 [D]
         top1_sums = torch.zeros(len(lengths), device=queries.device)  # [D]
         for start in range(0, count, rows_per_chunk):
@@ -176,50 +153,26 @@ class NonparametricMasked(nn.Module):
         return terms
 
 
-def gather_keys(
-    encoded: EncodedBatch, copies: KeyCopies = KeyCopies.clean, negatives: Negatives = Negatives.all
-) -> tuple[Keys, int]:
-    """Keys of the ranks that are asked, and the number that this rank's first sequence has among all sequences."""
-    if copies is KeyCopies.masked:
-        own = encoded.masked_keys()
-    else:
-        own = encoded.key_vectors, encoded.key_token_ids, encoded.key_sequences
-    counts = row_counts(own[1])
-    sequence_counts = row_counts(encoded.batch.key_input_ids)
-    first_sequence = sum(sequence_counts[: rank()])
-    ranks = asked_ranks(negatives, rank(), len(counts))
-    asked = slice(sum(counts[: ranks.start]), sum(counts[: ranks.stop]))
-    vectors = gather_rows(own[0], counts)[asked]  # f32 [T, d]
-    token_ids = gather_rows(own[1], counts)[asked]  # i64 [T]
-    sequences = gather_rows(own[2] + first_sequence, counts)[asked]  # i64 [T]
-    return Keys(vectors, token_ids, sequences), first_sequence
+def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
+    """Keys of all ranks, and the number that this rank's first sequence has among all sequences."""
+    counts = row_counts(encoded.key_token_ids)
+    first_sequence = sum(row_counts(encoded.batch.key_input_ids)[: rank()])
+    own = encoded.key_vectors, encoded.key_token_ids, encoded.key_sequences + first_sequence
+    return Keys(*(gather_rows(part, counts) for part in own)), first_sequence
 
 
-def asked_ranks(negatives: Negatives, own: int, count: int) -> range:
-    """The ranks, of `count`, whose keys the queries of rank `own` are compared with.
-
-    >>> [asked_ranks(negatives, 2, 5) for negatives in Negatives]
-    [range(0, 5), range(2, 5), range(2, 3)]
-    """
-    if negatives is Negatives.rank:
-        return range(own, own + 1)
-    if negatives is Negatives.half:
-        return range(count // 2) if own < count // 2 else range(count // 2, count)
-    return range(count)
-
-
-def following_tokens(keys: Keys, *, span_tokens: int) -> torch.Tensor:
+def following_tokens(keys: Keys, span_tokens: int) -> torch.Tensor:
     """Row j holds the token j places after each key, i64 [m, T]; -2 where that is another sequence.
 
     >>> keys = Keys(torch.zeros(4, 1), torch.tensor([7, 8, 9, 7]), torch.tensor([0, 0, 0, 1]))
-    >>> following_tokens(keys, span_tokens=3).tolist()
+    >>> following_tokens(keys, 3).tolist()
     [[7, 8, 9, 7], [8, 9, -2, -2], [9, -2, -2, -2]]
     """
     total = len(keys.token_ids)
-    following = keys.token_ids.new_full((span_tokens, total), _NO_TOKEN)  # i64 [m, T]
+    following = keys.token_ids.new_full((span_tokens, total), NO_TOKEN)  # i64 [m, T]
     for step in range(min(span_tokens, total)):
         same = keys.sequences[step:] == keys.sequences[: total - step]  # bool [T - step]
-        following[step, : total - step] = torch.where(same, keys.token_ids[step:], _NO_TOKEN)
+        following[step, : total - step] = torch.where(same, keys.token_ids[step:], NO_TOKEN)
     return following
 
 
@@ -251,10 +204,8 @@ def phrase_edges(spans: torch.Tensor, keys: Keys) -> tuple[torch.Tensor, torch.T
     >>> [edges.int().tolist() for edges in phrase_edges(torch.tensor([[7, 8], [7, -1]]), keys)]
     [[[1, 0, 0, 0], [1, 0, 0, 1]], [[0, 1, 0, 0], [1, 0, 0, 1]]]
     """
-    # read backwards, the end of a span is its start
-    reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))
-    starts = positive_keys(spans, following_tokens(keys, span_tokens=spans.shape[1]))  # bool [c, T]
-    ends = positive_keys(reversed_spans(spans), following_tokens(reverse, span_tokens=spans.shape[1]))  # bool [c, T]
+    starts = positive_keys(spans, following_tokens(keys, spans.shape[1]))  # bool [c, T]
+    ends = positive_keys(reversed_spans(spans), following_tokens(keys.reversed(), spans.shape[1]))  # bool [c, T]
     return starts, ends.flip(1)
 
 

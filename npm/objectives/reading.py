@@ -16,8 +16,6 @@ copies, m tokens of the longest span, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
@@ -35,8 +33,8 @@ class JointReading(nn.Module):
     view = "phrases"
     reads_clean_copies = False
 
-    def __init__(self, scale: Callable[[], torch.Tensor | float]) -> None:
-        """`scale` gives the similarity scale of the phrase loss, which may be learned there."""
+    def __init__(self, scale: float) -> None:
+        """`scale` is the similarity scale of the phrase loss."""
         super().__init__()
         self._scale = scale
 
@@ -61,7 +59,7 @@ class JointReading(nn.Module):
         terms: dict[str, Term] = {}
         for name, edges in zip(SIDES, phrase_edges(batch.span_token_ids[spans], keys), strict=True):
             with torch.autocast(keys.vectors.device.type, enabled=False):
-                logits = scaled_similarity(queries[name].float() @ keys.vectors.float().T, self._scale())  # f32 [r, T]
+                logits = scaled_similarity(queries[name].float() @ keys.vectors.float().T, self._scale)  # f32 [r, T]
             losses, correct = reading_losses(logits, edges, own, places == 0)
             terms[name] = Term(losses.sum(), len(losses))
             terms[f"{name}_top1"] = Term(correct.sum(), len(losses), weight=0.0)

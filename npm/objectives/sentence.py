@@ -1,6 +1,6 @@
 """The contrastive loss over sentences.
 
-    L = −(1/N) Σ_i log  exp s(h_i, h_i⁺) / Σ_j [exp s(h_i, h_j⁺) + α^[i=j] exp s(h_i, h_j⁻)],  s(a, b) = cos(a, b) / τ
+    L = −(1/N) Σ_i log  exp s(h_i, h_i⁺) / Σ_j [exp s(h_i, h_j⁺) + exp s(h_i, h_j⁻)],  s(a, b) = cos(a, b) / τ
 
 (Gao et al. 2021, arXiv 2104.08821, equations 1, 4 and 5; the terms with h⁻ only where there are hard negatives.) One
 direction only. Without pairs, h_i and h_i⁺ are the same sentence under two dropouts. N is the number of anchors over
@@ -11,14 +11,12 @@ Shapes: n pairs of this rank, N pairs of all ranks, d dimensions, L padded lengt
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import nn
 
 from npm.core.types import SentenceBatch, Term
 from npm.models.sentences import Pooler
-from npm.objectives.encoded import EncodedSentences
+from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import SentenceSettings
 
@@ -29,63 +27,41 @@ class SentenceContrast(nn.Module):
     view = "sentences"
     reads_clean_copies = False
 
-    def __init__(self, settings: SentenceSettings, *, dimensions: int) -> None:
+    def __init__(self, settings: SentenceSettings, *, dimensions: int, temperature: float = 0.05) -> None:
         super().__init__()
-        self.settings = settings
+        self.temperature = temperature
         self.pooler = Pooler(settings.pooler, dimensions, mlp_only_train=settings.mlp_only_train)
 
     def counts(self, batch: SentenceBatch) -> dict[str, int]:
         """Anchors of this rank."""
         return {"sentence": batch.pair_count, "sentence_top1": batch.pair_count}
 
-    def forward(self, encoded: EncodedSentences) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[SentenceBatch]) -> dict[str, Term]:
         """The terms of one batch."""
         parts = self._vectors(encoded).split(encoded.batch.pair_count)  # 2 or 3 of f32 [n, d]
         with torch.autocast(parts[0].device.type, enabled=False):  # bfloat16 cosines over 0.05 would be off by 0.1
-            logits = contrast_logits(
-                *parts,
-                temperature=self.settings.temperature,
-                hard_negative_weight=self.settings.hard_negative_weight,
-            )  # f32 [n, N] or [n, 2N]
+            logits = contrast_logits(*parts, temperature=self.temperature)  # f32 [n, N] or [n, 2N]
         own = own_columns(parts[0])  # i64 [n]
         loss = nn.functional.cross_entropy(logits, own, reduction="sum")
         found = (logits.detach().argmax(1) == own).sum()
         count = len(own)
         return {"sentence": Term(loss, count), "sentence_top1": Term(found, count, weight=0.0)}
 
-    def _vectors(self, encoded: EncodedSentences) -> torch.Tensor:
+    def _vectors(self, encoded: EncodedRows[SentenceBatch]) -> torch.Tensor:
         """The vectors f32 [2n or 3n, d] of all rows, pooled within each pass, so that none keeps its token vectors."""
 
         def pooled(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return self.pooler(encoded.passes.token_vectors(ids, mask), mask)
+            return self.pooler(encoded.passes.model(input_ids=ids, attention_mask=mask).last_hidden_state, mask)
 
-        vectors: torch.Tensor = encoded.passes.piecewise(pooled, encoded.batch.input_ids, encoded.attention_mask)
+        vectors: torch.Tensor = encoded.passes.piecewise(pooled, encoded.batch.input_ids, encoded.batch.attention_mask)
         return vectors
 
 
-def contrast_logits(
-    anchors: torch.Tensor,
-    positives: torch.Tensor,
-    negatives: torch.Tensor | None = None,
-    *,
-    temperature: float,
-    hard_negative_weight: float = 1.0,
-) -> torch.Tensor:
-    """Logits f32 [n, N], or [n, 2N] with hard negatives, of local anchors [n, d] with the positives of all ranks.
-
-    `log(hard_negative_weight)` is added to the logit of each anchor's own hard negative and to no other.
-    """
-    counts = row_counts(positives)
+def contrast_logits(anchors: torch.Tensor, *keys: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Logits f32 [n, N], or [n, 2N] with hard negatives, of local anchors [n, d] with keys [n, d] of all ranks."""
     anchors = nn.functional.normalize(anchors.float(), dim=1)  # f32 [n, d]
-    keys = gather_rows(nn.functional.normalize(positives.float(), dim=1), counts)  # f32 [N, d]
-    logits = anchors @ keys.T / temperature  # f32 [n, N]
-    if negatives is None:
-        return logits
-    hard_keys = gather_rows(nn.functional.normalize(negatives.float(), dim=1), counts)  # f32 [N, d]
-    hard_logits = anchors @ hard_keys.T / temperature  # f32 [n, N]
-    is_own = torch.zeros_like(hard_logits)  # f32 [n, N]
-    is_own[torch.arange(len(anchors), device=anchors.device), own_columns(anchors)] = 1.0
-    return torch.cat([logits, hard_logits + math.log(hard_negative_weight) * is_own], dim=1)  # f32 [n, 2N]
+    parts = (gather_rows(nn.functional.normalize(each.float(), dim=1), row_counts(each)) for each in keys)  # [N, d]
+    return torch.cat([anchors @ part.T / temperature for part in parts], dim=1)  # f32 [n, N or 2N]
 
 
 def own_columns(anchors: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,6 @@ ranks, R rows, L padded length, d dimensions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -36,7 +35,7 @@ from npm.core.types import QuestionBatch, Term
 from npm.models.sentences import pool
 from npm.models.similarity import scaled_similarity
 from npm.objectives.block_teacher import BlockTeacher
-from npm.objectives.encoded import EncodedQuestions
+from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.reading import reading_losses
@@ -44,6 +43,8 @@ from npm.objectives.sentence import contrast_logits
 from npm.objectives.settings import SpanSupervisionSettings
 
 SIDES = ("start", "end")
+RANK_SCALE = 20.0
+"""Factor of the cosines that rank passages."""
 WITH_TOP1 = ("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank")
 
 
@@ -53,10 +54,8 @@ class SpanSupervision(nn.Module):
     view = "questions"
     reads_clean_copies = False
 
-    def __init__(
-        self, settings: SpanSupervisionSettings, scale: Callable[[], torch.Tensor | float], teacher: BlockTeacher
-    ) -> None:
-        """`scale` gives the similarity scale of the phrase loss, which may be learned there."""
+    def __init__(self, settings: SpanSupervisionSettings, scale: float, teacher: BlockTeacher) -> None:
+        """`scale` is the similarity scale of the phrase loss."""
         super().__init__()
         self.settings, self._scale, self._teacher = settings, scale, teacher
         self.pooler = teacher.pooler
@@ -78,9 +77,9 @@ class SpanSupervision(nn.Module):
         absent = len(batch.readers) - questions
         return {name: absent if name.startswith("absent") else questions for name in names}
 
-    def forward(self, encoded: EncodedQuestions) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[QuestionBatch]) -> dict[str, Term]:
         """The terms of one batch; keys and blocks of all ranks are compared with, with gradient."""
-        states = encoded.states  # f32 [R, L, d]
+        states = encoded.states().float()  # f32 [R, L, d]
         teacher_distances = self._teacher.distances(*_blocks(encoded.batch, states))  # f32 [n]
         with torch.autocast(states.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
             sums = self._sums(encoded.batch, states) | {"teacher": teacher_distances.sum()}
@@ -114,7 +113,7 @@ class SpanSupervision(nn.Module):
         ):
             alone = states[alone_rows, slots]  # f32 [n, d]
             read = states[torch.arange(reading_count, device=passes.device), slots[batch.readers]]  # f32 [n + m, d]
-            logits = scaled_similarity(read @ joint.vectors.T, self._scale())  # f32 [n + m, T]
+            logits = scaled_similarity(read @ joint.vectors.T, self._scale)  # f32 [n + m, T]
             wanted = _of_questions(in_passes[answers], answer_questions, count)[batch.readers]  # bool [n + m, T]
             rivals = _of_questions(in_passes[~answers], rival_questions, count)[batch.readers]  # bool [n + m, T]
             log_weights = (rivals & ~wanted) * math.log(self.settings.rival_weight)  # f32 [n + m, T]
@@ -126,7 +125,7 @@ class SpanSupervision(nn.Module):
             # an occurrence in the block of another question may answer too: it is neither positive nor negative
             compared = own_block | ~found  # bool [n, K]
             for name, queries in (("query_alone", alone), ("query_read", read[:count])):
-                to_blocks = scaled_similarity(queries @ blocks.vectors.T, self._scale())  # f32 [n, K]
+                to_blocks = scaled_similarity(queries @ blocks.vectors.T, self._scale)  # f32 [n, K]
                 losses, right = choice_losses(to_blocks, found & own_block, compared)  # [n] each
                 sums[name] = sums[name] + losses.sum() / 2
                 sums[f"{name}_top1"] = sums[f"{name}_top1"] + right.sum() / 2
@@ -149,9 +148,7 @@ class SpanSupervision(nn.Module):
         """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are no negatives."""
         pooled = pool(self.pooler, states, batch.attention_mask)  # f32 [R, d]
         count = len(numbers)
-        logits = contrast_logits(
-            pooled[-count:], pooled[batch.block_rows], temperature=1 / self.settings.rank_scale
-        )  # f32 [n, N]
+        logits = contrast_logits(pooled[-count:], pooled[batch.block_rows], temperature=1 / RANK_SCALE)  # f32 [n, N]
         has_answer = torch.zeros_like(logits).index_add_(1, block_of_key, found.to(logits)) > 0  # bool [n, N]
         own = torch.arange(block_count, device=numbers.device) == numbers[:, None]  # bool [n, N]
         losses, right = choice_losses(logits, own, own | ~has_answer)

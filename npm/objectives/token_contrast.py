@@ -21,7 +21,6 @@ from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.objectives.block_teacher import FrozenModel
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.settings import TokenContrastSettings
 
 
 class TokenContrast(nn.Module):
@@ -31,10 +30,10 @@ class TokenContrast(nn.Module):
     reads_clean_copies = False
     """The student need not run on the clean copies; the teacher does."""
 
-    def __init__(self, settings: TokenContrastSettings, *, teacher: Encoder | nn.Module) -> None:
+    def __init__(self, teacher: Encoder | nn.Module, *, temperature: float = 0.01) -> None:
         """The teacher is a frozen copy of `teacher` as it is now."""
         super().__init__()
-        self.settings = settings
+        self.temperature = temperature
         self._teacher = FrozenModel(teacher.model if isinstance(teacher, Encoder) else teacher)
 
     @property
@@ -44,24 +43,25 @@ class TokenContrast(nn.Module):
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Masked positions of this rank. Raises SettingError where masked and clean positions do not coincide."""
-        _check_positions_coincide(batch)
+        shapes = tuple(batch.query_input_ids.shape), tuple(batch.key_input_ids.shape)
+        if shapes[0] != shapes[1] or bool((batch.start_slots != batch.end_slots).any()):
+            raise SettingError(
+                "objective.token_contrast_weight needs each sequence masked once, in place and by single masks, got"
+                f" copies of shape {shapes[0]} for {shapes[1]}: change corruption"
+            )
         return dict.fromkeys(("token_contrast", "token_contrast_top1"), len(batch.span_sequences))
 
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """The terms of one batch."""
         batch = encoded.batch
-        _check_positions_coincide(batch)
         students = encoded.query_vectors  # [B, L, d]
         teachers = self._teacher.token_vectors(batch.key_input_ids, batch.key_attention_mask)  # [B, L, d]
         with torch.autocast(students.device.type, enabled=False):  # a temperature of 0.01 needs float32
             students = nn.functional.normalize(students.float(), dim=-1)  # f32 [B, L, d]
             teachers = nn.functional.normalize(teachers.float(), dim=-1)  # f32 [B, L, d]
             cosines = torch.bmm(students, teachers.transpose(1, 2))  # f32 [B, L, L]
-            logits = cosines[batch.span_sequences, batch.start_slots] / self.settings.temperature  # f32 [n, L]
+            logits = cosines[batch.span_sequences, batch.start_slots] / self.temperature  # f32 [n, L]
         compared = batch.key_attention_mask[batch.span_sequences].bool()  # bool [n, L]
-        if not self.settings.repeated_tokens:
-            compared &= batch.key_input_ids[batch.span_sequences] != batch.span_token_ids[:, :1]
-            compared.scatter_(1, batch.start_slots[:, None], True)
         logits = logits.masked_fill(~compared, -torch.inf)
         losses = nn.functional.cross_entropy(logits, batch.start_slots, reduction="sum")
         correct = (logits.detach().argmax(1) == batch.start_slots).sum()
@@ -70,13 +70,3 @@ class TokenContrast(nn.Module):
             "token_contrast": Term(losses, count),
             "token_contrast_top1": Term(correct, count, weight=0.0),
         }
-
-
-def _check_positions_coincide(batch: MaskedBatch) -> None:
-    """Raise SettingError unless every position of the masked copies stands for the same one of the clean copies."""
-    shapes = tuple(batch.query_input_ids.shape), tuple(batch.key_input_ids.shape)
-    if shapes[0] != shapes[1] or bool((batch.start_slots != batch.end_slots).any()):
-        raise SettingError(
-            "objective.token_contrast_weight needs each sequence masked once, in place and by single masks, got copies"
-            f" of shape {shapes[0]} for {shapes[1]}: change corruption"
-        )

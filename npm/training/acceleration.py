@@ -29,7 +29,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from npm.core.errors import SettingError
 from npm.core.types import Term, TrainingBatch
 from npm.models.stored import choose_device, choose_dtype
-from npm.objectives.ranks import world_size
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import make_optimizer
 from npm.training.settings import Sharding, TrainerSettings, TrainingSettings
@@ -39,8 +38,7 @@ def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:
     """Share `model` out among the ranks, in place.
 
     Modules of `kept` that hold a parameter of `model` without being part of it, as a language model around the network
-    does, get the same share. Parameters without a dimension stay whole on each rank. Raises SettingError without a
-    process group.
+    does, get the same share. Raises SettingError without a process group.
     """
     if not dist.is_initialized():
         raise SettingError("trainer.sharding=full needs several processes: start them with accelerate launch")
@@ -52,8 +50,7 @@ def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:
         for key, parameter in module._parameters.items()
         if parameter is not None and id(parameter) in names
     ]
-    whole = {parameter for parameter in model.parameters() if parameter.ndim == 0}
-    fully_shard(model, ignored_params=whole, reshard_after_forward=False)
+    fully_shard(model, reshard_after_forward=False)
     sharded = dict(model.named_parameters())
     for module, key, name in places:
         module._parameters[key] = sharded[name]
@@ -90,30 +87,6 @@ def whole_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for module, key, parameter in replaced:
             module._parameters[key] = parameter
-
-
-def clip_shared_gradients(model: nn.Module, max_norm: float) -> float:
-    """Shorten the gradient of the whole model to `max_norm`; returns its length before."""
-    shares: list[Any] = []
-    others: list[Any] = []
-    for parameter in model.parameters():
-        if isinstance(parameter, DTensor):
-            shares += [parameter] if parameter.grad is not None else []
-        elif parameter.requires_grad:
-            # averaged over the ranks here, as FSDP has done for those that are shared out
-            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            dist.all_reduce(gradient)
-            parameter.grad = gradient / world_size()
-            others.append(parameter)
-    norms = [
-        whole_tensor(nn.utils.get_total_norm([parameter.grad for parameter in members])).float()
-        for members in (shares, others)
-        if members
-    ]
-    total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    for members in (shares, others):
-        nn.utils.clip_grads_with_norm_(members, max_norm, total)
-    return float(total)
 
 
 def make_accelerator(settings: TrainingSettings) -> Any:
@@ -196,11 +169,10 @@ class PreparedModel:
 
     def clip(self) -> float:
         """Shorten the gradient of a whole window to its longest allowed length; returns its length before."""
-        if self.is_sharded:
-            return clip_shared_gradients(self.wrapped, self.max_gradient_norm)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        return float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
+        length = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)
+        return float(whole_tensor(length))
 
     @property
     def may_overflow(self) -> bool:

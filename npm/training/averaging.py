@@ -45,12 +45,8 @@ class AveragedWeights:
         return dict(self._means)
 
     def restore(self, saved: dict[str, torch.Tensor]) -> None:
-        """Take up an average of whole tensors. Raises ValueError if it is of other parameters."""
-        for name in saved.keys() ^ self._means.keys():
-            raise ValueError(f"{name} is averaged in the checkpoint or in this run, not in both")
+        """Continue an average of full tensors."""
         for name, mean in self._means.items():
-            if saved[name].shape != mean.shape:
-                raise ValueError(f"{name} of shape {tuple(saved[name].shape)} for {tuple(mean.shape)}")
             mean.copy_(own_share(saved[name], mean))
 
     def _put(self, values: dict[str, torch.Tensor]) -> None:

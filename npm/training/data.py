@@ -11,28 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, compress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from index.arrays import mixed_bits
-from npm.core.errors import CorpusError, SettingError
+from npm.core.errors import CorpusError, SettingError, missing
 from npm.core.records import refuse_changed
 from npm.core.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 from npm.corpus.blocks import BlockPacker
-from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.groups import BlockGroups
-from npm.corpus.labelled import LabelledSettings
-from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
+from npm.corpus.sentence_pairs import PairTable, build_pair_table
 from npm.corpus.store import BlockStore, build_block_store
 from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
-from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
+from npm.masking.corruption import CorruptionUnit, build_in_place_views
 from npm.masking.denoising import build_denoising_views
-from npm.masking.masker import MaskingUnit, QuestionForm, build_masker, mask_rng
+from npm.masking.masker import MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
     LABELLED,
@@ -62,10 +62,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
 
     def __init__(self, sources: Sequence[BatchSource]) -> None:
         assert sources, "no source of batches"
-        places = {(source.rank, source.world_size) for source in sources}
-        assert len(places) == 1, f"sources of several ranks: {places}"
         self.sources = tuple(sources)
-        self.rank, self.world_size = places.pop()
         self.micro_steps_per_epoch = max(source.micro_steps_per_epoch for source in self.sources)
 
     def __len__(self) -> int:
@@ -95,19 +92,12 @@ def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers:
     return iter(loader)
 
 
-class SequenceGroups(Protocol):
-    """Groups of sequences, such as `npm.corpus.groups.BlockGroups`."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> Sequences: ...
-
-
 class BlockSource:
     """Groups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
 
     def __init__(
         self,
-        groups: SequenceGroups,
+        groups: Sequence[Sequences] | BlockGroups,
         makers: Mapping[str, ViewMaker],
         *,
         seed: int,
@@ -237,17 +227,37 @@ class SentenceSource:
         """The rows of the global batch, i64 [N]; the same on every rank."""
         size = self.pairs_per_device_batch * self.world_size
         order = EpochOrder(len(self.table), seed=self.seed, epoch=epoch)
-        chosen = _Compatible(self.table, order[np.arange(place * size, (place + 1) * size)])  # i64 [N]
-        rng = mask_rng(self.seed, epoch, place, VIEW_NUMBERS[SENTENCES])
-        if chosen.missing:
-            chosen.fill(rng.integers(len(self.table), size=DRAWS_PER_PAIR * chosen.missing))
-        first = 0
-        while chosen.missing and first < len(self.table):
-            chosen.fill(order[np.arange(first, min(first + DRAWS_PER_PAIR * size, len(self.table)))])
-            first += DRAWS_PER_PAIR * size
-        if chosen.missing:
-            raise self._too_few(f"{size - chosen.missing} that are not each other's positives")
-        return chosen.rows
+        rows = order[np.arange(place * size, (place + 1) * size)]  # i64 [N]
+        taken: tuple[set[int], set[int]] = set(), set()  # keys of anchors and positives, and of hard negatives
+        free = [at for at, fits in enumerate(self._compatible(rows, taken)) if not fits]
+        if not free:
+            return rows
+        drawn = mask_rng(self.seed, epoch, place, VIEW_NUMBERS[SENTENCES]).integers(
+            len(self.table), size=DRAWS_PER_PAIR * len(free)
+        )
+        everything = (
+            order[np.arange(first, min(first + DRAWS_PER_PAIR * size, len(self.table)))]
+            for first in range(0, len(self.table), DRAWS_PER_PAIR * size)
+        )
+        for candidates in chain([drawn], everything):
+            fitting = compress(candidates.tolist(), self._compatible(candidates, taken))
+            while free and (row := next(fitting, None)) is not None:  # no more than there are places for are taken
+                rows[free.pop(0)] = row
+            if not free:
+                return rows
+        raise self._too_few(f"{size - len(free)} that are not each other's positives")
+
+    def _compatible(self, rows: np.ndarray, taken: tuple[set[int], set[int]]) -> Iterator[bool]:
+        """For each of the rows i64 [.] whether it fits to those taken so far; one that does is taken."""
+        meanings, negatives = taken
+        for start in range(0, len(rows), DRAWS_PER_PAIR):
+            for keys in self.table.keys(self.table.text_numbers(rows[start : start + DRAWS_PER_PAIR])).tolist():
+                own, wrong = set(keys[:2]), set(keys[2:])
+                fits = meanings.isdisjoint(own | wrong) and negatives.isdisjoint(own)
+                if fits:
+                    meanings |= own
+                    negatives |= wrong
+                yield fits
 
     def _too_few(self, got: str) -> CorpusError:
         size = self.pairs_per_device_batch * self.world_size
@@ -255,62 +265,6 @@ class SentenceSource:
             f"sentences.files: expected at least {size} sentences or pairs for a batch, got {got}: give more text,"
             " or reduce sentences.pairs_per_device_batch"
         )
-
-
-class _Compatible:
-    """Some rows of a table that may stand in one batch; the places of those that may not are filled with others."""
-
-    def __init__(self, table: PairTable, rows: np.ndarray) -> None:
-        """Keeps of the rows i64 [N] each that fits to those kept before it."""
-        self._table = table
-        self._meanings: set[int] = set()  # keys of anchors and positives
-        self._negatives: set[int] = set()
-        self.rows = rows.copy()  # i64 [N]
-        self._open = [place for place, fits in enumerate(self._fitting(rows)) if not fits][::-1]
-
-    @property
-    def missing(self) -> int:
-        """Places that no row has been found for."""
-        return len(self._open)
-
-    def fill(self, candidates: np.ndarray) -> None:
-        """Fill the open places with those of the rows i64 [.] that fit, in their order."""
-        for start in range(0, len(candidates), DRAWS_PER_PAIR):
-            if not self._open:
-                return
-            some = candidates[start : start + DRAWS_PER_PAIR]
-            for row, fits in zip(some.tolist(), self._fitting(some, most=len(self._open)), strict=False):
-                if fits:
-                    self.rows[self._open.pop()] = row
-
-    def _fitting(self, rows: np.ndarray, most: int | None = None) -> list[bool]:
-        """Whether each row fits to those taken so far; those that do are taken, `most` at most, and then it ends."""
-        found: list[bool] = []
-        for keys in self._table.keys(self._table.text_numbers(rows)).tolist():
-            meanings, negatives = set(keys[:2]), set(keys[2:])
-            fits = self._meanings.isdisjoint(meanings | negatives) and self._negatives.isdisjoint(meanings)
-            if fits:
-                self._meanings |= meanings
-                self._negatives |= negatives
-            found.append(fits)
-            if most is not None and sum(found) == most:
-                break
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """One set of texts: those trained on, or those held out; what is made of them lies in `folder`."""
-
-    folder: Path
-    corpus: CorpusSettings
-    sentences: SentenceDataSettings
-    corruption: CorruptionSettings
-    labelled: LabelledSettings
-    questions: Sequence[str]
-    seed: int
-    is_packed: bool = False
-    """Whether blocks were cut by another run, and the files they came from need not be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,32 +276,32 @@ class Sources:
 
 
 def make_sources(
-    texts: Texts,
-    views: set[str],
+    folder: Path,
     settings: TrainingSettings,
+    views: set[str],
     trained: TrainableModel,
     *,
     progress: Progress = silent,
 ) -> Sources:
-    """Blocks and sentences of `texts`, made in its folder unless they are there, as batches with all of `views`.
+    """Batches with all of `views` from the text of `settings`, made into blocks and sentences in `folder`.
 
-    Raises CorpusError or SettingError where the texts do not suffice.
+    Raises CorpusError or SettingError where the text does not suffice.
     """
     made: list[tuple[BatchSource, str]] = []
+    place: dict[str, Any] = {"seed": settings.trainer.seed, "rank": rank(), "world_size": world_size()}
     if reads_blocks(views):
-        made.append(_block_source(views - {SENTENCES, LABELLED, QUESTIONS}, texts, settings, trained, progress))
+        made.append(_block_source(folder, views - {SENTENCES, LABELLED, QUESTIONS}, settings, trained, place, progress))
     if SENTENCES in views:
         further = views & {TOKENS} if not reads_blocks(views) else set()
-        made.append(_sentence_source(further, texts, settings, trained))
+        made.append(_sentence_source(folder, further, settings, trained, place))
     if LABELLED in views:
         assert isinstance(trained, Encoder), "labels are for encoders"
-        place = {"rank": rank(), "world_size": world_size()}
-        made.append(labelled_source(texts.labelled, trained, seed=texts.seed, **place))
+        made.append(labelled_source(settings.labelled, trained, **place))
     sources, notes = [source for source, _ in made], tuple(note for _, note in made)
-    if texts.questions:
+    if QUESTIONS in views and settings.questions:
         assert isinstance(trained, Encoder), "questions are for encoders"
-        place = {"title_tokens": title_tokens(settings, trained), "rank": rank(), "world_size": world_size()}
-        asked, note = question_source(texts.questions, trained, settings.supervision, seed=texts.seed, **place)
+        title = title_tokens(settings, trained)
+        asked, note = question_source(settings.questions, trained, settings.supervision, title_tokens=title, **place)
         fraction = settings.supervision.step_fraction
         sources = [AlternatingSource(asked, other, question_fraction=fraction) for other in sources] or [asked]
         notes += (note,)
@@ -355,78 +309,65 @@ def make_sources(
 
 
 def _block_source(
-    views: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel, progress: Progress
+    folder: Path,
+    views: set[str],
+    settings: TrainingSettings,
+    trained: TrainableModel,
+    place: dict[str, Any],
+    progress: Progress,
 ) -> tuple[BlockSource, str]:
-    skipped = SkippedRecords() if texts.is_packed else SkippedRecords.beside(texts.folder / "corpus")
     packer = BlockPacker(trained.tokenizer, replace(settings.blocks, title_tokens=title_tokens(settings, trained)))
-    if texts.is_packed:
-        store = _packed_blocks(texts.folder / "corpus", packer)
+    if settings.packed:
+        store, skipped = BlockStore.open(folder / "corpus"), SkippedRecords()
+        ours = {"blocks": asdict(packer.settings), "tokenizer_fingerprint": packer.tokenizer_fingerprint}
+        refuse_changed(
+            {name: store.settings[name] for name in ours},
+            ours,
+            problem=f"{folder / 'corpus'} was cut with other settings or another tokenizer",
+            where=folder / "corpus",
+            fix="repeat the settings of that run, or name another one as packed=DIR",
+        )
     else:
+        skipped = SkippedRecords.beside(folder / "corpus")
         store = build_block_store(
-            texts.folder / "corpus",
-            read_corpus(texts.corpus, skipped=skipped),
+            folder / "corpus",
+            read_corpus(settings.corpus, skipped=skipped),
             packer,
-            settings={"corpus": recorded(asdict(texts.corpus))},
+            settings={"corpus": recorded(asdict(settings.corpus))},
             progress=progress,
         )
     chosen, per_batch = settings.groups, settings.trainer.groups_per_device_batch
     groups = BlockGroups(
-        store,
-        sequences_per_group=chosen.sequences_per_group,
-        mixing=chosen.mixing,
-        seed=texts.seed,
+        store, sequences_per_group=chosen.sequences_per_group, mixing=chosen.mixing, seed=place["seed"]
     )
-    source = BlockSource(
-        groups,
-        {name: _view_maker(name, texts, settings, trained, store) for name in sorted(views)},
-        seed=texts.seed,
-        groups_per_device_batch=per_batch,
-        rank=rank(),
-        world_size=world_size(),
-    )
+    makers = {name: _view_maker(name, folder, settings, trained, store) for name in sorted(views)}
+    source = BlockSource(groups, makers, groups_per_device_batch=per_batch, **place)
     per_step = per_batch * settings.trainer.accumulation_steps * world_size() * chosen.sequences_per_group
     note = (
         f"{store.token_count:,} tokens in {len(groups):,} groups ({groups.mixed_share:.0%} of them mix documents), "
         f"{per_step} sequences a step"
     )
-    if settings.masking.question is not QuestionForm.whole and not settings.masking.context_fraction:
-        note += "; no copy is a question (masking.context_fraction=0), so masking.question is not read"
     return source, _with_skipped(note, skipped)
 
 
-def _packed_blocks(folder: Path, packer: BlockPacker) -> BlockStore:
-    """The blocks that another run has cut as `packer` would. Raises ArtifactError if it has not."""
-    store = BlockStore.open(folder)
-    ours = {"blocks": asdict(packer.settings), "tokenizer_fingerprint": packer.tokenizer_fingerprint}
-    refuse_changed(
-        {name: store.settings[name] for name in ours},
-        ours,
-        problem=f"{folder} was cut with other settings or another tokenizer",
-        where=folder,
-        fix="repeat the settings of that run, or name another one as packed=DIR",
-    )
-    return store
-
-
 def _sentence_source(
-    further: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel
+    folder: Path, further: set[str], settings: TrainingSettings, trained: TrainableModel, place: dict[str, Any]
 ) -> tuple[SentenceSource, str]:
-    folder = texts.folder / "sentences"
-    skipped = SkippedRecords.beside(folder)
-    table = build_pair_table(folder, texts.sentences, trained.tokenizer, corpus=texts.corpus, skipped=skipped)
     assert isinstance(trained, Encoder), "sentences are for encoders"
+    skipped, per_batch = SkippedRecords.beside(folder / "sentences"), settings.sentences.pairs_per_device_batch
+    table = build_pair_table(
+        folder / "sentences", settings.sentences, trained.tokenizer, corpus=settings.corpus, skipped=skipped
+    )
     source = SentenceSource(
         table,
-        makers={name: _view_maker(name, texts, settings, trained, None) for name in further},
-        pairs_per_device_batch=texts.sentences.pairs_per_device_batch,
+        makers={name: _view_maker(name, folder, settings, trained, None) for name in further},
+        pairs_per_device_batch=per_batch,
         prefix_ids=trained.prefix_ids,
         suffix_ids=trained.suffix_ids,
         pad_id=trained.pad_id,
-        seed=texts.seed,
-        rank=rank(),
-        world_size=world_size(),
+        **place,
     )
-    per_step = texts.sentences.pairs_per_device_batch * settings.trainer.accumulation_steps * world_size()
+    per_step = per_batch * settings.trainer.accumulation_steps * world_size()
     what = {1: "sentences", 2: "pairs", 3: "pairs with a hard negative"}[table.column_count]
     return source, _with_skipped(f"{len(table):,} {what} of {table.token_count:,} tokens, {per_step} a step", skipped)
 
@@ -436,46 +377,41 @@ def _with_skipped(note: str, skipped: SkippedRecords) -> str:
 
 
 def _view_maker(
-    name: str, texts: Texts, settings: TrainingSettings, trained: TrainableModel, store: BlockStore | None
+    name: str, folder: Path, settings: TrainingSettings, trained: TrainableModel, store: BlockStore | None
 ) -> ViewMaker:
-    """What makes the view `name`; a vocabulary of collocations is mined from `store` unless one is given."""
+    """The maker of the view `name`; a vocabulary of collocations is mined from `store` unless one is given."""
     if name == DENOISING:
         assert isinstance(trained, Denoiser), "denoising is for encoder-decoders"
         sentinels = trained.sentinels(settings.denoising.modes())
         return build_denoising_views(settings.denoising, sentinels, max_text_tokens=settings.blocks.max_block_tokens)
     assert isinstance(trained, Encoder), f"{name} are for encoders"
-    around = {"prefix_ids": tuple(trained.prefix_ids), "suffix_ids": tuple(trained.suffix_ids)}
+    around: dict[str, Any] = {
+        "mask_id": trained.mask_id,
+        "pad_id": trained.pad_id,
+        "prefix_ids": tuple(trained.prefix_ids),
+        "suffix_ids": tuple(trained.suffix_ids),
+    }
     if name == TOKENS:
-        texts.corruption.check_tokens(of_bytes=trained.spells_bytes)
-        return build_in_place_views(
-            texts.corruption,
-            mask_id=trained.mask_id,
-            pad_id=trained.pad_id,
-            # all tokens that are not special, i64: what a random replacement may be
-            ordinary_ids=np.setdiff1d(np.arange(len(trained.tokenizer)), trained.tokenizer.all_special_ids),
-            vocabulary=_collocations(texts, trained, store),
-            **around,
-        )
+        corruption = settings.corruption
+        corruption.check_tokens(of_bytes=trained.spells_bytes)
+        vocabulary = None
+        if corruption.unit is CorruptionUnit.collocation:
+            if store is not None:
+                vocabulary = collocations_of(corruption.collocations, store, folder / "collocations")
+            elif given := corruption.collocations.vocabulary:
+                fingerprint = trained.tokenizer_fingerprint
+                vocabulary = CollocationVocabulary.open(Path(given), tokenizer_fingerprint=fingerprint)
+            else:
+                raise missing("corruption.collocations.vocabulary", "corruption.collocations.vocabulary=DIR")
+        # all tokens that are not special, i64: what a random replacement may be
+        ordinary_ids = np.setdiff1d(np.arange(len(trained.tokenizer)), trained.tokenizer.all_special_ids)
+        return build_in_place_views(corruption, ordinary_ids=ordinary_ids, vocabulary=vocabulary, **around)
     # mask pairs for phrases, one mask for single tokens; the objective has the same number of queries
     renderer = MaskRenderer(
         masks_per_span=MASKS_PER_SPAN if settings.masking.unit.has_pairs else 1,
-        mask_id=trained.mask_id,
-        pad_id=trained.pad_id,
         max_input_tokens=trained.max_input_tokens,
         whole_words=settings.masking.unit is MaskingUnit.phrase_words,
         **around,
     )
-    return PhraseViews(
-        build_masker(settings.masking), renderer, settings.masking.context_fraction, settings.masking.question
-    )
-
-
-def _collocations(texts: Texts, encoder: Encoder, store: BlockStore | None) -> CollocationVocabulary | None:
-    chosen = texts.corruption
-    if chosen.unit is not CorruptionUnit.collocation:
-        return None
-    if store is not None:
-        return collocations_of(chosen.collocations, store, texts.folder / "collocations")
-    if given := chosen.collocations.vocabulary:
-        return CollocationVocabulary.open(Path(given), tokenizer_fingerprint=encoder.tokenizer_fingerprint)
-    raise SettingError("corruption.unit=collocation needs corruption.collocations.vocabulary for sentences alone")
+    chosen = settings.masking
+    return PhraseViews(build_masker(chosen), renderer, chosen.context_fraction, chosen.question)

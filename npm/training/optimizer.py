@@ -1,7 +1,7 @@
 """Which parameters are trained, which of them decay, how fast each moves, and by what.
 
-Biases and the weights of normalisations do not decay, nor do single numbers such as a learned scale; matrices and
-embeddings do (Devlin et al. 2019, arXiv 1810.04805, appendix A.2, and the code that came with it).
+Biases and the weights of normalizations do not decay; matrices and embeddings do (Devlin et al. 2019,
+arXiv 1810.04805, appendix A.2, and its code).
 """
 
 from __future__ import annotations
@@ -95,11 +95,9 @@ def layer_matrices(network: nn.Module) -> set[nn.Parameter]:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, rates: Mapping[nn.Parameter, float] | None = None
 ) -> list[dict[str, Any]]:
-    """The trained parameters as groups of an optimiser: decaying, not decaying, single numbers; none is empty.
+    """The trained parameters as groups of an optimiser: decaying and not decaying; none is empty.
 
-    Single numbers have a group of their own because they are not sharded, and an optimiser's fused step takes either
-    sharded parameters or whole ones. `rates` has the share of the learning rate, `rate_share` of the groups, of
-    parameters that do not have the full one.
+    `rates` has the share of the learning rate, `rate_share` of the groups, of parameters that do not have the full one.
     """
     rates = rates or {}
     members: dict[tuple[int, float], list[nn.Parameter]] = {}
@@ -110,7 +108,7 @@ def parameter_groups(
                 continue
             seen.add(parameter)
             is_bias = name.endswith("bias") or module_name.endswith("bias")  # T5's positions are a bias too
-            kind = 2 if parameter.ndim == 0 else int(is_bias or is_norm(module))
+            kind = int(is_bias or is_norm(module))
             members.setdefault((kind, rates.get(parameter, 1.0)), []).append(parameter)
     if not seen:
         raise SettingError("start.frozen leaves nothing to train: freeze less")
@@ -191,7 +189,7 @@ def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettin
     """
     rates = layer_rates(network, settings.layer_decay) if settings.layer_decay < 1 else {}
     groups = parameter_groups(model, weight_decay=settings.weight_decay, rates=rates)
-    betas = (settings.adam_beta1, settings.adam_beta2)
+    betas = (0.9, settings.adam_beta2)
     adam: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": settings.adam_epsilon, "fused": True}
     if settings.optimizer is OptimizerKind.adamw:
         return AdamW(groups, **adam)

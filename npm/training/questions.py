@@ -107,7 +107,6 @@ class AlternatingSource:
 
     def __init__(self, questions: BatchSource, other: BatchSource, *, question_fraction: float) -> None:
         self.questions, self.other, self.question_fraction = questions, other, question_fraction
-        self.rank, self.world_size = other.rank, other.world_size
         steps = (
             questions.micro_steps_per_epoch / question_fraction,
             other.micro_steps_per_epoch / (1 - question_fraction),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
@@ -34,28 +35,20 @@ def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     return flat_record(recorded(own)) | {"world_size": ranks}
 
 
-_FACTS = ("world_size", "encoder", "teacher", "collocations", "packed", "start.from_run", "questions")
-_WITH_FILES = ("corpus", "evaluation", "sentences", "labelled")
+FACTS = re.compile(
+    r"(world_size|encoder|teacher|collocations|packed|start\.from_run|questions|(corpus|evaluation|sentences|labelled)"
+    r"\.(files|sources))([._].*)?"
+)
+"""Recorded names of what a run was made from."""
 
 
 def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, by nested names, of a run that reads what the recorded run has packed, with some changed by name.
+    """The settings, by dotted name, of a run that reads what the recorded run has packed, with some changed.
 
     >>> settings_of_record({"trainer.seed": 1, "corpus.files": ["a"], "device": "cpu"}, {"trainer.seed": 2})
-    {'trainer': {'seed': 2}, 'device': 'cpu'}
+    {'trainer.seed': 2, 'device': 'cpu'}
     """
-    facts = (*_FACTS, *(f"{name}.{part}" for name in _WITH_FILES for part in ("files", "sources")))
-    nested: dict[str, Any] = {}
-    for key, value in {**record, **changes}.items():
-        is_fact = any(key == fact or key.startswith((f"{fact}.", f"{fact}_")) for fact in facts)
-        if is_fact and key not in changes:
-            continue
-        *groups, name = key.split(".")
-        inner = nested
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[name] = value
-    return nested
+    return {name: value for name, value in record.items() if not FACTS.fullmatch(name)} | dict(changes)
 
 
 def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from npm.core.artifact import MANIFEST_NAME, read_manifest
 from npm.core.errors import SettingError, UserError, missing, named
@@ -17,7 +16,7 @@ from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.corpus.labelled import labelled_sources
 from npm.corpus.sentence_pairs import sentence_sources
-from npm.corpus.sources import find_sources
+from npm.corpus.sources import Source, find_sources
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.rendering import LABELLED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
@@ -31,8 +30,8 @@ from npm.objectives.sentence import SentenceContrast
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.acceleration import launched_ranks, make_accelerator
 from npm.training.checkpoints import HELD_OUT, RunFolder
-from npm.training.data import Texts, TrainingBatches, make_sources
-from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
+from npm.training.data import TrainingBatches, make_sources
+from npm.training.model import MakeObjectives, TrainableModel, check_input_length, load_start, make_objective
 from npm.training.record import as_record, recorded_sources
 from npm.training.settings import TrainingEvaluationSettings, TrainingSettings
 from npm.training.trainer import StepReport, Trainer
@@ -49,6 +48,7 @@ def run_training(
     announce: Callable[[str], None] = lambda _: None,
     progress: Progress = silent,
     report_step: Callable[[StepReport], None] = lambda _: None,
+    make_objectives: MakeObjectives = lambda _: {},
     make_evaluators: MakeEvaluators = lambda *_: (),
     most_minutes: float | None = None,
 ) -> Path:
@@ -62,7 +62,7 @@ def run_training(
     refuse_no_text(settings)  # before an encoder is looked for that may not be installed
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
-    objective = make_objective(settings, trained)
+    objective = make_objective(settings, trained, make_objectives)
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
     if settings.objective.block_teacher.encoder:  # else it is the start
@@ -83,10 +83,10 @@ def run_training(
                         announce(f"{folder} is finished already, with the same settings: nothing to do")
                     return RunFolder(folder).encoder_path
                 if settings.start.from_run and rank() == 0:
-                    RunFolder(folder).go_on_from(RunFolder(Path(settings.start.from_run)))
-                texts = training_texts(folder, settings, objective.views)
+                    RunFolder(folder).continue_from(RunFolder(Path(settings.start.from_run)))
+                place = text_folder(folder, settings, objective.views)
                 shown = progress if rank() == 0 else silent
-                sources = make_sources(texts, objective.views, settings, trained, progress=shown)
+                sources = make_sources(place, settings, objective.views, trained, progress=shown)
                 timed = in_steps(settings, sources.batches)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
                 if held_out is not None:
@@ -113,109 +113,95 @@ def number_format(settings: TrainingSettings, trainer: Trainer) -> str:
 
 def refuse_no_text(settings: TrainingSettings) -> None:
     """Raise CorpusError where no text at all is given; that of labelled rows is asked for where they are read."""
-    given = settings.packed or settings.corpus.files or settings.sentences.files or settings.labelled.files
-    if settings.objective.span_supervision_weight and not settings.questions:
+    objective = settings.objective
+    if objective.span_supervision_weight and not settings.questions:
         raise missing("questions", "questions=FILE.jsonl")
-    given = given or settings.questions
-    if not given and settings.objective.labelled_weight + settings.objective.labelled_contrast_weight == 0:
+    given = settings.corpus.files or settings.sentences.files or settings.labelled.files or settings.questions
+    if not (given or settings.packed or objective.labelled_weight + objective.labelled_contrast_weight):
         find_sources([])
 
 
 def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: set[str]) -> dict[str, str]:
-    """What a run is made from, by content: the start and all texts. Raises CorpusError for a file that is not there."""
+    """What a run is made from, by content: the start and all texts. Raises CorpusError for a missing file."""
     facts = {"encoder_fingerprint": trained.fingerprint}
     if settings.packed:
-        return facts | packed_facts(settings, views)
-    sentences = sentence_sources(settings.sentences) if SENTENCES in views else []
-    labelled = labelled_sources(settings.labelled) if LABELLED in views else []
-    questions = find_sources(settings.questions) if QUESTIONS in views else []
-    facts |= recorded_sources("questions", questions)
-    if reads_blocks(views) or not (sentences or labelled or questions):
-        facts |= recorded_sources("corpus", find_sources(settings.corpus.files))
-    facts |= recorded_sources("sentences", sentences) | recorded_sources("labelled", labelled)
-    if settings.corruption.unit is CorruptionUnit.collocation and settings.corruption.collocations.vocabulary:
-        vocabulary = CollocationVocabulary.open(
-            Path(settings.corruption.collocations.vocabulary), tokenizer_fingerprint=trained.tokenizer_fingerprint
-        )
-        facts["collocations"] = vocabulary.digest
+        if files := (*settings.corpus.files, *settings.evaluation.files):
+            raise SettingError(f"packed replaces corpus.files and evaluation.files: remove {named(files)}")
+        if others := sorted(views & {SENTENCES, LABELLED}):
+            raise SettingError(f"packed has blocks only, but an objective reads {others[0]}: remove packed")
+        folders = {"packed": Path(settings.packed)}
+        if has_held_out(settings):
+            folders["packed_held_out"] = Path(settings.packed) / HELD_OUT
+        return facts | {name: read_manifest(folder / "corpus").digest for name, folder in folders.items()}
+    for kind, sources in text_sources(settings, views).items():
+        facts |= recorded_sources(kind, sources)
+    collocations = settings.corruption.collocations.vocabulary
+    if collocations and settings.corruption.unit is CorruptionUnit.collocation:
+        fingerprint = trained.tokenizer_fingerprint
+        facts["collocations"] = CollocationVocabulary.open(Path(collocations), tokenizer_fingerprint=fingerprint).digest
     if settings.evaluation.files:
-        held_out = held_out_texts(Path(), settings, views)
-        files = held_out.questions or held_out.labelled.files or held_out.corpus.files
-        given = sentence_sources(held_out.sentences) or find_sources(files)
-        facts |= recorded_sources("evaluation", given)
+        held_out = text_sources(held_out_settings(settings, views), views).values()
+        facts |= recorded_sources("evaluation", [source for sources in held_out for source in sources])
     return facts
 
 
-def packed_facts(settings: TrainingSettings, views: set[str]) -> dict[str, str]:
-    """The blocks of `packed`, and those held out that may lie beside them, by content."""
-    files = (*settings.corpus.files, *settings.evaluation.files)
-    if files:
-        raise SettingError(f"packed replaces corpus.files and evaluation.files: remove {named(files)}")
-    if others := sorted(views & {SENTENCES, LABELLED}):
-        raise SettingError(f"packed has blocks only, but an objective reads {others[0]}: remove packed")
-    folders = {"packed": Path(settings.packed), "packed_held_out": Path(settings.packed) / HELD_OUT}
-    if not has_held_out(settings):
-        del folders["packed_held_out"]
-    return {name: read_manifest(folder / "corpus").digest for name, folder in folders.items()}
+def text_sources(settings: TrainingSettings, views: set[str]) -> dict[str, list[Source]]:
+    """The files that `views` are made from, by kind."""
+    found = {
+        "sentences": sentence_sources(settings.sentences) if SENTENCES in views else [],
+        "labelled": labelled_sources(settings.labelled) if LABELLED in views else [],
+        "questions": find_sources(settings.questions) if QUESTIONS in views and settings.questions else [],
+    }
+    if reads_blocks(views) or not any(found.values()):
+        found["corpus"] = find_sources(settings.corpus.files)
+    return found
 
 
 def has_held_out(settings: TrainingSettings) -> bool:
-    """Whether there is text to evaluate on: given as files, or packed."""
+    """Return True if there is text to evaluate on: given as files, or packed."""
     packed = bool(settings.packed) and (Path(settings.packed) / HELD_OUT / "corpus").is_dir()
     return packed or bool(settings.evaluation.files)
 
 
-def training_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
-    """The texts that are trained on: in `folder`, or in that of a run that has cut them into the same blocks.
+def text_folder(folder: Path, settings: TrainingSettings, views: set[str]) -> Path:
+    """The folder of what the text is made into: `folder`, or that of a run that has cut it into the same blocks.
 
-    A run that went on from another may have none of its own; nothing is ever made in the folder of another run.
+    A run that continued another may have none of its own; nothing is ever made in the folder of another run.
     """
-    origin = settings.start.from_run
-    place = Path(settings.packed or (origin if origin and _has_texts(Path(origin), settings, views) else folder))
-    chosen = (settings.corpus, settings.sentences, settings.corruption, settings.labelled, settings.questions)
-    return Texts(place, *chosen, settings.trainer.seed, is_packed=bool(settings.packed))
+    corruption, origin = settings.corruption, Path(settings.start.from_run)
+    mines = TOKENS in views and corruption.unit is CorruptionUnit.collocation and not corruption.collocations.vocabulary
+    needed = {"corpus": reads_blocks(views), "sentences": SENTENCES in views, "collocations": mines}
+    names = [name for name, is_needed in needed.items() if is_needed]
+    if settings.start.from_run and all((origin / name / MANIFEST_NAME).is_file() for name in names):
+        folder = origin
+    return Path(settings.packed or folder)
 
 
-def _has_texts(run: Path, settings: TrainingSettings, views: set[str]) -> bool:
-    """Whether all that is made of the training text lies finished in the folder `run`."""
-    chosen = settings.corruption
-    mines = TOKENS in views and chosen.unit is CorruptionUnit.collocation and not chosen.collocations.vocabulary
-    wanted = {"corpus": reads_blocks(views), "sentences": SENTENCES in views, "collocations": mines}
-    return all((run / name / MANIFEST_NAME).is_file() for name, is_wanted in wanted.items() if is_wanted)
+def held_out_settings(settings: TrainingSettings, views: set[str]) -> TrainingSettings:
+    """The settings under which the text of `evaluation.files` is read; tokens are masked as `evaluation` says.
 
-
-def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
-    """The texts of `evaluation.files`, in the place of the training text; tokens are masked as `evaluation` says.
-
-    They are in the place of `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else
-    of `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
+    It replaces `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else
+    `corpus.files`. Raises SettingError where labelled rows are trained on next to other text.
     """
     if LABELLED in views and views != {LABELLED}:
         raise SettingError("evaluation.files cannot be measured where a run trains on labelled rows and other text")
-    chosen = settings.evaluation
-    pairs = bool(settings.sentences.files) and not reads_blocks(views)
-    sentences, labelled, questions = settings.sentences, views == {LABELLED}, views == {QUESTIONS}
-    if pairs:  # files of the same columns
-        sentences = replace(sentences, files=chosen.files)
+    files, sentences = settings.evaluation.files, settings.sentences
+    of_pairs = bool(sentences.files) and not reads_blocks(views)
+    if of_pairs:  # files of the same columns
+        sentences = replace(sentences, files=files)
     elif sentences.files:  # plain sentences of the held-out corpus
-        sentences = replace(
-            sentences,
-            files=[],
-            anchor_column="text",
-            positive_column="",
-            negative_column="",
-            label_column="",
-            score_column="",
-        )
-    return Texts(
-        Path(settings.packed or folder) / HELD_OUT,
-        replace(settings.corpus, files=[] if pairs or labelled or questions else chosen.files),
-        sentences,
-        CorruptionSettings(masked_fraction=chosen.masked_fraction),
-        replace(settings.labelled, files=chosen.files if labelled else [], max_examples=None),
-        chosen.files if questions else [],
-        settings.trainer.seed + 1,
-        is_packed=bool(settings.packed),
+        plain = dict.fromkeys(("positive_column", "negative_column", "label_column", "score_column"), "")
+        sentences = replace(sentences, files=[], anchor_column="text", **plain)  # type: ignore[arg-type]
+    of_rows, of_questions = views == {LABELLED}, views == {QUESTIONS}
+    return replace(
+        settings,
+        corpus=replace(settings.corpus, files=[] if of_pairs or of_rows or of_questions else files),
+        sentences=sentences,
+        corruption=CorruptionSettings(masked_fraction=settings.evaluation.masked_fraction),
+        labelled=replace(settings.labelled, files=files if of_rows else [], max_examples=None),
+        questions=files if of_questions else [],
+        supervision=replace(settings.supervision, file_weights=[]),  # those of the files trained on
+        trainer=replace(settings.trainer, seed=settings.trainer.seed + 1),
     )
 
 
@@ -245,18 +231,9 @@ def _held_out(
         return None
     batches = None
     if has_held_out(settings):
-        texts = held_out_texts(folder, settings, objective.views)
-        # weights are those of the files trained on
-        unweighted = replace(settings, supervision=replace(settings.supervision, file_weights=[]))
-        batches = make_sources(texts, objective.views, unweighted, trained).batches
+        place = Path(settings.packed or folder) / HELD_OUT
+        batches = make_sources(place, held_out_settings(settings, objective.views), objective.views, trained).batches
     return HeldOut(settings.evaluation, batches, evaluators=evaluators)
-
-
-def _pooler_of(objective: nn.Module) -> Pooler | None:
-    """What makes the vectors of sentences that an objective is about; None if it is about none."""
-    if isinstance(objective, SentenceContrast):
-        return objective.pooler
-    return Pooler(objective.pooler, 0) if isinstance(objective, BlockTeacher | SpanSupervision) else None
 
 
 def make_trainer(
@@ -268,22 +245,10 @@ def make_trainer(
     held_out: HeldOut | None = None,
 ) -> Trainer:
     """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
-    pooler = next(filter(None, map(_pooler_of, objective.objectives.values())), None)
     saved: TrainableModel | SentenceEncoder = trained
-    if pooler is not None:
-        assert isinstance(trained, Encoder), "sentences are for encoders"
-        saved = SentenceEncoder(trained, pooler)
-
-    def keep_scale() -> None:
-        if isinstance(trained, Encoder) and hasattr(objective, "similarity_scale"):
-            trained.similarity_scale = objective.similarity_scale
-
-    return Trainer(
-        saved,
-        objective,
-        batches,
-        run_folder,
-        settings=settings,
-        held_out=held_out,
-        before_saving=keep_scale,
-    )
+    for part in objective.objectives.values():
+        if isinstance(trained, Encoder) and isinstance(part, SentenceContrast | BlockTeacher | SpanSupervision):
+            pooler = part.pooler if isinstance(part.pooler, Pooler) else Pooler(part.pooler, 0)
+            saved = SentenceEncoder(trained, pooler)
+            break
+    return Trainer(saved, objective, batches, run_folder, settings=settings, held_out=held_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import field
 from enum import Enum
 from typing import Annotated
@@ -22,10 +21,12 @@ from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, FreshSettings, Precision
-from npm.objectives.settings import KeyCopies, ObjectiveSettings
+from npm.objectives.settings import ObjectiveSettings
 from npm.training.schedule import ScheduleSettings
 
-HELD_OUT_LOSS = "held_out_loss"
+HELD_OUT_PREFIX = "held_out_"
+"""Prefix of the names of terms that were measured on held-out text."""
+HELD_OUT_LOSS = f"{HELD_OUT_PREFIX}loss"
 
 
 class FrozenSettings(Settings):
@@ -105,8 +106,6 @@ class TrainerSettings(Settings):
     ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Average the weights over the steps: average = decay · average + (1 − decay) · weights, the decay after t steps
     being at most (1 + t) / (10 + t). Evaluations and saved encoders have the average. null: no average."""
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Decay of the running mean of gradients."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
     """Decay of the running mean of squared gradients."""
     adam_epsilon: NonNegativeFloat = 1e-6
@@ -115,10 +114,6 @@ class TrainerSettings(Settings):
     """Decoupled weight decay, on matrices and embeddings only (not on biases and norms)."""
     max_gradient_norm: Annotated[float, Field(ge=1e-9)] = 2.0
     """Gradients longer than this are shortened to it."""
-    dropout_from_step: NonNegativeInt = 0
-    """Late dropout: without any before so many steps."""
-    dropout_until_step: PositiveInt | None = None
-    """Early dropout: without any after so many steps; null: to the end."""
     log_every_steps: PositiveInt = 10
     """Optimiser steps between two lines of metrics."""
     checkpoint_every_minutes: NonNegativeFloat = 10.0
@@ -131,25 +126,9 @@ class TrainerSettings(Settings):
     """Background processes that mask and render batches; 0 does it in the training process."""
 
     def check(self) -> None:
-        """Muon orthogonalises whole matrices; dropout is switched off as in evaluation."""
-        switched = self.dropout_from_step > 0 or self.dropout_until_step is not None
-        if switched and self.gradient_checkpointing:
-            raise exclusive("trainer.gradient_checkpointing", "trainer.dropout_from_step or trainer.dropout_until_step")
-        if self.dropout_from_step >= (self.dropout_until_step or math.inf):
-            raise SettingError(
-                f"trainer.dropout_until_step must be above trainer.dropout_from_step={self.dropout_from_step}, "
-                f"got {self.dropout_until_step}"
-            )
+        """Muon orthogonalises entire matrices."""
         if self.optimizer is OptimizerKind.muon and self.sharding is not Sharding.none:
             raise exclusive("trainer.optimizer=muon", "trainer.sharding=full")
-
-
-class Attention(Enum):
-    """How attention is computed in training."""
-
-    auto = "auto"
-    fused = "fused"
-    plain = "plain"
 
 
 class StartSettings(Settings):
@@ -159,8 +138,6 @@ class StartSettings(Settings):
     """Dropout probability of hidden states in training."""
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout probability of attention weights in training."""
-    attention: Attention = Attention.auto
-    """`plain` is faster on a CPU, `fused` on a GPU; `auto` chooses so."""
     fresh: FreshSettings = field(default_factory=FreshSettings)
     """Random weights instead of those of `encoder`, whose tokenizer is kept; encoder=bytes is a tokenizer of bytes."""
     encoder_half: bool = False
@@ -240,44 +217,21 @@ class TrainingSettings(Settings):
                 f"groups.sequences_per_group must be at most {most_blocks} with "
                 f"blocks.max_block_tokens={self.blocks.max_block_tokens}, got {self.groups.sequences_per_group}"
             )
-        self._check_masks_of_phrases()
         if self.precision is Precision.float16 and self.trainer.sharding is not Sharding.none:
             # no scale of gradients is shared
             raise exclusive("precision=float16", "trainer.sharding=full")
-        if self.schedule.max_epochs and not self.objective.labelled_weight + self.objective.labelled_contrast_weight:
+        weights = {name.removesuffix("_weight") for name, weight in self.objective.weights().items() if weight}
+        if self.schedule.max_epochs and not weights & {"labelled", "labelled_contrast"}:
             raise SettingError("schedule.max_epochs requires labelled rows: set objective.labelled_weight=1")
-        if self.objective.labelled_contrast_weight:
+        if "labelled_contrast" in weights:
             self.labelled.check_contrast()
         self.objective.masked.check_masks(self.corruption.mask_probability)
-        if self.objective.token_contrast_weight:
-            self.objective.token_contrast.check_copies(self.corruption.copy_count)
-        weights = {name: weight for name, weight in self.objective.weights().items() if weight}
-        mixed = weights.keys() - {
-            "span_supervision_weight",
-            "nonparametric_weight",
-            "reading_weight",
-            "block_teacher_weight",
-        }
-        if "span_supervision_weight" in weights and mixed:
-            raise exclusive(
-                "objective.span_supervision_weight", " and ".join(f"objective.{name}" for name in sorted(mixed))
-            )
-        if "denoising_weight" in weights and len(weights) > 1:
-            others = sorted(weights.keys() - {"denoising_weight"})
-            raise exclusive("objective.denoising_weight", " and ".join(f"objective.{name}" for name in others))
-
-    def _check_masks_of_phrases(self) -> None:
-        """What is masked for the phrase loss must fit the objectives that read it."""
-        phrases = self.masking.unit.has_pairs  # they have mask pairs, single tokens have one mask
-        if self.objective.nonparametric_weight and self.objective.nonparametric.end_queries != phrases:
-            raise SettingError(
-                f"objective.nonparametric.end_queries must be {str(phrases).lower()} with "
-                f"masking.unit={self.masking.unit.value}"
-            )
-        reads = self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction > 0
-        if self.objective.reading_weight and not reads:
+        if "reading" in weights and not (self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction):
             raise SettingError(
                 "objective.reading_weight requires masking.context_fraction above 0 and masking.unit=phrase"
             )
-        if self.objective.nonparametric.keys is KeyCopies.masked and self.masking.context_fraction:
-            raise exclusive("objective.nonparametric.keys=masked", "masking.context_fraction")
+        with_questions = {"nonparametric", "reading", "block_teacher"}
+        for name, compatible in (("span_supervision", with_questions), ("denoising", set[str]())):
+            if name in weights and (others := sorted(weights - compatible - {name})):
+                shown = " and ".join(f"objective.{other}_weight" for other in others)
+                raise exclusive(f"objective.{name}_weight", shown)

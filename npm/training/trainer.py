@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -28,9 +28,17 @@ from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, sum_over_ranks, world_size
 from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator, whole_parameters
 from npm.training.averaging import AveragedWeights
-from npm.training.checkpoints import BEST_ENCODER, ENCODER, Counters, RunFolder, captured_state, restore_state
+from npm.training.checkpoints import (
+    BEST_ENCODER,
+    ENCODER,
+    Checkpoint,
+    Counters,
+    RunFolder,
+    captured_state,
+    restore_state,
+)
 from npm.training.data import TrainingBatches, iterate_batches
-from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
+from npm.training.loggers import Log, check_loggers, open_loggers
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.settings import TrainingSettings
 from npm.training.validation import HeldOut
@@ -41,26 +49,29 @@ BAD_BATCH_KIND = "training batch of a loss that is not finite"
 
 
 def save_bad_batches(
-    folder: Path, *, step: int, rank: int, window: Sequence[TrainingBatch], sums: Sequence[Mapping[str, float]]
-) -> Path:
+    folder: Path, *, step: int, window: Sequence[TrainingBatch], sums: Sequence[Mapping[str, float]]
+) -> None:
     """Write the micro-batches of a window whose terms are not finite; all of them if only its gradient is not.
 
-    `sums` holds each micro-batch's terms on this rank. Returns the folder that was written.
+    `sums` holds each micro-batch's terms on this rank.
     """
-    bad = [number for number, terms in enumerate(sums) if not all(math.isfinite(value) for value in terms.values())]
-    path = folder / f"step-{step:08d}-rank-{rank}"
+    bad = [number for number, terms in enumerate(sums) if not all(map(math.isfinite, terms.values()))]
+    path = folder / f"step-{step:08d}-rank-{rank()}"
     remove(path)  # of the same step of a run that was started again
     terms = [{name: str(value) for name, value in part.items()} for part in sums]  # JSON has no infinity
-    with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank, "terms": terms}) as writer:
+    with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank(), "terms": terms}) as writer:
         for number in bad or range(len(window)):
-            tensors = {
-                f"{view_name}.{item.name}": torch.as_tensor(getattr(view, item.name)).cpu().contiguous().clone()
-                for view_name, view in window[number].views.items()
+            values = {
+                f"{name}.{item.name}": getattr(view, item.name)
+                for name, view in window[number].views.items()
                 for item in fields(view)  # type: ignore[arg-type]
-                if getattr(view, item.name) is not None
+            }
+            tensors = {
+                name: torch.as_tensor(value).cpu().contiguous().clone()
+                for name, value in values.items()
+                if value is not None
             }
             writer.open_binary(f"micro-{number}.safetensors").write(safetensors.torch.save(tensors))
-    return path
 
 
 @dataclass(slots=True)
@@ -98,31 +109,6 @@ class EarlyStopping:
         return patience_evaluations is not None and self.evaluations_since >= patience_evaluations
 
 
-class StepMeter:
-    """Sums up the steps since it was last read; evaluation and saving are no part of them."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self._seconds = {"step": 0.0, "waiting": 0.0}
-
-    @contextmanager
-    def measure(self, part: str) -> Iterator[None]:
-        """Around a whole `step`, or around the part of it that is `waiting` for something to compute with."""
-        start = time.perf_counter()
-        yield
-        self._seconds[part] += time.perf_counter() - start
-
-    def rates(self) -> dict[str, float]:
-        """Tokens of all ranks per second and the share of time spent waiting; begins anew."""
-        seconds = max(1e-9, self._seconds["step"])
-        rates = {
-            "tokens_per_second": round(self.tokens / seconds, 1),
-            "data_fraction": round(self._seconds["waiting"] / seconds, 4),
-        }
-        self.tokens, self._seconds = 0, dict.fromkeys(self._seconds, 0.0)
-        return rates
-
-
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What a progress display shows after a step."""
@@ -145,20 +131,14 @@ class Trainer:
         *,
         settings: TrainingSettings,
         held_out: HeldOut | None = None,
-        before_saving: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before_saving` puts into `trained` what the objective has learned of it, such as a scale."""
         self.settings, self.schedule = settings.trainer, settings.schedule
         check_loggers(self.settings)
         self.trained, self.objective, self.batches, self.run_folder = trained, objective, batches, run_folder
-        self.held_out, self.before_saving = held_out, before_saving
+        self.held_out = held_out
         self.accelerator = make_accelerator(settings)
         # only now is this rank's number known; with one seed for all, their dropouts would be equal
         torch.manual_seed(self.settings.seed + rank())
-        for made in (batches, held_out.batches if held_out else None):
-            assert made is None or (made.rank, made.world_size) == (rank(), world_size()), (
-                f"batches of rank {made.rank} of {made.world_size}, but this is rank {rank()} of {world_size()}"
-            )
         model = TrainedModel(trained, objective, rows_per_pass=self.settings.rows_per_pass)
         self.prepared = PreparedModel(model, trained, self.settings, self.accelerator)
         self.optimizer = self.prepared.optimizer
@@ -168,9 +148,8 @@ class Trainer:
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self.first_step, self.first_seconds = 0, 0.0
         self.early_stopping = EarlyStopping()
-        self._with_dropout: list[torch.nn.Module] = []
-        self._meter = StepMeter()
-        self._loggers: list[MetricsLogger] = []
+        self._since_line = {"tokens": 0.0, "seconds": 0.0, "waiting": 0.0}
+        self._loggers: list[Log] = []
 
     @property
     def model(self) -> TrainedModel:
@@ -186,16 +165,13 @@ class Trainer:
         """
         self.resume()
         self.model.train()
-        dropouts = [part for part in self.model.objective.modules() if isinstance(part, torch.nn.Dropout)]
-        # those of a frozen teacher are never on
-        self._with_dropout = [self.model.encoder_model, *(part for part in dropouts if part.training)]
         with ExitStack() as stack:
             if rank() == 0:
                 # the evaluation before the first step belongs to step 0, and is not repeated when it was saved
                 first_step = 0 if self.step == 0 and self.early_stopping.last_step is None else self.step + 1
-                self._loggers = open_loggers(self.settings, self.run_folder.path, first_step=first_step)
-                for logger in self._loggers:
-                    stack.enter_context(closing(logger))
+                self._loggers = stack.enter_context(
+                    open_loggers(self.settings, self.run_folder.path, first_step=first_step)
+                )
             is_done = self._run(report, math.inf if most_minutes is None else 60 * most_minutes)
         self.save_checkpoint()
         self.model.eval()
@@ -214,11 +190,11 @@ class Trainer:
         patience = self.held_out.settings.patience_evaluations if self.held_out else None
         while self._progress() < 1.0 and not self.early_stopping.patience_exhausted(patience):
             self._set_learning_rate()
-            self._set_dropout()
-            with self._meter.measure("step"):
-                with self._meter.measure("waiting"):
-                    window = [next(stream) for _ in range(self.settings.accumulation_steps)]
-                terms = self._update(window)
+            started = time.perf_counter()
+            window = [next(stream) for _ in range(self.settings.accumulation_steps)]
+            self._since_line["waiting"] += time.perf_counter() - started
+            terms = self._update(window)
+            self._since_line["seconds"] += time.perf_counter() - started
             self.step += 1
             if self.averaged:
                 self.averaged.update(self.step)
@@ -275,8 +251,7 @@ class Trainer:
             return
         own_terms_are_bad = any(not math.isfinite(value) for part in sums for value in part.values())
         if own_terms_are_bad or wrong.keys() == {"length of the gradient"}:  # else the batch of another rank is
-            folder = self.run_folder.bad_batch_path
-            save_bad_batches(folder, step=self.step + 1, rank=rank(), window=window, sums=sums)
+            save_bad_batches(self.run_folder.bad_batch_path, step=self.step + 1, window=window, sums=sums)
         shown = ", ".join(f"{name}={number}" for name, number in wrong.items())
         raise SettingError(
             f"the loss is not finite at step {self.step + 1} ({shown}): choose a schedule.learning_rate below"
@@ -291,46 +266,40 @@ class Trainer:
         totals = sum_over_ranks(numbers, self.accelerator.device)
         self.seconds = totals["seconds"]
         self.tokens += int(totals["tokens"])
-        self._meter.tokens += int(totals["tokens"])
+        self._since_line["tokens"] += int(totals["tokens"])
 
-    def _progress(self) -> float:
-        return self._progress_after(self.step, self.seconds)
-
-    def _progress_after(self, step: int, seconds: float) -> float:
-        steps_done, minutes_done = step - self.first_step, (seconds - self.first_seconds) / 60
-        return self.schedule.progress(steps_done=steps_done, minutes_done=minutes_done)
+    def _progress(self, *, more_steps: int = 0) -> float:
+        minutes_done = (self.seconds - self.first_seconds) / 60
+        return self.schedule.progress(steps_done=self.step + more_steps - self.first_step, minutes_done=minutes_done)
 
     def _set_learning_rate(self) -> None:
-        if self.schedule.max_steps is None:
-            # how long the coming step takes is not known; a little above zero, else the first step would change nothing
-            progress = max(self._progress(), 1e-4)
-        else:
-            # that of the end of the coming step, so that the first one has a learning rate above zero
-            progress = self._progress_after(self.step + 1, self.seconds)
+        # progress at the end of the coming step, so that the first one has a rate above zero; by the clock that is not
+        # known, so it is a little above zero
+        by_clock = self.schedule.max_steps is None
+        progress = max(self._progress(), 1e-4) if by_clock else self._progress(more_steps=1)
         self.learning_rate = self.schedule.learning_rate_at(progress)
         for group in self.optimizer.param_groups:
             group["lr"] = group["rate_share"] * self.learning_rate
 
-    def _set_dropout(self) -> None:
-        """Switch dropout on or off for the coming step (early and late dropout; Liu et al. 2023, arXiv 2303.01500)."""
-        first, last = self.settings.dropout_from_step, self.settings.dropout_until_step
-        if first == 0 and last is None:
-            return
-        is_on = first <= self.step and (last is None or self.step < last)
-        for part in self._with_dropout:
-            part.train(is_on)
-
     def _report(self, terms: dict[str, float], report: Callable[[StepReport], None]) -> None:
         report(StepReport(self.step, self._progress(), self.tokens, terms))
         if self.step % self.settings.log_every_steps == 0 or self._progress() >= 1.0:
-            counters = {"tokens": self.tokens, "seconds": round(self.seconds, 2)}
-            self._log({**counters, "learning_rate": self.learning_rate, **self._meter.rates(), **terms})
+            seconds = max(1e-9, self._since_line["seconds"])
+            counters = {
+                "tokens": self.tokens,
+                "seconds": round(self.seconds, 2),
+                "learning_rate": self.learning_rate,
+                "tokens_per_second": round(self._since_line["tokens"] / seconds, 1),
+                "data_fraction": round(self._since_line["waiting"] / seconds, 4),
+            }
+            self._since_line = dict.fromkeys(self._since_line, 0.0)
+            self._log(counters | terms)
 
     def _log(self, metrics: dict[str, float]) -> None:
         if rank() == 0:
             self.run_folder.log({"step": self.step, **metrics})
-            for logger in self._loggers:
-                logger.log(self.step, metrics)
+            for log in self._loggers:
+                log(self.step, metrics)
 
     def _evaluate(self) -> None:
         """Measure the model; a new best is kept, with a checkpoint that knows of it, so that the two stay together."""
@@ -340,7 +309,7 @@ class Trainer:
             metrics = self.held_out.measure(self.prepared)
         chosen = self.held_out.settings
         value = metrics[chosen.best]
-        self._log(metrics)
+        self._log({"tokens": self.tokens, **metrics})
         if self.early_stopping.update(step=self.step, value=value, higher_is_better=chosen.higher_is_better):
             self.save_checkpoint()
             self.save_encoder(BEST_ENCODER)
@@ -352,9 +321,17 @@ class Trainer:
         return_freed_memory()
         scaler, best = self.prepared.scaler, asdict(self.early_stopping)
         scale = scaler.state_dict() if scaler is not None else {}
-        counters = Counters(self.step, self.seconds, self.tokens, best, scale, self.first_step, self.first_seconds)
+        counters = Counters(
+            step=self.step,
+            seconds=self.seconds,
+            tokens=self.tokens,
+            best=best,
+            gradient_scale=scale,
+            first_step=self.first_step,
+            first_seconds=self.first_seconds,
+        )
         averages = self.averaged.state() if self.averaged else {}
-        checkpoint = captured_state(self.model, self.optimizer, counters, averages)
+        checkpoint = Checkpoint(counters, captured_state(self.model, self.optimizer, averages))
         if rank() == 0:
             self.run_folder.save_checkpoint(checkpoint)
         return_freed_memory()
@@ -373,10 +350,10 @@ class Trainer:
         with self.run_folder.checkpoint_errors():
             restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)
             if self.averaged:
-                self.averaged.restore(checkpoint.averages)
+                self.averaged.restore(checkpoint.tensors["averages"])
             if self.prepared.scaler is not None:
                 self.prepared.scaler.load_state_dict(counters.gradient_scale)
-            self.step, self.seconds, self.tokens = int(counters.step), float(counters.seconds), int(counters.tokens)
+            self.step, self.seconds, self.tokens = counters.step, counters.seconds, counters.tokens
             self.first_step, self.first_seconds = counters.first_step, counters.first_seconds
             self.early_stopping = EarlyStopping(**counters.best)
         if self.early_stopping.step == self.step:  # a kill may have come between the checkpoint and the encoder
@@ -390,7 +367,6 @@ class Trainer:
         """Write what is trained to the folder `name` of the run, so that it loads by itself."""
         with self._saved_weights(), whole_parameters(kept_modules(self.trained)):
             if rank() == 0:
-                self.before_saving()
                 self.trained.weights_changed()
                 self.run_folder.save_encoder(self.trained, name)
         self.accelerator.wait_for_everyone()

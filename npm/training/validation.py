@@ -16,9 +16,7 @@ from npm.models.stored import evaluating
 from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel
 from npm.training.data import TrainingBatches
-from npm.training.settings import HELD_OUT_LOSS, TrainingEvaluationSettings
-
-HELD_OUT_PREFIX = "held_out_"
+from npm.training.settings import HELD_OUT_LOSS, HELD_OUT_PREFIX, TrainingEvaluationSettings
 
 Evaluator = Callable[[], dict[str, float]]
 """Measures the model that is being trained, in evaluation mode; called on every rank."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 REPOSITORY = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
-OWN = sorted((REPOSITORY / "docs" / "example-objective").glob("*.yaml"))
+EXAMPLE = REPOSITORY / "docs" / "example-objective"
 SMALLER = [
     "schedule.max_minutes=null",
     "schedule.max_steps=2",
@@ -65,11 +65,8 @@ def triples() -> list[tuple[str, str, str]]:
     return [(f"{text} {number}", f"{number} {text}", f"No, {text} {number}") for number, text in enumerate(SENTENCES)]
 
 
-@pytest.mark.parametrize("experiment", [*EXPERIMENTS, *map(str, OWN)], ids=[*EXPERIMENTS, *(path.stem for path in OWN)])
-def test_an_experiment_trains(
-    experiment: str, npmlm: CommandLine, start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(OWN[0].parent))
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_trains(experiment: str, npmlm: CommandLine, start: list[str], tmp_path: Path) -> None:
     encoder, corpus, pairs = start
     texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
     if experiment == "transfer_target":
@@ -87,38 +84,24 @@ def test_an_experiment_trains(
         *texts,
         *batch,
         *SMALLER,
-        *CUT.get(Path(experiment).stem, []),
+        *CUT.get(experiment, []),
     )
     assert outcome.status == 0, outcome.err
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["step"] for line in steps if "tokens" in line] == [1, 2]  # the others are evaluations
+    assert [line["step"] for line in steps if "learning_rate" in line] == [1, 2]  # the others are evaluations
     assert (run / "encoder" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("target", ["own_losses.function", "own_losses.Callable", "own_losses.instance", "os.system"])
-def test_what_is_no_class_of_torch_modules_is_not_called(
-    target: str, npmlm: CommandLine, start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = tmp_path / "called"
-    (tmp_path / "own_losses.py").write_text(
-        "import pathlib\n"
-        f"def function(*_, **__): pathlib.Path({str(called)!r}).touch()\n"
-        "class Callable:\n"
-        "    def __new__(cls, *_, **__): function()\n"
-        "    def __call__(self, *_, **__): function()\n"
-        "instance = object.__new__(Callable)\n",
-        encoding="utf-8",
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "own_losses", raising=False)  # that of another parameter
-    system: list[object] = []
-    monkeypatch.setattr("os.system", lambda *given, **_: system.append(given))
-    (tmp_path / "own.yaml").write_text(
-        f"# @package _global_\nobjective:\n  others:\n    own:\n      target: {target}\n      settings: {{}}\n",
-        encoding="utf-8",
-    )
-    encoder, corpus, _ = start
-    command = ["train", f"experiment={tmp_path / 'own.yaml'}", f"run={tmp_path / 'run'}", encoder, corpus]
-    npmlm(*command, *BLOCKS, *SMALLER).refused("objective.others.own", target)
-    assert not called.exists()
-    assert not system
+def test_an_objective_of_ones_own_trains(start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    given = {"encoder": start[0].partition("=")[2], "corpus": {"files": [start[1][len("corpus.files=[") : -1]]}}
+    given |= {
+        "blocks": {"max_block_tokens": 32},
+        "groups": {"sequences_per_group": 4},
+        "trainer": {"log_every_steps": 1},
+    }
+    train = importlib.import_module("span_boundary").train
+    run = train(tmp_path / "run", **given, device="cpu", schedule={"max_steps": 2})
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all({"span_boundary", "masked"} <= step.keys() for step in steps)
+    assert (run / "model.safetensors").is_file()

@@ -32,7 +32,6 @@ SHRUNK = (
 )
 NO_PHRASES = "masking."
 """How the settings begin that a run without the phrase loss has no use for."""
-TOKEN = "objective.nonparametric.end_queries=false"
 
 
 def write_texts(folder: Path) -> Path:
@@ -206,7 +205,6 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
     [
         (["corpus.files=nowhere.jsonl"], ["nowhere.jsonl does not exist"]),
         (["encoder=./nowhere"], ["no such encoder"]),
-        (["masking.unit=token"], ["masking.unit", "end_queries"]),
         (["schedule.max_minutes=1"], ["exactly one of schedule.max_steps", "to null"]),
         (
             ["schedule.max_steps=null"],
@@ -222,7 +220,7 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["trainer.seed=18446744073709551616"], ["trainer.seed"]),
         (["groups.sequences_per_group=50000"], ["groups.sequences_per_group", "at most 43690"]),
         (["blocks.max_block_tokens=120"], ["128 tokens", "blocks.max_block_tokens"]),
-        (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["128 tokens", "129"]),
+        (["blocks.max_block_tokens=129", "masking.unit=token"], ["128 tokens", "129"]),
         (
             ["start.fresh.layers=1", "start.fresh.window_tokens=4", "start.fresh.dimensions=6"],
             ["start.fresh.dimensions", "even"],

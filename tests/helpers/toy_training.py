@@ -108,12 +108,12 @@ def toy_encoder(*, dropout: float = 0.0) -> Encoder:
 
 
 def toy_objective(encoder: Encoder, *parts: str) -> WeightedSum:
-    """The phrase loss with a learned scale, masked-token prediction, or both."""
+    """The phrase loss, masked-token prediction, or both."""
     torch.manual_seed(1)
     embedding = encoder.model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     known = {
-        "phrase": NonparametricMasked(NonparametricSettings(learned_scale=True), similarity_scale=0.3),
+        "phrase": NonparametricMasked(NonparametricSettings(), similarity_scale=0.3),
         "masked": MaskedTokens(toy_head(embedding)),
     }
     return WeightedSum({name: known[name] for name in parts}, dict.fromkeys(parts, 1.0))
@@ -164,10 +164,6 @@ def toy_trainer(
         held_out_batches = toy_batches(encoder, toy_groups(4, seed=9), seed=5, **shares)
         held_out = HeldOut(evaluation, held_out_batches, evaluators=evaluators)
 
-    def keep_scale() -> None:
-        if hasattr(chosen, "similarity_scale"):
-            encoder.similarity_scale = chosen.similarity_scale
-
     return Trainer(
         encoder,
         chosen,
@@ -175,7 +171,6 @@ def toy_trainer(
         run_folder,
         settings=TrainingSettings(device="cpu", precision=Precision.float32, trainer=loop, schedule=schedule),
         held_out=held_out,
-        before_saving=keep_scale,
     )
 
 

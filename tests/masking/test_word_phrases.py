@@ -17,7 +17,7 @@ from npm.masking.units import CooccurringWordUnits, whole_words
 from npm.models.tokenizer import byte_tokenizer
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, NonparametricMasked, following_tokens, positive_keys
-from npm.objectives.settings import KeyCopies, NonparametricSettings
+from npm.objectives.settings import NonparametricSettings
 from tests.helpers.groups import pairs, random_group
 
 TEXTS = (
@@ -119,33 +119,29 @@ def test_a_word_inside_another_is_an_occurrence_only_where_words_are_not_whole(w
     row = ids[1][batch.key_attention_mask[1].bool()]  # i64 [L], of the second text
     keys = Keys(torch.zeros(len(row), 1), row, torch.zeros(len(row), dtype=torch.int64))
     art = batch.span_token_ids[batch.span_sequences == 0][:1]  # i64 [1, m]
-    found = positive_keys(art, following_tokens(keys, span_tokens=art.shape[1]))[0].nonzero()[:, 0].tolist()
+    found = positive_keys(art, following_tokens(keys, art.shape[1]))[0].nonzero()[:, 0].tolist()
     assert found == ([8] if whole_words else [1, 8, 14])
 
 
-@pytest.mark.parametrize("keys", list(KeyCopies))
-def test_spans_of_whole_words_have_their_losses_from_the_keys_of_either_copies(keys: KeyCopies) -> None:
+def test_spans_of_whole_words_have_their_losses_from_the_keys_of_clean_copies() -> None:
     sequences = of_texts(*TEXTS, "art is art, a bank", "part of art starts a bank")
     masking = MaskingSettings(unit=MaskingUnit.phrase_words, masked_fraction=0.3)
     spans = build_masker(masking).select(sequences, mask_rng(0, 0, 0))
     assert spans is not None
     batch = MaskRenderer(mask_id=4, pad_id=0, whole_words=True).render(sequences, spans)
-    hidden = np.zeros(len(sequences.token_ids), dtype=bool)
-    for start, size in pairs(spans):
-        hidden[start : start + size] = keys is KeyCopies.masked
     known = [*zip(sequences.token_ids.tolist(), (sequences.flags & 3).tolist(), strict=True)]
 
     def recurs(start: int, size: int) -> bool:
         for first, stop in pairwise(sequences.offsets.tolist()):
-            shown = [known[place] for place in range(first, stop) if not hidden[place]]
+            shown = known[first:stop]
             places = range(len(shown) - size + 1) if not first <= start < stop else range(0)
             if any(shown[place : place + size] == known[start : start + size] for place in places):
                 return True
         return False
 
     found = [recurs(*span) for span in pairs(spans)]
-    assert any(found) and (keys is KeyCopies.masked or all(found))
-    objective = NonparametricMasked(NonparametricSettings(keys=keys), similarity_scale=1.0)
+    assert found and all(found)
+    objective = NonparametricMasked(NonparametricSettings(), similarity_scale=1.0)
     terms = objective(EncodedBatch(lambda ids, _: ids[..., None] * torch.ones(2), batch))
     assert {term.count for term in terms.values()} == {*objective.counts(batch).values()} == {sum(found)}
     assert float(terms["start"].sum) > 0

@@ -34,12 +34,6 @@ def batch_of(
     return renderer.render(sequences, Spans(starts, lengths))
 
 
-class EncodedInOnePass(EncodedBatch):
-    """No masked copy is long enough for a pass of its own."""
-
-    LONG_COPY_FACTOR = math.inf
-
-
 def random_vectors(batch: MaskedBatch, rng: np.random.Generator, *, dimensions: int) -> torch.Tensor:
     """Vectors f64 [2B, L, d] for masked and clean copies, which want gradients."""
     length = max(batch.query_input_ids.shape[1], batch.key_input_ids.shape[1])
@@ -49,7 +43,7 @@ def random_vectors(batch: MaskedBatch, rng: np.random.Generator, *, dimensions: 
 
 def encoded_with(vectors: torch.Tensor, batch: MaskedBatch) -> EncodedBatch:
     """A batch whose encoder answers with these vectors [2B, L, d] whatever it is asked."""
-    return EncodedInOnePass(lambda input_ids, attention_mask: vectors, batch)
+    return EncodedBatch(lambda input_ids, attention_mask: vectors, batch)
 
 
 def random_batch(

@@ -10,7 +10,7 @@ import torch
 
 from npm.core.types import LabelledBatch
 from npm.models.encoder import Encoder
-from npm.objectives.encoded import EncodedLabelled, Passes, groups_by_length
+from npm.objectives.encoded import EncodedRows, Passes, groups_by_length
 from npm.objectives.labelled import LabelledContrast, LabelledText, supervised_contrast
 from tests.helpers.labelled_texts import encoder_of_pairs
 
@@ -34,8 +34,8 @@ def encoder() -> Encoder:
     return encoder_of_pairs()
 
 
-def encoded(encoder: Encoder, batch: LabelledBatch, **settings: int) -> EncodedLabelled:
-    return EncodedLabelled(Passes(encoder.model, **settings), batch)
+def encoded(encoder: Encoder, batch: LabelledBatch, **settings: int) -> EncodedRows[LabelledBatch]:
+    return EncodedRows(Passes(encoder.model, **settings), batch)
 
 
 def test_labels_of_sequences_are_predicted_by_an_mlp_over_the_first_token(encoder: Encoder) -> None:
@@ -91,8 +91,8 @@ def test_rows_of_like_lengths_together_give_the_vectors_and_gradients_of_one_pas
     types = torch.from_numpy(rng.integers(0, 2, (10, 24))) * mask
     nothing = torch.zeros(0, dtype=torch.int64)
     batch = LabelledBatch(ids, mask, types, nothing, nothing, nothing)
-    assert [len(rows) for rows in groups_by_length(mask)] == [4, 4, 2]
-    assert groups_by_length(mask[:, :4]) == []  # little would be saved
+    assert [len(rows) for rows in groups_by_length(mask)] == [2, 8]
+    assert len(groups_by_length(mask[:, :4])) == 1  # little would be saved
     output = encoder.model(input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True)
     states = {True: output.hidden_states[2 if layer is None else layer], False: encoded(encoder, batch).states(layer)}
     weights = torch.randn(10, 24, encoder.dimensions) * mask[..., None]  # f32 [10, 24, d]

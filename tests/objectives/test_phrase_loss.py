@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.errors import SettingError
 from npm.core.types import Term
 from npm.objectives import nonparametric
 from npm.objectives.nonparametric import NonparametricMasked
-from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
+from npm.objectives.settings import NonparametricSettings, OwnSequence
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
 
 
@@ -132,7 +131,7 @@ def test_the_single_token_loss_equals_that_of_plain_loops(seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = random_batch(rng, specials=True, mask_pairs=False)
     vectors = random_vectors(batch, rng, dimensions=3)
-    objective = objective_of(end_queries=False)
+    objective = NonparametricMasked(NonparametricSettings(), similarity_scale=1.0, end_queries=False)
     terms = objective(encoded_with(vectors, batch))
     assert terms.keys() == {"start", "start_top1"} == objective.counts(batch).keys()
     expected = plain_phrase_loss(vectors, batch, 1.0)
@@ -141,71 +140,30 @@ def test_the_single_token_loss_equals_that_of_plain_loops(seed: int) -> None:
 
 
 @pytest.mark.parametrize("max_logits_per_chunk", [1, 60, 200])
-@pytest.mark.parametrize("learned_scale", [False, True])
-def test_chunks_change_neither_values_nor_gradients(max_logits_per_chunk: int, learned_scale: bool) -> None:
+def test_chunks_change_neither_values_nor_gradients(max_logits_per_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     batch = random_batch(rng, specials=True)
     vectors = random_vectors(batch, rng, dimensions=3)
     results = []
     for limit in (10**6, max_logits_per_chunk):
-        objective = objective_of(scale=0.5, learned_scale=learned_scale, max_logits_per_chunk=limit)
+        monkeypatch.setattr(nonparametric, "MAX_LOGITS_PER_CHUNK", limit)
         vectors.grad = None
-        terms = objective(encoded_with(vectors, batch))
+        terms = objective_of(scale=0.5)(encoded_with(vectors, batch))
         loss_of(terms).backward()
-        scale_gradient = objective.log_scale.grad if learned_scale else None
-        results.append(({name: term.sum.detach() for name, term in terms.items()}, vectors.grad, scale_gradient))
+        results.append(({name: term.sum.detach() for name, term in terms.items()}, vectors.grad))
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("learned_scale", [False, True])
-def test_a_batch_without_spans_has_no_loss_and_zero_gradients_everywhere(learned_scale: bool) -> None:
+def test_a_batch_without_spans_has_no_loss_and_zero_gradients_everywhere() -> None:
     batch = batch_of([[5, 6], [5]], [])
     vectors = random_vectors(batch, np.random.default_rng(0), dimensions=3)
-    objective = objective_of(learned_scale=learned_scale)
-    terms = objective(encoded_with(vectors, batch))
+    terms = objective_of()(encoded_with(vectors, batch))
     assert {(name, term.sum.item(), term.count) for name, term in terms.items()} == {
         (name, 0.0, 0) for name in ("start", "end", "start_top1", "end_top1")
     }
     loss_of(terms).backward()
     assert vectors.grad is not None
     assert not vectors.grad.any()
-    for parameter in objective.parameters():  # without a gradient, another rank would wait for it for ever
-        assert parameter.grad is not None
-        assert float(parameter.grad) == 0
-
-
-def test_a_learned_scale_gets_the_gradient_that_finite_differences_say() -> None:
-    rng = np.random.default_rng(5)
-    batch = random_batch(rng, specials=True)
-    vectors = random_vectors(batch, rng, dimensions=3).detach()
-    objective = objective_of(scale=0.5, learned_scale=True)
-    assert objective.similarity_scale == pytest.approx(0.5, rel=1e-6)
-    loss_of(objective(encoded_with(vectors, batch))).backward()
-    step = 1e-4
-    up, down = (plain_phrase_loss(vectors, batch, 0.5 * math.exp(sign * step)) for sign in (1, -1))
-    expected = ((up.start + up.end) - (down.start + down.end)).item() / (2 * step)
-    assert float(objective.log_scale.grad) == pytest.approx(expected, rel=1e-3)  # type: ignore[arg-type]
-
-
-def test_a_fixed_scale_is_not_a_parameter() -> None:
-    assert not list(objective_of().parameters())
-    assert objective_of(scale=1 / 3).similarity_scale == 1 / 3
-
-
-def test_counts_are_those_of_the_terms() -> None:
-    batch, vectors = three_sequences()
-    objective = objective_of()
-    terms = objective(encoded_with(vectors, batch))
-    assert objective.counts(batch) == {name: term.count for name, term in terms.items()}
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("similarity_scale", 0.0), ("similarity_scale", -1.0), ("similarity_scale", 2.0), ("max_logits_per_chunk", 0)],
-)
-def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(SettingError, match=setting):
-        NonparametricSettings(**{setting: value})  # type: ignore[arg-type]
 
 
 def test_the_own_sequence_can_be_made_of_negatives() -> None:
@@ -240,29 +198,7 @@ def test_spans_that_are_known_to_recur_are_not_looked_up() -> None:
         torch.testing.assert_close(not_looked_up[name].sum, term.sum, rtol=0, atol=0)
 
 
-def test_keys_of_the_masked_copies_are_all_but_masks_padding_and_titles() -> None:
-    """A = 5 6 8, B = 5 6 6: with "5 6" masked in A and the last 6 in B, A shows 8 and B shows 5 6."""
-    batch = batch_of([[5, 6, 8], [5, 6, 6]], [(0, 0, 2), (1, 2, 1)])
-    vectors = torch.zeros(4, 4, 1)  # f32 [2B, L, d]
-    vectors[0, :3, 0] = torch.tensor([1.0, 2.0, math.log(7)])  # both masks of A, its 8
-    vectors[1, :4, 0] = torch.tensor([math.log(3), math.log(4), 9.0, 9.0])  # 5 and 6 of B, its masks
-    encoded = encoded_with(vectors, batch)
-    keys, ids, sequences = encoded.masked_keys()
-    assert (ids.tolist(), sequences.tolist()) == ([8, 5, 6], [0, 1, 1])
-    assert keys[:, 0].tolist() == pytest.approx([math.log(7), math.log(3), math.log(4)])
-    titles = torch.tensor([[False] * 3, [True, False, False]])  # bool [B, Lk], the 5 of B
-    assert encoded_with(vectors, replace(batch, key_titles=titles)).masked_keys()[1].tolist() == [8, 6]
-    objective = objective_of(keys=KeyCopies.masked)
-    terms = objective(encoded)
-    assert not objective.reads_clean_copies
-    # the 6 of B stands in A only where it is masked, so that span is left out; "5 6" begins at B's first key
-    assert {name: term.count for name, term in terms.items()} == objective.counts(batch)
-    assert [term.count for term in terms.values()] == [1] * 4
-    assert terms["start"].sum.item() == pytest.approx(math.log(7 / 3), rel=1e-6)
-    assert terms["end"].sum.item() == pytest.approx(math.log((9 + 16) / 16), rel=1e-6)
-
-
-def test_queries_meet_the_keys_of_the_ranks_that_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_meet_the_keys_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four ranks with the same batch, seen from the third: 12 sequences, its own 6 to 8."""
     batch, vectors = three_sequences()
     encoded = encoded_with(vectors, batch)
@@ -276,9 +212,6 @@ def test_queries_meet_the_keys_of_the_ranks_that_are_asked(monkeypatch: pytest.M
         return torch.cat(parts)
 
     monkeypatch.setattr(nonparametric, "gather_rows", gathered)
-    asked = {each: nonparametric.gather_keys(encoded, negatives=each) for each in Negatives}
-    assert {first for _, first in asked.values()} == {6}
-    sequences = {each.value: sorted(set(keys.sequences.tolist())) for each, (keys, _) in asked.items()}
-    assert sequences == {"all": [*range(12)], "half": [*range(6, 12)], "rank": [6, 7, 8]}
-    torch.testing.assert_close(asked[Negatives.rank][0].vectors, own.vectors)
-    assert len(asked[Negatives.half][0].token_ids) == 2 * len(own.token_ids)
+    keys, first = nonparametric.gather_keys(encoded)
+    assert (first, sorted(set(keys.sequences.tolist()))) == (6, [*range(12)])
+    torch.testing.assert_close(keys.vectors, own.vectors.repeat(4, 1))

@@ -16,7 +16,6 @@ from npm.objectives import nonparametric
 from npm.objectives.nonparametric import NonparametricMasked, span_losses
 from npm.objectives.settings import NonparametricSettings
 from tests.objectives.batches import (
-    EncodedInOnePass,
     batch_of,
     encoded_with,
     plain_phrase_loss,
@@ -69,7 +68,10 @@ def test_the_losses_of_one_span_at_two_lengths_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("max_logits_per_chunk", [10**6, 1, 200])
 @pytest.mark.parametrize("seed", range(3))
-def test_values_and_gradients_equal_those_of_a_plain_loop_over_lengths(seed: int, max_logits_per_chunk: int) -> None:
+def test_values_and_gradients_equal_those_of_a_plain_loop_over_lengths(
+    seed: int, max_logits_per_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nonparametric, "MAX_LOGITS_PER_CHUNK", max_logits_per_chunk)
     rng = np.random.default_rng(seed)
     batch = random_batch(rng, specials=True)
     vectors = random_vectors(batch, rng, dimensions=WHOLE)
@@ -85,67 +87,13 @@ def test_values_and_gradients_equal_those_of_a_plain_loop_over_lengths(seed: int
     assert vectors.grad is not None
     expected_gradient, vectors.grad = vectors.grad, None
 
-    objective = objective_of(max_logits_per_chunk=max_logits_per_chunk)
+    objective = objective_of()
     terms = objective(encoded_with(vectors, batch))
     loss_of(terms).backward()
     assert len(batch.span_sequences) > 0
     assert objective.counts(batch) == {name: term.count for name, term in terms.items()}
     assert {name: term.sum.item() for name, term in terms.items()} == pytest.approx(sums, rel=1e-5, abs=1e-5)
     torch.testing.assert_close(vectors.grad, expected_gradient, rtol=1e-5, atol=1e-5)
-
-
-def test_without_shorter_lengths_nothing_but_the_whole_vectors_counts() -> None:
-    rng = np.random.default_rng(1)
-    batch = random_batch(rng, specials=True)
-    vectors = random_vectors(batch, rng, dimensions=WHOLE)
-    terms = objective_of(dimensions=[])(encoded_with(vectors, batch))
-    assert terms.keys() == {"start", "end", "start_top1", "end_top1"}
-    assert terms["start"].weight == 1
-
-
-def test_a_learned_scale_gets_the_gradient_of_all_lengths() -> None:
-    rng = np.random.default_rng(5)
-    batch = random_batch(rng, specials=True)
-    vectors = random_vectors(batch, rng, dimensions=WHOLE).detach()
-    objective = objective_of(learned_scale=True)
-    loss_of(objective(encoded_with(vectors, batch))).backward()
-    step = 1e-4
-
-    def mean_loss(scale: float) -> float:
-        at_lengths = [
-            plain_phrase_loss(vectors[..., :length], batch, scale * math.sqrt(WHOLE / length))
-            for length in (*SHORTER, WHOLE)
-        ]
-        return sum((each.start + each.end).item() for each in at_lengths) / 3
-
-    expected = (mean_loss(0.6 * math.exp(step)) - mean_loss(0.6 * math.exp(-step))) / (2 * step)
-    assert float(objective.log_scale.grad) == pytest.approx(expected, rel=1e-3)  # type: ignore[arg-type]
-
-
-def test_the_encoder_runs_once_for_all_lengths() -> None:
-    rng = np.random.default_rng(2)
-    batch = random_batch(rng, specials=True)
-    vectors = random_vectors(batch, rng, dimensions=WHOLE)
-    calls: list[tuple[int, ...]] = []
-
-    def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        calls.append(tuple(input_ids.shape))
-        return vectors
-
-    objective_of()(EncodedInOnePass(encode, batch))
-    assert len(calls) == 1
-
-
-def test_a_batch_without_spans_has_zero_gradients_at_all_lengths() -> None:
-    batch = batch_of([[5, 6], [5]], [])
-    vectors = random_vectors(batch, np.random.default_rng(0), dimensions=WHOLE)
-    objective = objective_of(learned_scale=True)
-    terms = objective(encoded_with(vectors, batch))
-    assert {(term.sum.item(), term.count) for term in terms.values()} == {(0.0, 0)}
-    loss_of(terms).backward()
-    assert vectors.grad is not None
-    assert not vectors.grad.any()
-    assert float(objective.log_scale.grad) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dimensions", [[0], [-64], [2, 2]])
@@ -173,5 +121,6 @@ def test_a_chunk_holds_no_more_logits_than_allowed_those_of_all_lengths_counted(
 
     monkeypatch.setattr(nonparametric, "span_losses", counted)
     limit = 2 * len(encoded.key_token_ids) * (1 + len(SHORTER))
-    objective_of(max_logits_per_chunk=limit)(encoded)
+    monkeypatch.setattr(nonparametric, "MAX_LOGITS_PER_CHUNK", limit)
+    objective_of()(encoded)
     assert max(held) == limit

@@ -14,7 +14,7 @@ import torch
 from npm.core.types import QuestionBatch
 from npm.corpus.questions import Question
 from npm.models.settings import PoolerKind
-from npm.objectives.encoded import EncodedQuestions
+from npm.objectives.encoded import EncodedRows
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.questions import question_batch
@@ -53,8 +53,8 @@ def terms_of(
     """The mean of each term of a batch whose rows are encoded as `states`; its teacher says `distances`."""
     taught = torch.zeros(len(batch.start_slots)) if distances is None else distances
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=lambda *_: taught)
-    objective = SpanSupervision(SpanSupervisionSettings(**settings), lambda: scale, teacher)
-    encoded = cast(EncodedQuestions, SimpleNamespace(batch=batch, states=states))
+    objective = SpanSupervision(SpanSupervisionSettings(**settings), scale, teacher)
+    encoded = cast(EncodedRows[QuestionBatch], SimpleNamespace(batch=batch, states=lambda: states))
     terms, counts = objective(encoded), objective.counts(batch)
     assert {name: term.count for name, term in terms.items()} == counts
     return {name: float(term.sum) / max(1, term.count) for name, term in terms.items()}
@@ -205,8 +205,10 @@ def test_the_joint_pass_is_not_trained_by_what_it_teaches() -> None:
     batch = question_batch([question([5], [], [6, 7], [7])], [None], FRAME)
     states = torch.randn(*batch.input_ids.shape, 4, requires_grad=True)
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=lambda *_: torch.zeros(1))
-    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=1.0), lambda: 1.0, teacher)
-    objective(cast(EncodedQuestions, SimpleNamespace(batch=batch, states=states)))["distill"].sum.backward()
+    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=1.0), 1.0, teacher)
+    objective(cast(EncodedRows[QuestionBatch], SimpleNamespace(batch=batch, states=lambda: states)))[
+        "distill"
+    ].sum.backward()
     assert states.grad is not None
     assert not states.grad[0].any()
     assert states.grad[1].any()

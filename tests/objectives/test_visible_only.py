@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.errors import EncoderError, SettingError
+from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch
-from npm.models.encoder import Encoder, use_plain_attention
+from npm.models.encoder import Encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_columns
 from npm.objectives.encoded import EncodedBatch, Passes
 from npm.objectives.masked import MaskedTokens
@@ -161,19 +161,6 @@ def test_the_loss_at_the_masks_equals_a_dense_head_over_all_positions(encoder: E
     )
 
 
-def test_the_gradient_reaches_every_part_of_decoder_encoder_and_head(encoder: Encoder, tmp_path: Path) -> None:
-    objective = objective_of(encoder, tmp_path, decoder_layers=2)
-    batch = random_rows(encoder, [9, 4, 11], masked_share=0.5)
-    token_vectors, _ = recording(encoder)
-    objective(EncodedBatch(token_vectors, batch, with_clean_copies=False))["masked"].sum.backward()
-    named = {**dict(objective.named_parameters()), **dict(encoder.model.named_parameters())}
-    without = [name for name, parameter in named.items() if parameter.grad is None or not parameter.grad.any()]
-    assert not without
-    assert objective.visible is not None
-    parts = [part for name, _ in objective.visible.decoder.named_parameters() for part in name.split(".")]
-    assert {"0", "1"} <= set(parts)
-
-
 def test_piece_by_piece_the_gradient_is_that_of_the_whole_batch(tmp_path: Path) -> None:
     encoder = tiny_encoder("bert")
     objective = objective_of(encoder, tmp_path)
@@ -187,75 +174,8 @@ def test_piece_by_piece_the_gradient_is_that_of_the_whole_batch(tmp_path: Path) 
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_without_targets_every_parameter_still_gets_a_zero_gradient(tmp_path: Path) -> None:
-    encoder = tiny_encoder("bert")
-    objective = objective_of(encoder, tmp_path)
-    batch = random_rows(encoder, [3, 2], masked_share=0.0)
-    token_vectors, _ = recording(encoder)
-    objective(EncodedBatch(token_vectors, batch, with_clean_copies=False))["masked"].sum.backward()
-    for parameter in objective.parameters():
-        assert parameter.grad is not None
-        assert not parameter.grad.any()
-
-
-def test_the_decoder_is_checkpointed_with_the_objective_and_left_out_of_the_encoder(
-    encoder: Encoder, tmp_path: Path
-) -> None:
-    before = encoder.fingerprint
-    objective = objective_of(encoder, tmp_path / "start")
-    assert any(name.startswith("visible.decoder.") for name in objective.state_dict())
-    assert "visible.mask_vector" in objective.state_dict()
-    other = objective_of(tiny_encoder(encoder.model.config.model_type), tmp_path / "other")
-    with torch.no_grad():
-        for parameter in objective.parameters():
-            parameter.add_(1)
-    other.load_state_dict(objective.state_dict())
-    for mine, theirs in zip(objective.parameters(), other.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-    encoder.weights_changed()
-    encoder.save(tmp_path / "saved")
-    again = Encoder.load(str(tmp_path / "saved"), device="cpu", dtype="float32")
-    assert again.fingerprint == encoder.fingerprint == before
-    assert again.model.config.num_hidden_layers == 2
-
-
-def test_the_decoder_holds_no_vocabulary_and_the_layers_asked_for(encoder: Encoder) -> None:
-    one, three = (VisibleOnly(encoder, decoder_layers=layers) for layers in (1, 3))
-    sizes = [sum(parameter.numel() for parameter in part.parameters()) for part in (one, three)]
-    vocabulary = len(encoder.tokenizer)
-    assert not any(vocabulary in parameter.shape for parameter in three.parameters())
-    assert three.decoder.config.num_hidden_layers == 3
-    assert sizes[1] > 2 * (sizes[0] - encoder.model.config.max_position_embeddings * encoder.dimensions)
-    assert encoder.model.config.num_hidden_layers == 2
-
-
-def test_the_decoder_computes_its_attention_as_the_encoder_does(encoder: Encoder) -> None:
-    before = VisibleOnly(encoder, decoder_layers=1).decoder.config._attn_implementation
-    use_plain_attention(encoder.model)
-    after = VisibleOnly(encoder, decoder_layers=1).decoder.config._attn_implementation
-    assert (before, after) == ("sdpa", "plain")
-
-
-def test_an_encoder_that_takes_no_positions_is_refused() -> None:
-    class WithoutPositions(torch.nn.Module):
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
-            """Not called."""
-
-    encoder = tiny_encoder("bert")
-    config = encoder.model.config
-    encoder.model = WithoutPositions()  # type: ignore[assignment]
-    encoder.model.config = config
-    with pytest.raises(EncoderError, match="WithoutPositions"):
-        VisibleOnly(encoder, decoder_layers=1)
-
-
 def test_kept_or_replaced_tokens_do_not_go_with_encoding_the_visible_alone() -> None:
     MaskedSettings(visible_only=True).check_masks(1.0)
     MaskedSettings(visible_only=False).check_masks(0.8)
     with pytest.raises(SettingError, match="visible_only"):
         MaskedSettings(visible_only=True).check_masks(0.8)
-
-
-def test_a_decoder_without_layers_is_refused() -> None:
-    with pytest.raises(SettingError, match="decoder_layers"):
-        MaskedSettings(decoder_layers=0)

@@ -15,7 +15,7 @@ from npm.core.types import QuestionBatch
 from npm.corpus.questions import QuestionTable, SupervisionSettings
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
-from npm.objectives.encoded import EncodedQuestions, Passes
+from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.ranks import sum_over_ranks
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
@@ -71,9 +71,9 @@ def gradients(rank: int, world_size: int, micro_step: int) -> dict[str, torch.Te
         return 1 - torch.cosine_similarity(pool(PoolerKind.avg, states, mask), torch.ones(16), dim=1)  # f32 [n]
 
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=distances)
-    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5, rival_weight=2.0), lambda: 0.5, teacher)
+    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5, rival_weight=2.0), 0.5, teacher)
     counts = sum_over_ranks(objective.counts(batch), torch.device("cpu"))
-    terms = objective(EncodedQuestions(Passes(encoder), batch))
+    terms = objective(EncodedRows(Passes(encoder), batch))
     torch.stack([term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]).sum().backward()
     return {name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None}
 

@@ -14,7 +14,7 @@ from torch import nn
 from npm.core.types import LabelledBatch
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
-from npm.objectives.encoded import EncodedLabelled, EncodedSentences, Passes
+from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.labelled import LabelledContrast
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import SentenceSettings
@@ -46,10 +46,10 @@ def gradients(pairs: Sequence[tuple[torch.Tensor, ...]], columns: int) -> dict[s
     """Gradients of Σ terms / pairs of all ranks, on the pairs of this rank, by parameter name."""
     torch.manual_seed(1)
     encoder = SmallEncoder(16)
-    settings = SentenceSettings(pooler=PoolerKind.cls, temperature=0.2, hard_negative_weight=3.0)
-    objective = SentenceContrast(settings, dimensions=16)
+    settings = SentenceSettings(pooler=PoolerKind.cls)
+    objective = SentenceContrast(settings, dimensions=16, temperature=0.2)
     batch = batch_of(*([pair[column] for pair in pairs] for column in range(columns)))
-    encoded = EncodedSentences(Passes(encoder, rows_per_pass=2), batch)
+    encoded = EncodedRows(Passes(encoder, rows_per_pass=2), batch)
     (objective(encoded)["sentence"].sum / len(PAIRS)).backward()
     named = [*encoder.named_parameters(), *objective.named_parameters()]
     return {name: weight.grad for name, weight in named if weight.grad is not None}
@@ -70,7 +70,7 @@ def labelled_gradients(first: int, count: int) -> dict[str, torch.Tensor]:
     rows = torch.arange(count)  # i64 [n]
     labels = torch.tensor(LABELS[first : first + count])  # i64 [n]
     batch = LabelledBatch(ids, mask, None, rows=rows, slots=torch.zeros_like(rows), targets=labels)
-    term = LabelledContrast(0.3)(EncodedLabelled(Passes(encoder), batch))["labelled_contrast"]
+    term = LabelledContrast(0.3)(EncodedRows(Passes(encoder), batch))["labelled_contrast"]
     (term.sum / len(LABELS)).backward()
     return {name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None}
 

@@ -68,7 +68,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
     checkpoint = trainer.run_folder.latest_checkpoint()
     assert checkpoint is not None
     assert checkpoint.counters.step == 3
-    assert all(tensor.isfinite().all() for tensor in checkpoint.weights.values())
+    assert all(tensor.isfinite().all() for tensor in checkpoint.tensors["weights"].values())
 
 
 def test_with_a_gradient_scaler_a_step_whose_gradient_overflows_is_left_out_and_the_scale_goes_on_with_the_run(

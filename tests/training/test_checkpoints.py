@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -26,10 +25,13 @@ from tests.helpers.tiny_models import tiny_encoder
 
 def checkpoint_at(step: int) -> Checkpoint:
     return Checkpoint(
-        Counters(step, seconds=0.1 + step, tokens=100 * step, best={"value": 0.5, "step": None}),
-        weights={"weight": torch.full((2, 3), float(step))},
-        optimizer_tensors={"0.step": torch.tensor(float(step)), "0.exp_avg": torch.ones(2, 3)},
-        generators={"0-cpu": np.arange(7, dtype=np.uint8)},
+        Counters(step=step, seconds=0.1 + step, tokens=100 * step, best={"value": 0.5, "step": None}),
+        {
+            "weights": {"weight": torch.full((2, 3), float(step))},
+            "optimizer": {"0.step": torch.tensor(float(step)), "0.exp_avg": torch.ones(2, 3)},
+            "generators": {"0-cpu": torch.arange(7, dtype=torch.uint8)},
+            "averages": {},
+        },
     )
 
 
@@ -42,10 +44,6 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_same_settings_continue_a_run(run_folder: RunFolder) -> None:
-    run_folder.start({"files": ["a", "b"], "learning_rate": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -93,9 +91,7 @@ def test_a_checkpoint_reads_back(run_folder: RunFolder) -> None:
     assert read is not None
     assert read.counters == written.counters
     assert read.counters.tokens == 300
-    torch.testing.assert_close(read.weights, written.weights, rtol=0, atol=0)
-    torch.testing.assert_close(read.optimizer_tensors, written.optimizer_tensors, rtol=0, atol=0)
-    assert read.generators["0-cpu"].tolist() == list(range(7))
+    torch.testing.assert_close(read.tensors, written.tensors, rtol=0, atol=0)
 
 
 def test_only_the_newest_checkpoint_stays(run_folder: RunFolder) -> None:
@@ -118,7 +114,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(run_folder: RunFolder, monkeypa
     assert newest.counters.step == 1
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "generator-0-cpu.npy"])
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "generators.safetensors"])
 def test_a_flipped_byte_in_a_checkpoint_is_refused(run_folder: RunFolder, name: str) -> None:
     run_folder.save_checkpoint(checkpoint_at(1))
     file = run_folder.path / "checkpoints" / "step-00000001" / name
@@ -220,13 +216,6 @@ def test_what_others_put_beside_checkpoints_and_encoders_stays(run_folder: RunFo
     assert (checkpoint := run_folder.latest_checkpoint()) is not None and checkpoint.counters.step == 2
 
 
-def test_a_link_in_the_place_of_an_encoder_is_replaced_and_not_followed(run_folder: RunFolder, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (run_folder.path / "best-encoder").symlink_to(tmp_path / "elsewhere")
-    run_folder.save_encoder(tiny_encoder("bert"), "best-encoder")
-    assert not (run_folder.path / "best-encoder").is_symlink() and names_in(tmp_path / "elsewhere") == []
-
-
 def test_what_a_killed_run_left_of_an_encoder_is_written_anew(run_folder: RunFolder) -> None:
     left = run_folder.path / ".encoder.tmp"
     (left / "1_Pooling").mkdir(parents=True)
@@ -238,22 +227,6 @@ def test_what_a_killed_run_left_of_an_encoder_is_written_anew(run_folder: RunFol
     assert names_in(run_folder.path) == ["encoder", "settings.json"]
     assert not (run_folder.encoder_path / "1_Pooling").exists()
     assert Encoder.load(str(run_folder.encoder_path), device="cpu").fingerprint == encoder.fingerprint
-
-
-def test_results_of_an_evaluation_may_go_before_the_run_and_notes_lie_beside_it(
-    run_folder: RunFolder, tmp_path: Path
-) -> None:
-    (run_folder.path / "notes.txt").write_text("mine")
-    run_folder.check()
-    with write_folder(tmp_path / "new" / "baseline", kind="evaluation", settings={}):
-        pass
-    RunFolder(tmp_path / "new").check()
-
-
-def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "open", _refuse)
-    with pytest.raises(OSError, match="No space left on device"):
-        run_folder.log({"step": 1})
 
 
 @pytest.mark.parametrize(

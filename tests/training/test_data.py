@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
 
-from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch, SentenceBatch, TrainingBatch, View
-from npm.masking.masker import MaskingSettings, QuestionForm
 from npm.masking.rendering import PHRASES
 from npm.training.data import TrainingBatches, iterate_batches
-from npm.training.run import run_training
 from tests.helpers.groups import group
-from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups, toy_settings
+from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups
 
 
 def phrases(batch: TrainingBatch) -> MaskedBatch:
@@ -42,14 +38,6 @@ def numbered_batches(count: int, **settings: int) -> TrainingBatches:
 
 def group_numbers(batch: TrainingBatch) -> list[int]:
     return [int(row[1]) - 50 for row in phrases(batch).key_input_ids[::2]]  # the first token is special
-
-
-def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
-    encoder = toy_encoder()
-    in_order, other = toy_batches(encoder), toy_batches(encoder)
-    expected = [in_order[micro_step] for micro_step in range(20)]
-    for micro_step in (19, 3, 11, 3, 0):
-        assert_equal(phrases(other[micro_step]), phrases(expected[micro_step]))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
@@ -80,14 +68,6 @@ def test_a_group_is_masked_anew_in_every_epoch() -> None:
     first, second = phrases(batches[0]), phrases(batches[1])
     assert not torch.equal(first.query_input_ids, second.query_input_ids)
     torch.testing.assert_close(first.key_input_ids, second.key_input_ids)
-
-
-def test_groups_that_do_not_fill_a_step_of_all_ranks_wait_for_another_epoch() -> None:
-    batches = numbered_batches(11, groups_per_device_batch=2, world_size=2)
-    (source,) = batches.sources
-    assert source.micro_steps_per_epoch == 2
-    seen = [group_numbers(batches[step]) for step in (0, 1)]
-    assert len({number for numbers in seen for number in numbers}) == 4
 
 
 @pytest.mark.parametrize("groups_per_device_batch", [1, 2])
@@ -145,11 +125,6 @@ def test_the_masks_are_those_of_a_run_that_reads_nothing() -> None:
         assert row[:size].tolist() == expected[:size].tolist()
 
 
-def test_a_corpus_smaller_than_one_batch_is_refused() -> None:
-    with pytest.raises(SettingError, match="3 groups, expected at least 4"):
-        numbered_batches(3, groups_per_device_batch=2, world_size=2)
-
-
 def test_a_batch_counts_the_tokens_of_its_text_once_however_many_views_show_it() -> None:
     encoder = toy_encoder()
     both = toy_batches(encoder, views=("phrases", "tokens"))[0]
@@ -177,11 +152,3 @@ def test_the_masks_of_one_view_do_not_depend_on_the_views_beside_it() -> None:
     view = both.views["phrases"]
     assert isinstance(view, MaskedBatch)
     assert_equal(view, phrases(toy_batches(encoder)[2]))
-
-
-def test_a_form_of_questions_where_there_are_none_is_told_of(tmp_path: Path) -> None:
-    for form, told in ((QuestionForm.mixed, True), (QuestionForm.whole, False)):
-        said: list[str] = []
-        settings = toy_settings(tmp_path, masking=MaskingSettings(question=form))
-        run_training(tmp_path / form.value, settings, announce=said.append)
-        assert ("so masking.question is not read" in " ".join(said)) == told

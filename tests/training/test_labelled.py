@@ -16,7 +16,7 @@ from npm.core.types import LabelledBatch
 from npm.corpus.labelled import LabelledSettings, encode_labelled
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.objectives.encoded import EncodedLabelled, Passes
+from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.labelled import LabelledText
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.labelled import LabelledSource
@@ -122,7 +122,7 @@ def _gradients(head: LabelledText, encoder: Encoder, batches: list[LabelledBatch
     for weight in (*head.parameters(), *encoder.model.parameters()):
         weight.grad = None
     for batch in batches:
-        head(EncodedLabelled(Passes(encoder.model), batch))["labelled"].sum.backward()
+        head(EncodedRows(Passes(encoder.model), batch))["labelled"].sum.backward()
     named = [*head.named_parameters(), *encoder.model.named_parameters()]
     return {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
@@ -165,29 +165,6 @@ def test_what_does_not_fit_a_run_on_labels_is_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists()
     with pytest.raises(SettingError, match=r"schedule.max_epochs"):
         TrainingSettings(schedule=ScheduleSettings(max_epochs=1))
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"), [({"dropout_until_step": 2}, "110000"), ({"dropout_from_step": 4}, "000011")]
-)
-def test_dropout_is_on_in_the_steps_that_are_named(tmp_path: Path, given: dict[str, int], expected: str) -> None:
-    modes = ""
-
-    class Watched(LabelledText):
-        def forward(self, encoded: EncodedLabelled) -> Any:
-            nonlocal modes
-            assert self.training
-            modes += str(int(encoded.passes.model.training))
-            assert {part.training for part in self.head if isinstance(part, torch.nn.Dropout)} == {modes[-1] == "1"}
-            return super().forward(encoded)
-
-    settings = settings_of(tmp_path, trainer=TrainerSettings(log_every_steps=1, **given))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npm.training.model.LabelledText", Watched)
-        run_training(tmp_path / "run", settings)
-    assert modes == expected
-    with pytest.raises(SettingError, match="dropout_until_step"):
-        TrainerSettings(gradient_checkpointing=True, **given)
 
 
 def test_cross_entropy_and_contrast_share_one_pass(tmp_path: Path) -> None:

@@ -14,11 +14,10 @@ from transformers import AlbertConfig, AlbertModel, T5Config, T5ForConditionalGe
 from npm.core.errors import SettingError
 from npm.objectives.settings import MaskedSettings, ObjectiveSettings
 from npm.training.model import load_start, make_objective
-from npm.training.optimizer import Lion, freeze, layer_rates, layer_stacks, make_optimizer, parameter_groups
+from npm.training.optimizer import Lion, freeze, layer_rates, make_optimizer, parameter_groups
 from npm.training.settings import (
     FrozenSettings,
     OptimizerKind,
-    Sharding,
     StartSettings,
     TrainerSettings,
     TrainingSettings,
@@ -56,36 +55,6 @@ def test_the_norms_and_the_position_bias_of_t5_do_not_decay() -> None:
     assert not decided["encoder.block.0.layer.0.layer_norm.weight"]
     assert not decided["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
     assert not decided["decoder.final_layer_norm.weight"]
-
-
-def test_every_trained_parameter_is_in_one_group_once_and_frozen_ones_in_none(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=1)
-    freeze(trainer.model.encoder_model, FrozenSettings(layers=1))
-    grouped = [p for group in parameter_groups(trainer.model, weight_decay=0.1) for p in group["params"]]
-    expected = [p for p in trainer.model.parameters() if p.requires_grad]
-    assert sorted(map(id, grouped)) == sorted(map(id, expected))
-    assert len(expected) < len(list(trainer.model.parameters()))
-
-
-def test_the_optimizer_of_a_trainer_decays_as_the_groups_say(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=1, weight_decay=0.125)
-    decay = {id(p): group["weight_decay"] for group in trainer.optimizer.param_groups for p in group["params"]}
-    for name, parameter in trainer.model.named_parameters():
-        is_steady = name.endswith(("bias", "log_scale")) or "LayerNorm" in name or ".transform.2." in name
-        assert decay[id(parameter)] == (0.0 if is_steady else 0.125), name
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_the_layers_are_found(family: str) -> None:
-    (stack,) = layer_stacks(tiny_encoder(family).model)
-    assert len(stack) == 2
-
-
-def test_both_halves_of_an_encoder_decoder_are_frozen() -> None:
-    model = tiny_t5()
-    assert [len(stack) for stack in layer_stacks(model)] == [3, 2]
-    names = freeze(model, FrozenSettings(layers=1))
-    assert {name.split(".layer.")[0] for name in names} == {"encoder.block.0", "decoder.block.0"}
 
 
 @pytest.mark.parametrize(
@@ -178,14 +147,6 @@ def test_muon_moves_matrices_of_layers_the_same_way_in_all_directions_and_adamw_
         assert float(lengths.quantile(0.1)) > 0.5 and float(lengths.max()) < 1.5, name
 
 
-def test_muon_lets_matrices_decay_as_adamw_does() -> None:
-    name = "encoder.layer.0.output.dense.weight"
-    weight = dict(tiny_encoder("bert").model.named_parameters())[name].detach()
-    with_decay = moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2, weight_decay=0.5)[name]
-    without = moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2)[name]
-    torch.testing.assert_close(with_decay - without, -1e-2 * 0.5 * weight, rtol=1e-4, atol=1e-7)
-
-
 @pytest.mark.parametrize("settings", [{"layer_decay": 0.5}, {"optimizer": OptimizerKind.muon}])
 def test_layers_that_share_their_weights_are_refused_where_layers_are_told_apart(settings: dict[str, Any]) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3}
@@ -195,17 +156,6 @@ def test_layers_that_share_their_weights_are_refused_where_layers_are_told_apart
         make_optimizer(model, model, TrainerSettings(**settings))
     with pytest.raises(SettingError, match=r"start.frozen.layers"):
         freeze(model, FrozenSettings(layers=1))
-
-
-def test_a_torch_without_muon_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(SettingError, match=r"trainer.optimizer"):
-        moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2)
-
-
-def test_muon_with_shared_weights_is_refused() -> None:
-    with pytest.raises(SettingError, match="optimizer"):
-        TrainerSettings(optimizer=OptimizerKind.muon, sharding=Sharding.full)
 
 
 def test_frozen_word_embeddings_leave_an_untied_head_its_own_matrix(tmp_path: Path) -> None:

@@ -116,17 +116,8 @@ def test_the_encoder_sees_few_rows_at_once_and_each_of_them_twice() -> None:
     encoder = toy_encoder()
     counting = CountsRows(encoder.model)
     encoded = encode_views(sentence_batch(3).views, Passes(counting, rows_per_pass=4), with_clean_copies=())
-    encoded["sentences"].token_vectors.sum().backward()
+    encoded["sentences"].states().sum().backward()
     assert sorted(counting.rows, reverse=True) == [4, 4, 4, 4, 1, 1]
-
-
-def test_without_a_gradient_there_is_one_pass() -> None:
-    counting = CountsRows(toy_encoder().model)
-    batch = sentence_batch(3).views["sentences"]
-    assert isinstance(batch, SentenceBatch)
-    with torch.no_grad():
-        Passes(counting, rows_per_pass=4).token_vectors(batch.input_ids, batch.attention_mask)
-    assert counting.rows == [9]
 
 
 @pytest.mark.parametrize("setting", ["rows_per_pass", "gradient_checkpointing"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,13 @@ from npm.core.errors import ArtifactError, SettingError
 from npm.training.plotting import (
     CurveSettings,
     PlotAxis,
-    chosen_terms,
-    draw_curves,
     draw_runs,
     read_curves,
-    trailing_mean,
 )
 
 pytest.importorskip("matplotlib")
 
+UNSMOOTHED = CurveSettings(smoothed_points=1)
 TRAINING = {"learning_rate": 1e-3, "tokens_per_second": 900.0, "data_fraction": 0.01, "seconds": 1.0}
 
 
@@ -38,7 +37,10 @@ def first(tmp_path: Path) -> Path:
         {"step": step, "tokens": 100 * step, **TRAINING, "masked": 8.0 - step / 10, "masked_top1": step / 100}
         for step in (10, 20)
     ]
-    held_out = [{"step": step, "held_out_masked": 9.0 - step / 10, "stsb": step / 50} for step in (0, 20, 25)]
+    held_out = [
+        {"step": step, "tokens": 100 * step, "held_out_masked": 9.0 - step / 10, "stsb": step / 50}
+        for step in (0, 20, 25)
+    ]
     return run_with(tmp_path / "first", [held_out[0], training[0], training[1], *held_out[1:]])
 
 
@@ -69,8 +71,7 @@ def curves_of(*runs: Path, **settings: Any) -> Any:
 
 
 def test_the_curves_drawn_are_the_numbers_of_the_runs_over_their_tokens(first: Path, second: Path) -> None:
-    curves = curves_of(first, second)
-    found = drawn(draw_curves(curves, chosen_terms(curves, []), axis=PlotAxis.tokens))
+    found = drawn(draw_runs([first, second], UNSMOOTHED).figure)
     assert found == {
         "masked": {
             "first": ([1000.0, 2000.0], [7.0, 6.0]),
@@ -81,8 +82,7 @@ def test_the_curves_drawn_are_the_numbers_of_the_runs_over_their_tokens(first: P
 
 
 def test_over_steps_the_same_numbers_stand_at_their_steps(first: Path) -> None:
-    curves = curves_of(first, x=PlotAxis.steps)
-    found = drawn(draw_curves(curves, ["masked", "stsb"], axis=PlotAxis.steps))
+    found = drawn(draw_runs([first], replace(UNSMOOTHED, terms=["masked", "stsb"], x=PlotAxis.steps)).figure)
     assert found["masked"]["first"] == ([10.0, 20.0], [7.0, 6.0])
     assert found["masked"]["first (held out)"] == ([0.0, 20.0, 25.0], [9.0, 7.0, 6.5])
     assert found["stsb"] == {"first": ([0.0, 20.0, 25.0], [0.0, 0.4, 0.5])}
@@ -93,30 +93,6 @@ def test_training_curves_are_smoothed_and_held_out_ones_are_not(first: Path) -> 
     assert curves["masked"].y.tolist() == [7.0, 6.5]
     assert curves["held_out_masked"].y.tolist() == [9.0, 7.0, 6.5]
     assert curves["stsb"].y.tolist() == [0.0, 0.4, 0.5]
-
-
-def test_a_trailing_mean_equals_a_plain_loop() -> None:
-    rng = np.random.default_rng(0)
-    for count, window in ((1, 3), (7, 1), (13, 4), (5, 9)):
-        values = rng.standard_normal(count)
-        expected = [values[max(0, at - window + 1) : at + 1].mean() for at in range(count)]
-        np.testing.assert_allclose(trailing_mean(values, window), expected, atol=1e-12)
-
-
-def test_without_terms_every_term_that_the_runs_share_has_a_panel(first: Path, second: Path) -> None:
-    assert chosen_terms(curves_of(first), []) == ["masked", "masked_top1", "stsb"]
-    assert chosen_terms(curves_of(second), []) == ["end", "masked", "start"]
-    assert chosen_terms(curves_of(first, second), []) == ["masked"]
-
-
-def test_terms_are_drawn_where_a_run_has_them_and_counters_by_name(first: Path, second: Path) -> None:
-    curves = curves_of(first, second)
-    terms = chosen_terms(curves, ["start", "tokens_per_second", "held_out_masked"])
-    found = drawn(draw_curves(curves, terms, axis=PlotAxis.tokens))
-    assert list(found) == ["start", "tokens_per_second", "held_out_masked"]
-    assert list(found["start"]) == ["second"]
-    assert found["tokens_per_second"]["first"] == ([1000.0, 2000.0], [900.0, 900.0])
-    assert list(found["held_out_masked"]) == ["first"]
 
 
 def test_the_numbers_of_the_picture_are_those_of_its_curves(first: Path, second: Path) -> None:
@@ -138,25 +114,14 @@ def test_the_numbers_of_the_picture_are_those_of_its_curves(first: Path, second:
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_record(tmp_path: Path) -> None:
-    run = run_with(tmp_path / "run", [{"step": step, "tokens": step, "masked": 1.0} for step in (1, 2)])
+    run = run_with(
+        tmp_path / "run", [{"step": step, "tokens": step, "learning_rate": 1.0, "masked": 1.0} for step in (1, 2)]
+    )
     with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "tokens": 3, "masked": NaN}\n')
+        file.write('{"step": 3, "tokens": 3, "learning_rate": 1.0, "masked": NaN}\n')
     picture = draw_runs([run], CurveSettings(smoothed_points=1))
     assert picture.record["curves"][0]["y"] == [1.0, 1.0, None]
     assert picture.tables[0].rows[0][-2:] == ("1", "1")
-
-
-def test_a_line_that_is_still_being_written_is_left_out(first: Path) -> None:
-    with (first / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 30, "tok')
-    assert curves_of(first)["first"]["masked"].x.tolist() == [1000.0, 2000.0]
-
-
-def test_a_damaged_line_is_named(first: Path) -> None:
-    with (first / "metrics.jsonl").open("a") as file:
-        file.write("{broken\n")
-    with pytest.raises(ArtifactError, match=r"metrics.jsonl:6"):
-        draw_runs([first], CurveSettings())
 
 
 def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> None:

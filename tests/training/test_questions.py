@@ -18,7 +18,7 @@ from npm.corpus.questions import SupervisionSettings, question_table
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from npm.objectives.settings import NonparametricSettings, ObjectiveSettings
+from npm.objectives.settings import ObjectiveSettings
 from npm.retrieval.queries import masked_inputs
 from npm.training.questions import AlternatingSource, QuestionSource, question_batch
 from npm.training.run import run_training
@@ -184,7 +184,6 @@ def test_questions_alternate_with_the_phrase_loss_in_one_window(tmp_path: Path) 
         groups=plain.groups,
         masking=MaskingSettings(masked_fraction=0.3),
         objective=ObjectiveSettings(
-            nonparametric=NonparametricSettings(learned_scale=True),
             nonparametric_weight=1.0,
             span_supervision_weight=1.0,
         ),

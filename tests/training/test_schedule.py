@@ -6,7 +6,6 @@ import pytest
 
 from npm.core.errors import SettingError
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainerSettings
 
 
 def test_the_rate_rises_to_its_peak_and_falls_to_its_final_share() -> None:
@@ -33,41 +32,3 @@ def test_progress_counts_steps_or_minutes_whichever_the_run_is_measured_in() -> 
 def test_a_run_is_measured_in_exactly_one_way(both: dict[str, float]) -> None:
     with pytest.raises(SettingError, match="max_steps"):
         ScheduleSettings(**both)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("max_steps", 0),
-        ("learning_rate", -1e-3),
-        ("learning_rate", 0.0),
-        ("learning_rate", 2.0),
-        ("learning_rate", float("nan")),
-        ("warmup_fraction", 1.0),
-        ("final_fraction", 1.5),
-    ],
-)
-def test_numbers_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(SettingError, match=setting):
-        ScheduleSettings(**{"max_steps": 5, setting: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("groups_per_device_batch", 0),
-        ("accumulation_steps", 0),
-        ("log_every_steps", 0),
-        ("workers", -1),
-        ("checkpoint_every_minutes", -1.0),
-        ("weight_decay", float("nan")),
-        ("max_gradient_norm", 0.0),
-        ("adam_beta1", 1.0),
-        ("adam_beta2", -0.1),
-        ("seed", -1),
-        ("rows_per_pass", 0),
-    ],
-)
-def test_settings_of_the_loop_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(SettingError, match=setting):
-        TrainerSettings(**{setting: value})  # type: ignore[arg-type]

@@ -93,20 +93,6 @@ def test_an_epoch_holds_every_number_once(count: int) -> None:
     assert sorted(order[np.arange(count)].tolist()) == list(range(count))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own_and_places_can_be_asked_for_alone() -> None:
-    places = np.arange(1000)
-    first = EpochOrder(1000, seed=1, epoch=0)[places]
-    assert (EpochOrder(1000, seed=1, epoch=1)[places] == first).mean() < 0.02
-    assert (EpochOrder(1000, seed=2, epoch=0)[places] == first).mean() < 0.02
-    assert EpochOrder(1000, seed=1, epoch=0)[np.array([700, 3])].tolist() == first[[700, 3]].tolist()
-
-
-def test_an_order_is_not_recognisably_sorted() -> None:
-    order = EpochOrder(5000, seed=4, epoch=0)[np.arange(5000)]
-    assert abs(np.corrcoef(order, np.arange(5000))[0, 1]) < 0.05
-    assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.05
-
-
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_rows_are_anchors_then_positives_then_negatives(tmp_path: Path, columns: int) -> None:
     rows = [[words(10 * number + column) for column in range(columns)] for number in range(5)]
@@ -222,12 +208,3 @@ def test_what_is_contrasted_is_never_masked(tmp_path: Path, columns: int) -> Non
     assert len(group) == 3 * columns, "each sentence is masked once"
     assert set(group.token_ids.tolist()) == {TOKENIZER.mask_token_id}
     torch.testing.assert_close(batch_at(source_of(table, 3), 1).input_ids, plain.input_ids)  # the table is as it was
-
-
-def test_masks_have_generators_of_their_own_by_epoch_place_and_rank(tmp_path: Path) -> None:
-    table, maker = table_of(tmp_path, [[words(number)] for number in range(8)]), RecordingMaker()
-    for rank in (0, 1):
-        for step in (0, 1, 2, 0):
-            source_of(table, 2, rank=rank, world_size=2, maker=maker).views(step)
-    assert maker.numbers[0] == maker.numbers[3]
-    assert len(set(maker.numbers)) == 6

@@ -94,14 +94,6 @@ def test_training_on_pairs_makes_a_folder_that_sentence_transformers_loads(tmp_p
     np.testing.assert_allclose(theirs.encode(list(SENTENCES)), ours.encode(list(SENTENCES)), atol=1e-5)
 
 
-def test_masked_tokens_of_the_same_sentences_are_predicted_beside(tmp_path: Path, start: Path) -> None:
-    encoder_folder = run_training(tmp_path / "run", settings_of(start, steps=2, masked_weight=0.1))
-    assert {"sentence", "masked"} <= metrics_of(tmp_path / "run")[0].keys()
-    config = json.loads((encoder_folder / "config.json").read_text(encoding="utf-8"))
-    assert (config["architectures"], config["npm"]["sentence_pooler"]) == (["BertForMaskedLM"], "cls_before_pooler")
-    assert not (tmp_path / "run" / "corpus").exists(), "blocks that nothing reads"
-
-
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, start: Path) -> None:
     class Stopped(Exception):
         pass

@@ -190,17 +190,3 @@ def test_a_number_that_is_not_finite_is_never_the_best() -> None:
     assert better == [False, True, False, True, False]
     assert (best.value, best.step, best.evaluations_since, best.last_step) == (2.0, 3, 1, 4)
     assert [best.patience_exhausted(patience) for patience in (1, 2, None)] == [True, False, False]
-
-
-def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
-    scripted_trainer(tmp_path / "run", {0: float("nan"), 2: 0.5}, max_steps=2).train()
-    assert [line["score"] for line in lines_of(tmp_path / "run", of_evaluation=True)] == [None, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("every_steps", 0), ("max_batches", 0), ("patience_evaluations", 0), ("masked_fraction", 1.0)],
-)
-def test_settings_of_the_evaluation_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(SettingError, match=setting):
-        TrainingEvaluationSettings(**{setting: value})  # type: ignore[arg-type]
