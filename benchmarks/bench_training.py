@@ -132,7 +132,7 @@ def measured_objective(name: str, given: dict[str, str]) -> list[str]:
         trained = load_start(settings)
         objective = make_objective(settings, trained)
         place = text_folder(Path(folder), settings, objective.views)
-        batches = make_sources(place, settings, objective.views, trained).batches
+        batches, _ = make_sources(place, settings, objective.views, trained)
         trainer = make_trainer(RunFolder(Path(folder)), settings, trained, objective, batches)
         rate = matrix_rate()
         trainer.train()

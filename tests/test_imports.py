@@ -345,7 +345,7 @@ def test_models_are_loaded_in_one_place_without_their_code_and_without_pickles()
     assert set(calls) == {"from_pretrained", "from_config"}
 
 
-def test_only_an_objective_of_the_user_is_imported_by_a_name_that_is_data() -> None:
+def test_nothing_is_imported_by_a_name_that_is_data() -> None:
     places = []
     for path in source_files("npm", "index"):
         for node in ast.walk(parsed(path)):
@@ -359,7 +359,7 @@ def test_only_an_objective_of_the_user_is_imported_by_a_name_that_is_data() -> N
                 is_module_evaluation = ast.unparse(node.func).endswith(".eval")  # model.eval()
                 if is_data and not is_module_evaluation:
                     places.append(path.relative_to(REPOSITORY).as_posix())
-    assert places == [DOOR, "npm/cli/registry.py", "npm/training/model.py"]  # the first two know all their names
+    assert places == [DOOR, "npm/cli/registry.py"]  # which know all their names
 
 
 def test_no_message_advises_to_install_npmlm_from_a_package_index() -> None:

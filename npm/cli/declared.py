@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def is_free_group(self) -> bool:
-        """Return True if its user chooses the keys in it, as in objective.others."""
+        """Return True if its user chooses the keys in it."""
         return get_origin(self.kind) is dict
 
     @property

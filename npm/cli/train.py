@@ -66,11 +66,9 @@ class TrainCommand(TrainingSettings):
         "denoising": "",
         "groups": "sequences_per_group mixing",
         "labelled": "files text_column second_column label_column labels level layer",
-        "objective.nonparametric": "negatives keys own_sequence similarity_scale end_queries dimensions",
+        "objective.nonparametric": "own_sequence similarity_scale dimensions",
         "objective.masked": "visible_only untied",
         "objective.sentence": "pooler mlp_only_train",
-        "objective.token_contrast": "",
-        "objective.labelled_contrast": "",
         "objective.span_supervision": "absent_weight rival_weight",
         "sentences": "files anchor_column positive_column negative_column label_column score_column least_score "
         "max_sentences pairs_per_device_batch",
@@ -110,7 +108,7 @@ def run_train(settings: TrainCommand) -> int:
         "start": "hidden_dropout attention_dropout",
         "start.fresh": "layers dimensions attention_heads max_input_tokens",
         "start.frozen": "",
-        "trainer": "optimizer layer_decay weight_decay dropout_from_step dropout_until_step gradient_checkpointing",
+        "trainer": "optimizer layer_decay weight_decay gradient_checkpointing",
     },
 )
 def run_finetune(settings: FinetuneSettings) -> int:

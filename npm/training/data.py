@@ -10,7 +10,7 @@ pairs, L padded length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -177,11 +177,9 @@ class SentenceSource:
     def __init__(
         self,
         table: PairTable,
+        encoder: Encoder,
         *,
         pairs_per_device_batch: int,
-        prefix_ids: Sequence[int],
-        suffix_ids: Sequence[int],
-        pad_id: int,
         seed: int,
         makers: Mapping[str, ViewMaker] | None = None,
         rank: int = 0,
@@ -191,9 +189,8 @@ class SentenceSource:
 
         Raises CorpusError if the table does not suffice for one micro-step.
         """
-        self.table, self.makers = table, dict(makers or {})
+        self.table, self.encoder, self.makers = table, encoder, dict(makers or {})
         self.pairs_per_device_batch = pairs_per_device_batch
-        self.prefix_ids, self.suffix_ids, self.pad_id = tuple(prefix_ids), tuple(suffix_ids), pad_id
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.micro_steps_per_epoch = len(table) // (pairs_per_device_batch * world_size)
         if self.micro_steps_per_epoch == 0:
@@ -210,11 +207,11 @@ class SentenceSource:
         input_ids, attention_mask = padded_rows(
             rows_of_texts.token_ids,
             rows_of_texts.offsets,
-            pad_id=self.pad_id,
-            prefix_ids=self.prefix_ids,
-            suffix_ids=self.suffix_ids,
+            pad_id=self.encoder.pad_id,
+            prefix_ids=tuple(self.encoder.prefix_ids),
+            suffix_ids=tuple(self.encoder.suffix_ids),
         )  # i64 [2n or 3n, L] each
-        batch = SentenceBatch(input_ids, attention_mask, pair_count=len(numbers), pad_id=self.pad_id)
+        batch = SentenceBatch(input_ids, attention_mask, pair_count=len(numbers), pad_id=self.encoder.pad_id)
         texts = [self.table.texts(numbers.T.reshape(-1))] if self.makers else []
         group = place * self.world_size + self.rank
         further = {
@@ -267,14 +264,6 @@ class SentenceSource:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The batches of one set of texts, and what is worth saying of them."""
-
-    batches: TrainingBatches
-    notes: tuple[str, ...]
-
-
 def make_sources(
     folder: Path,
     settings: TrainingSettings,
@@ -282,8 +271,8 @@ def make_sources(
     trained: TrainableModel,
     *,
     progress: Progress = silent,
-) -> Sources:
-    """Batches with all of `views` from the text of `settings`, made into blocks and sentences in `folder`.
+) -> tuple[TrainingBatches, list[str]]:
+    """Batches with all of `views` from the text of `settings`, made into blocks and sentences in `folder`; and notes.
 
     Raises CorpusError or SettingError where the text does not suffice.
     """
@@ -297,15 +286,15 @@ def make_sources(
     if LABELLED in views:
         assert isinstance(trained, Encoder), "labels are for encoders"
         made.append(labelled_source(settings.labelled, trained, **place))
-    sources, notes = [source for source, _ in made], tuple(note for _, note in made)
+    sources, notes = [source for source, _ in made], [note for _, note in made]
     if QUESTIONS in views and settings.questions:
         assert isinstance(trained, Encoder), "questions are for encoders"
         title = title_tokens(settings, trained)
         asked, note = question_source(settings.questions, trained, settings.supervision, title_tokens=title, **place)
         fraction = settings.supervision.step_fraction
         sources = [AlternatingSource(asked, other, question_fraction=fraction) for other in sources] or [asked]
-        notes += (note,)
-    return Sources(TrainingBatches(sources), notes)
+        notes.append(note)
+    return TrainingBatches(sources), notes
 
 
 def _block_source(
@@ -360,11 +349,9 @@ def _sentence_source(
     )
     source = SentenceSource(
         table,
+        trained,
         makers={name: _view_maker(name, folder, settings, trained, None) for name in further},
         pairs_per_device_batch=per_batch,
-        prefix_ids=trained.prefix_ids,
-        suffix_ids=trained.suffix_ids,
-        pad_id=trained.pad_id,
         **place,
     )
     per_step = per_batch * settings.trainer.accumulation_steps * world_size()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -138,19 +138,18 @@ def chosen_terms(curves: dict[str, dict[str, Curve]], asked: Sequence[str]) -> l
     A held-out term has a panel of its own only where it was not trained on as well. Raises SettingError where there is
     nothing to draw.
     """
-    terms_of_runs = [
-        {name.removeprefix(HELD_OUT_PREFIX) if name.removeprefix(HELD_OUT_PREFIX) in found else name for name in found}
-        - COUNTERS
-        for found in curves.values()
-    ]
-    everything = sorted(set().union(*curves.values()))
+    known = sorted(set().union(*curves.values()))
     for term in asked:
-        if term not in everything:
-            raise unknown("term", term, everything)
-    common = sorted(set.intersection(*terms_of_runs))
-    if not asked and not common:
-        shown = "; ".join(
-            f"{run}: {', '.join(sorted(terms)) or 'none'}" for run, terms in zip(curves, terms_of_runs, strict=True)
-        )
+        if term not in known:
+            raise unknown("term", term, known)
+    terms = {run: {name for name in found if name not in COUNTERS} for run, found in curves.items()}
+    terms = {run: {_panel(name, found) for name in found} for run, found in terms.items()}
+    if not (common := sorted(set.intersection(*terms.values()))) and not asked:
+        shown = "; ".join(f"{run}: {', '.join(sorted(found)) or 'none'}" for run, found in terms.items())
         raise SettingError(f"the runs have no term in common: set terms, or draw them apart; they have {shown}")
     return list(asked) or common
+
+
+def _panel(name: str, names: Collection[str]) -> str:
+    term = name.removeprefix(HELD_OUT_PREFIX)
+    return term if term in names else name

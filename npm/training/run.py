@@ -86,14 +86,14 @@ def run_training(
                     RunFolder(folder).continue_from(RunFolder(Path(settings.start.from_run)))
                 place = text_folder(folder, settings, objective.views)
                 shown = progress if rank() == 0 else silent
-                sources = make_sources(place, settings, objective.views, trained, progress=shown)
-                timed = in_steps(settings, sources.batches)
+                batches, notes = make_sources(place, settings, objective.views, trained, progress=shown)
+                timed = in_steps(settings, batches)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
                 if held_out is not None:
                     held_out.settings = timed.evaluation
-            trainer = make_trainer(RunFolder(folder), timed, trained, objective, sources.batches, held_out)
+            trainer = make_trainer(RunFolder(folder), timed, trained, objective, batches, held_out)
             if rank() == 0:
-                announce(f"training {number_format(settings, trainer)}: {'; '.join(sources.notes)}")
+                announce(f"training {number_format(settings, trainer)}: {'; '.join(notes)}")
             trainer.train(report_step if rank() == 0 else lambda _: None, most_minutes=most_minutes)
         except (UserError, OSError):
             # a run that never began leaves nothing behind
@@ -229,10 +229,10 @@ def _held_out(
         if settings.evaluation != TrainingEvaluationSettings():
             raise SettingError("evaluation.files (or sts_dir) is required by other settings of evaluation")
         return None
-    batches = None
+    batches: TrainingBatches | None = None
     if has_held_out(settings):
         place = Path(settings.packed or folder) / HELD_OUT
-        batches = make_sources(place, held_out_settings(settings, objective.views), objective.views, trained).batches
+        batches, _ = make_sources(place, held_out_settings(settings, objective.views), objective.views, trained)
     return HeldOut(settings.evaluation, batches, evaluators=evaluators)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TOKENIZER = wordpiece_tokenizer()
 PREFIX, SUFFIX, PAD = (TOKENIZER.cls_token_id,), (TOKENIZER.sep_token_id,), TOKENIZER.pad_token_id
+ENCODER: Any = SimpleNamespace(prefix_ids=PREFIX, suffix_ids=SUFFIX, pad_id=PAD)
 COLUMNS = ("anchor", "positive", "negative")
 
 
@@ -65,10 +68,8 @@ def source_of(
 ) -> SentenceSource:
     return SentenceSource(
         table,
+        ENCODER,
         pairs_per_device_batch=pairs,
-        prefix_ids=PREFIX,
-        suffix_ids=SUFFIX,
-        pad_id=PAD,
         seed=seed,
         makers={} if maker is None else {TOKENS: maker},
         rank=rank,

@@ -67,7 +67,7 @@ def test_it_measures_at_the_start_every_few_steps_and_at_the_end(tmp_path: Path)
     lines = lines_of(tmp_path / "run", of_evaluation=True)
     assert [line["step"] for line in lines] == [0, 2, 4, 5]
     terms = {"start", "end", "start_top1", "end_top1", "masked", "masked_top1"}
-    assert lines[0].keys() == {"step", "held_out_loss"} | {f"held_out_{name}" for name in terms}
+    assert lines[0].keys() == {"step", "tokens", "held_out_loss"} | {f"held_out_{name}" for name in terms}
 
 
 def test_the_metrics_are_the_terms_of_all_batches_over_their_counts_without_dropout(tmp_path: Path) -> None:
