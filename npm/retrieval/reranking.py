@@ -78,11 +78,12 @@ def rerank(
     stored = [own_sentence(phrase) for own in firsts for phrase in own]
     if not asked:
         return [phrases for _, phrases in found]
-    pooled, ends = phrase_vectors(encoder, pooler, asked + stored, tokens_per_batch=settings.tokens_per_batch)
+    whole = encoder.cut_to(None)
+    pooled, ends = phrase_vectors(whole, pooler, asked + stored, tokens_per_batch=settings.tokens_per_batch)
     ours, theirs = slice(None, len(asked)), slice(len(asked), None)
     cosines = np.einsum("pd,pd->p", pooled[ours], pooled[theirs], dtype=np.float64)  # f64 [P]
     products = np.einsum("ped,ped->p", ends[ours], ends[theirs], dtype=np.float64)  # f64 [P], of both ends
-    similarities = cosines + TOKEN_SHARE * scaled_similarity(products, encoder.cut_to(None).similarity_scale)
+    similarities = cosines + TOKEN_SHARE * scaled_similarity(products, whole.similarity_scale)
     is_named = np.array([is_name(phrase.phrase) for own in firsts for phrase in own], dtype=float)  # f64 [P]
     evidence = settings.rerank_weight * similarities + settings.name_weight * is_named  # f64 [P]
     reranked: list[tuple[Phrase, ...]] = []
@@ -153,7 +154,7 @@ def phrase_vectors(
     A sentence is encoded once, whatever phrases of it are asked for; one that is longer than the encoder takes as far
     as its phrase.
     """
-    whole, prefix = encoder.cut_to(None), len(encoder.prefix_ids)
+    prefix = len(encoder.prefix_ids)
     room = encoder.max_input_tokens - prefix - len(encoder.suffix_ids)
     sentences = list(dict.fromkeys(phrase.sentence for phrase in phrases))
     encoded = encoder.tokenizer(
@@ -176,9 +177,9 @@ def phrase_vectors(
         for sentence, cut in numbers
     ]  # S of i64 [tokens]
     slots = [np.arange(len(sequence)) for sequence in sequences]
-    found = encode_pooled(whole, sequences, slots, pooler, tokens_per_batch=tokens_per_batch)
+    found = encode_pooled(encoder, sequences, slots, pooler, tokens_per_batch=tokens_per_batch)
     assert found.pooled is not None, "a pooler was given"
-    vectors = np.zeros((len(phrases), 2, whole.dimensions), dtype=np.float32)  # [P, 2, d], 0s without any token
+    vectors = np.zeros((len(phrases), 2, encoder.dimensions), dtype=np.float32)  # [P, 2, d], 0s without any token
     for number, (sequence, ends) in enumerate(places):
         if len(own := found.vectors[sequence]):  # f32 [tokens, d]
             vectors[number] = own[np.minimum(ends, len(own) - 1)]

@@ -24,16 +24,15 @@ from npm.core.types import Sentence
 from npm.corpus.markup import HIDDEN, shown, visible
 from npm.corpus.text import code_points, lexical_query, sentence_bounds
 from npm.indexing.lexicon import term_saturation
-from npm.models.batches import encode_pooled
 from npm.retrieval.blocks import fused_scores, rank_blocks, sentence_pooler, vector_share
-from npm.retrieval.queries import TOKENS_PER_BATCH, encode_queries, token_ids
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.reranking import PhraseInSentence, phrase_vectors
 
 if TYPE_CHECKING:
     from npm.core.types import Answer, Document, Phrase
     from npm.indexing.lexicon import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.models.settings import PoolerKind
     from npm.retrieval.settings import FillSettings
 
 SENTENCE_BLOCKS = 10
@@ -69,8 +68,10 @@ def sentences_for(
         sentences = [sentence for own in of_blocks for sentence in own]
         plain = [visible(document.text[first:stop]) for document, first, stop in sentences]
         cosines = np.zeros(len(plain))  # [n]
-        if pooler is not None and vectors.sentences is not None:
-            cosines = _sentence_vectors(encoder, plain, pooler) @ vectors.sentences[number]  # f32 [n]
+        if plain and pooler is not None and vectors.sentences is not None:
+            alone = [PhraseInSentence(text, 0, 0) for text in plain]
+            pooled, _ = phrase_vectors(encoder, pooler, alone, tokens_per_batch=settings.tokens_per_batch)  # f32 [n, d]
+            cosines = pooled @ vectors.sentences[number]  # f32 [n]
         of_block = block_scores[places] / max(float(block_scores.max(initial=0)), 1e-9)  # f32 [n]
         inside = [_phrases_inside(*sentence, answer) for sentence in sentences]
         of_phrases = [sum(phrase.score for phrase in own) for own in inside]
@@ -90,11 +91,8 @@ def _sentences(index: PhraseIndex, block: int) -> list[tuple[Document, int, int]
     """The document of a block, with the first and the past-the-last character of each sentence in the block."""
     store = index.store
     document = store.document(int(store.block_documents[block]))
-    first, stop = store.block_offsets[block : block + 2].tolist()
-    assert store.start_chars is not None and store.end_chars is not None, "ranked blocks have text"
-    begin = int(store.start_chars.slice(first, stop)[0])
-    end = int(store.end_chars.slice(first, stop)[-1])
-    text = document.text[begin:end]
+    assert store.start_chars is not None, "ranked blocks have text"
+    begin, text = int(store.start_chars.take(store.block_offsets[[block]])[0]), store.block_text(block)
     places = np.append(np.flatnonzero(code_points(text) != ord(HIDDEN)), len(text)) + begin  # i64 [visible + 1]
     bounds = sentence_bounds(visible(text))  # i64 [sentences, 2]
     return [(document, int(places[start]), int(places[last - 1]) + 1) for start, last in bounds.tolist()]
@@ -112,19 +110,6 @@ def _bm25(lexicon: BlockLexicon, question: str, texts: Sequence[str]) -> np.ndar
         saturation = term_saturation(occurrences, relative, k1=settings.k1, b=settings.b)  # f64 [n]
         scores += times * lexicon.form_weight(word) * saturation
     return scores
-
-
-def _sentence_vectors(encoder: Encoder, texts: Sequence[str], pooler: PoolerKind) -> np.ndarray:
-    """The vectors of n sentences, f32 [n, d]."""
-    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
-    sequences = [
-        np.array([*encoder.prefix_ids, *own[:room], *encoder.suffix_ids], dtype=np.int64)
-        for own in token_ids(encoder, texts)
-    ]
-    nowhere = [np.zeros(0, dtype=np.int64)] * len(sequences)
-    pooled = encode_pooled(encoder, sequences, nowhere, pooler, tokens_per_batch=TOKENS_PER_BATCH).pooled
-    assert pooled is not None, "a pooler was given"
-    return pooled
 
 
 def _phrases_inside(document: Document, first: int, stop: int, answer: Answer) -> list[Phrase]:

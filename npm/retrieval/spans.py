@@ -125,7 +125,8 @@ class SpanFinder:
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
         power = np.uint64(1)
         words = np.ones(len(rows), dtype=np.int64)  # [n], begun so far
-        found: list[CandidateSpans] = []
+        nothing = np.zeros(0, dtype=np.int64)
+        found = [CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))]
         for length in range(1, most_tokens + 1):
             others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
             flags = window.flags[alive, length - 1]  # u8 [alive]
@@ -156,9 +157,6 @@ class SpanFinder:
                 )
             )
             alive = alive[(room[alive] > length) & window.may_leave[alive, length - 1]]
-        if not found:
-            nothing = np.zeros(0, dtype=np.int64)
-            return CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
         return CandidateSpans.concatenated(found)
 
     def _window(self, anchors: np.ndarray, width: int, neighbors: MaskNeighbors, *, rightward: bool) -> _Window:

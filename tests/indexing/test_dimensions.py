@@ -126,7 +126,7 @@ def test_every_reader_of_the_index_cuts_the_encoder_that_is_handed_over(encoder:
     folder = built(tmp_path / "cut", encoder, CUT)
     index = PhraseIndex.open(folder)
     labels = NonparametricLabels("npm", index, encoder)
-    vectors = labels._encoded(["The capital of Iceland is <mask>."], resolved_scoring())
+    vectors = labels._encoded(["The capital of Iceland is <mask>."], resolved_scoring().last_tokens)
     filler = PhraseFiller(index, encoder)
     assert vectors.start.shape == vectors.end.shape == (1, CUT)
     assert filler.encoder.dimensions == index.load_encoder(encoder).dimensions == CUT
