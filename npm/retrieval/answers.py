@@ -95,7 +95,7 @@ def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) 
 
 
 def without_overlaps(phrases: Sequence[Phrase], settings: FillSettings) -> tuple[Phrase, ...]:
-    """The first `k` entries of some phrases, in their order, with those that overlap put together if so asked for."""
+    """The first `k` entries of some phrases, in their order, overlapping ones merged if the settings say so."""
     entries: list[Phrase] = []
     for phrase in phrases:
         overlapping = (number for number, entry in enumerate(entries) if _overlap(entry, phrase))
@@ -163,7 +163,7 @@ def content_words(phrase: str) -> list[str]:
 
 
 class SurfaceReader:
-    """The text that a span of tokens stands for: cut out of the document, or decoded where a store has no text."""
+    """Surface text of spans of tokens: cut out of the document, or decoded where a store has no text."""
 
     def __init__(self, store: BlockStore, tokenizer: PreTrainedTokenizerFast) -> None:
         self.store = store
@@ -199,7 +199,7 @@ class SurfaceReader:
         return documents.tolist(), first_chars.tolist(), last_chars.tolist()
 
     def occurrences(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[Occurrence, ...]:
-        """Where each of m spans stands, with the sentence around it; none for a store without text."""
+        """Place of each of m spans in its document, with the sentence around it; none for a store without text."""
         if not self.has_text:
             return ()
         found = []

@@ -57,7 +57,7 @@ class PhraseFiller(Filler):
         device: str = "auto",
         dtype: Precision | str = Precision.auto,
     ) -> PassageFiller:
-        """A filler that answers from texts handed over, without an index, and scores given words; held in memory.
+        """A filler that answers from the given texts, in memory, without an index, and scores given words.
 
         Without `encoder` it is the shipped one; `settings`, by default, look in all passages. Passages are embedded
         once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError

@@ -1,11 +1,11 @@
-"""All masks of a text filled together: phrases that fit their own masks and stand in the same blocks.
+"""All masks of a text filled together: phrases that fit their own masks and occur in the same blocks.
 
 A filling of the masks 1 … m with the phrases v₁ … v_m is scored by
 
     Π_i score(v_i) · Π_{i<j} c(v_i, v_j),    c(v_i, v_j) = (n_ij + ε) / (n_i n_j / N + ε),
 
 score(v_i) as the mask's own answer has it, n_i how many of the N live blocks hold v_i, n_ij how many hold both; c is
-how much more often they stand together than they would by chance (the association ratio of Church and Hanks 1990
+how much more often they occur together than they would by chance (the association ratio of Church and Hanks 1990
 without its logarithm), smoothed. The best fillings are looked for from left
 to right with a beam, and their scores are divided by the sum over those that are left in it at the end.
 
@@ -87,7 +87,7 @@ def associations(
 
 
 def repetitions(text: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Whether one of two phrases says nothing new beside the text and the other, for all pairs: bool [a, b].
+    """Mask of the pairs of phrases of which one says nothing new next to the text and the other: bool [a, b].
 
     >>> repetitions("<mask> wrote of the house of <mask>.", ["Ann", "Ann Oak"], ["Ann", "the house of Elm"]).tolist()
     [[True, False], [True, False]]

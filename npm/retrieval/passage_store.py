@@ -1,4 +1,4 @@
-"""Passages handed over instead of a corpus: cut into blocks, embedded once, and read like a store on disk.
+"""Given passages instead of a corpus: cut into blocks, embedded once, and read like a store on disk.
 
 Everything is in memory; for more text than that, build an index.
 
@@ -138,7 +138,7 @@ class PassageStore(BlockStore):
         self.documents = tuple(documents)
 
     def document(self, number: int) -> Document:
-        """Document `number`, as it was handed over."""
+        """Document `number`, as given."""
         return self.documents[number]
 
     def document_ids(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
@@ -197,7 +197,7 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
 
 
 class GivenWords:
-    """Finds words in the texts of all blocks: for a store that is small enough to be read as a whole.
+    """Finds words in the texts of all blocks: for a store that is small enough to be read completely.
 
     Texts are compared case-folded and decomposed, so that they are equal just if they are canonical caseless matches
     (The Unicode Standard 16.0, D145), with one space for each run of space.

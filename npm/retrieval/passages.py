@@ -1,4 +1,4 @@
-"""Fill and score against passages that are handed over, without an index.
+"""Fill and score against given passages, without an index.
 
 Shapes: q texts, m candidate spans, T tokens of all passages in a row, c claims, n masked tokens of all claims,
 d dimensions.
@@ -282,8 +282,8 @@ def masked_claims(
         ids = blocks[0].token_ids.tolist()
         for place in places:
             masks = [encoder.mask_id] * encoder.query_masks
-            whole = [*encoder.prefix_ids, *ids[:place], *masks, *ids[place + 1 :], *encoder.suffix_ids]
-            inputs.append(np.array(whole, dtype=np.int64))
+            sequence = [*encoder.prefix_ids, *ids[:place], *masks, *ids[place + 1 :], *encoder.suffix_ids]
+            inputs.append(np.array(sequence, dtype=np.int64))
             slots.append(len(encoder.prefix_ids) + place + np.array([0, encoder.query_masks - 1]))
             masked.append(ids[place])
         counts.append(len(places))

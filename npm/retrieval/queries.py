@@ -38,7 +38,7 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class QueryVectors:
-    """The start and end query of each `<mask>`, text after text, and each text's sentence vector if asked for."""
+    """The start and end query of each `<mask>`, text after text, and optionally each text's sentence vector."""
 
     start: np.ndarray  # f32 [n, d], at the first mask of the pair
     end: np.ndarray  # f32 [n, d], at the last mask of the pair; of a single mask the same

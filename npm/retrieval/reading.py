@@ -5,7 +5,7 @@ keys a phrase is scored as the objective `npm.objectives.reading` trains it,
 
     sim(q, k) − log Σ_{k' ∈ R ∪ {c}} exp sim(q, k'),
 
-with R the tokens of the block and c the first token of the text, which stands for "not here": so a block in which the
+with R the tokens of the block and c the first token of the text, which represents "not here": so a block in which the
 answer is not found has low scores everywhere, and blocks can be compared. These keys are never stored: they and their
 queries keep all numbers of the encoder's vectors, however short those of the index are.
 

@@ -1,14 +1,14 @@
 """The first phrases of an answer weighed once more, by whether the text that they make says what their sentence says.
 
 A phrase v of score s is put in the place of the mask, and the sentence of the text that holds it is compared with the
-sentence x of the corpus in which v stands best, by the cosine of their sentence vectors and by the similarity of v to
+sentence x of the corpus in which v occurs best, by the cosine of their sentence vectors and by the similarity of v to
 itself in the two sentences, which is that of its first tokens and that of its last:
 
     s' = s · e^(w (cos(text with v, x) + 0.02 (sim of first tokens + sim of last tokens)) + u name(v)) / Z,
 
 Z such that the scores of the reranked phrases add up to what they did; name(v) is 1 for a phrase that is written as
 names and numbers are, else 0. A phrase behind them, which is not reranked, counts as one with the least evidence of
-those that are, so that the first phrases are the same ones however many are asked for.
+those that are, so that the first phrases are the same ones whatever k is.
 
 The vectors of the mask know what kind of phrase is wanted, and each block has been read; which of the phrases of one
 block the sentence is about is what they tell least well (docs/results/quality.md).
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 RERANKED_PHRASES = 10
 TOKEN_SHARE = 0.02
-"""What the similarity of a phrase's ends is multiplied with beside the cosine of its sentences, which is 1 at most.
+"""What the similarity of a phrase's ends is multiplied by, next to the cosine of its sentences, which is 1 at most.
 Chosen with encoder-mini, of which the ends of one phrase in two sentences have a similarity of about 70 together."""
 SHORT_WORD_CHARS = 3
-"""Lower-case words of at most so many letters stand within names: Miguel de Cervantes, Ludwig van Beethoven."""
+"""Lower-case words of at most so many letters occur within names: Miguel de Cervantes, Ludwig van Beethoven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def filled_sentence(text: str, phrase: str) -> PhraseInSentence:
 
 
 def own_sentence(phrase: Phrase) -> PhraseInSentence:
-    """The sentence of the corpus in which a phrase stands best."""
+    """The sentence of the corpus in which a phrase occurs best."""
     before, inside, after = phrase.occurrences[0].parts
     return PhraseInSentence(before + inside + after, len(before), len(before + inside))
 

@@ -73,7 +73,7 @@ class FillSettings(Settings):
     more of them the more; 0: nothing, which saves the look-up."""
     rerank_weight: Annotated[float, Field(ge=0, le=1_000)] = 4.0
     """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
-    the first ten phrases that the text with it is near to the sentence in which it stands, and the phrase to itself in
+    the first ten phrases that the text with it is near to the sentence in which it occurs, and the phrase to itself in
     both; 0 leaves them as they are, which is faster."""
     name_weight: Annotated[float, Field(ge=0, le=1_000)] = 1.0
     """Where phrases are reranked, how much it counts that a phrase is written as names are, or numbers in digits,
@@ -89,7 +89,7 @@ class FillSettings(Settings):
     """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
     max_phrase_tokens: Annotated[int, Field(ge=1, le=256)] = 10
-    """Longest phrase in tokens; where max_phrase_words counts, the default stands for 128."""
+    """Longest phrase in tokens; where max_phrase_words counts, the default means 128."""
     max_phrase_words: Annotated[int, Field(ge=1, le=64)] | None = None
     """Longest phrase in words, whatever a token is; unset: 10 for an encoder of bytes, no such limit for others."""
     merged_groups: Annotated[int, Field(ge=1, le=1_000_000)] = 128
@@ -99,7 +99,7 @@ class FillSettings(Settings):
     """For a text with several masks, how many phrases of each mask are put together, at least k, and how many fillings
     are kept from one mask to the next."""
     cooccurrence_smoothing: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.1
-    """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that stand in the
+    """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that occur in the
     same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""
     tokens_per_batch: Annotated[int, Field(ge=1, le=10_000_000)] = 8192
     """Tokens of texts encoded at once, padding included."""

@@ -162,7 +162,7 @@ class SpanFinder:
     def _window(self, anchors: np.ndarray, width: int, neighbors: MaskNeighbors, *, rightward: bool) -> _Window:
         """The `width` tokens from each of `anchors` i64 [n] on to one side.
 
-        One read for all steps: with many shards the number of reads counts, not their size. What lies outside of the
+        One read for all steps: with many shards the number of reads counts, not their size. What is outside of the
         corpus, or of a block, means nothing.
         """
         steps = np.arange(-1, width + 1) * (1 if rightward else -1)  # i64 [width + 2], one more on either side
