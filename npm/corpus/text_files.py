@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 from npm.corpus.addresses import StoredFile
@@ -84,42 +85,28 @@ def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
 def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
     """Yield the documents of a plain text file, numbered by line or paragraph; empty lines only separate them.
 
-    A document with a bad line is bad.
+    A document with a bad line is bad, and reported by the first.
     """
-    is_bad = False
-    piece_number = 1
-
-    def bad(where: str, kind: str, detail: str) -> None:
-        nonlocal is_bad
-        if not is_bad or split is DocumentSplit.line:
-            on_bad(where, kind, detail)
-        is_bad = True
-
-    pending: list[str] = []
-    char_count = 0
-    for number, line in read_lines(path, keep_ends=True, byte_order_mark=HIDDEN, on_bad=bad):
+    faults: list[tuple[str, str, str]] = []
+    lines: list[str] = []
+    by_line, piece, size = split is DocumentSplit.line, 1, 0
+    numbered = read_lines(path, keep_ends=True, byte_order_mark=HIDDEN, on_bad=lambda *fault: faults.append(fault))
+    for number, line in chain(numbered, [(0, "")]):
+        is_break = not number or (split is DocumentSplit.paragraph and line.isspace())
+        size += 0 if is_break else len(line)
         if "\0" in line:
-            bad(f"{path}:{number}", "is not text", "it has a byte 0x00; convert the file to UTF-8")
-            continue
-        if split is DocumentSplit.line:
-            if not line.isspace():
-                yield number, _without_line_end(line)
-        elif split is DocumentSplit.file or not line.isspace():
-            char_count += len(line)
-            if char_count <= MAX_LINE_BYTES:
-                pending.append(line)
-            else:
-                pending.clear()
-                bad(f"{path}:{number}", "too long", f"a document has at most {MAX_LINE_BYTES >> 20} MiB; cut it")
-        elif pending or is_bad:
-            if not is_bad:
-                yield piece_number, _without_line_end("".join(pending))
-            piece_number, char_count, is_bad = piece_number + 1, 0, False
-            pending.clear()
-    text = "".join(pending)
-    if text and not text.isspace() and not is_bad:
-        yield piece_number, text if split is DocumentSplit.file else _without_line_end(text)
-
-
-def _without_line_end(text: str) -> str:
-    return text.removesuffix("\n").removesuffix("\r")
+            faults.append((f"{path}:{number}", "is not text", "it has a byte 0x00; convert the file to UTF-8"))
+        elif size > MAX_LINE_BYTES:
+            limit = f"a document has at most {MAX_LINE_BYTES >> 20} MiB; cut it"
+            lines, faults = [], faults or [(f"{path}:{number}", "too long", limit)]
+        elif not is_break:
+            lines.append(line)
+        if is_break or by_line:
+            for fault in faults if by_line else faults[:1]:
+                on_bad(*fault)
+            text = "".join(lines)
+            if text and not text.isspace() and (by_line or not faults):
+                is_file = split is DocumentSplit.file
+                yield number if by_line else piece, text if is_file else text.removesuffix("\n").removesuffix("\r")
+            piece += bool(lines or faults)
+            lines, faults, size = [], [], 0
