@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -127,15 +127,13 @@ def open_text(file: StoredFile, stored: IO[bytes] | None = None) -> Iterator[IO[
     if isinstance(file, Path) and not file.is_file():
         raise CorpusError(f"{file} {'is not a regular file' if file.exists() else 'does not exist'}")
     codec = COMPRESSED.get(file.suffix.lower())
-    if stored is None:
-        with file.open("rb") as opened, open_text(file, opened) as text:
-            yield text
-    elif codec is None:
-        yield stored
-    else:
+    with file.open("rb") if stored is None else nullcontext(stored) as opened:
+        if codec is None:
+            yield opened
+            return
         import pyarrow
 
-        compressed = pyarrow.PythonFile(stored, mode="r")
+        compressed = pyarrow.PythonFile(opened, mode="r")
         try:
             yield io.BufferedReader(pyarrow.CompressedInputStream(compressed, codec), 1 << 16)
         except OSError as error:
