@@ -29,35 +29,29 @@ class WeightedSum(nn.Module):
     @property
     def views(self) -> set[str]:
         """Names of the views that are read."""
-        return {_view(part) for part in self.objectives.values()}
+        return {str(part.view) for part in self.objectives.values()}
 
     @property
     def views_with_clean_copies(self) -> set[str]:
         """Names of the views of which an objective compares with the vectors of the clean copies."""
         parts = self.objectives.values()
-        return {_view(part) for part in parts if getattr(part, "reads_clean_copies", True)}
+        return {str(part.view) for part in parts if getattr(part, "reads_clean_copies", True)}
 
     def counts(self, batch: TrainingBatch) -> dict[str, int]:
         """Denominators of all terms."""
         counts: dict[str, int] = {}
         for objective in self.objectives.values():
-            if _view(objective) in batch.views:
-                counts |= objective.counts(batch.views[_view(objective)])  # type: ignore[operator]
+            if str(objective.view) in batch.views:
+                counts |= objective.counts(batch.views[str(objective.view)])  # type: ignore[operator]
         return counts
 
     def forward(self, encoded: Mapping[str, Any]) -> dict[str, Term]:
         """Terms of all objectives from the encoded views, by name; the terms' names must differ."""
         terms: dict[str, Term] = {}
         for name, objective in self.objectives.items():
-            if _view(objective) not in encoded:
+            if str(objective.view) not in encoded:
                 continue
-            for term_name, term in objective(encoded[_view(objective)]).items():
+            for term_name, term in objective(encoded[str(objective.view)]).items():
                 assert term_name not in terms, f"two objectives have a term {term_name!r}"
                 terms[term_name] = Term(term.sum, term.count, term.weight * self.weights[name])
         return terms
-
-
-def _view(objective: nn.Module) -> str:
-    name = getattr(objective, "view", None)
-    assert isinstance(name, str), f"{type(objective).__name__} does not say which view it reads"
-    return name

@@ -146,10 +146,6 @@ class PreparedModel:
             terms: dict[str, Term] = self.wrapped(batch)
         return terms
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of one micro-batch."""
-        self.accelerator.backward(loss)
-
     def gathering(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around a micro-batch: gradients are averaged over ranks in the `last` one of a window only."""
         if self.is_sharded:

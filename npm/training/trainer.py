@@ -227,7 +227,7 @@ class Trainer:
                 terms = self.prepared(batch.to(self.accelerator.device))
                 # gradients are averaged over ranks; the factor turns that mean back into a sum
                 parts = [term.weight * term.sum * (world_size() / max(1, counts[name])) for name, term in terms.items()]
-                self.prepared.backward(torch.stack(parts).sum())
+                self.accelerator.backward(torch.stack(parts).sum())
             sums.append({name: float(term.sum.detach()) for name, term in terms.items()})
         own_totals = dict.fromkeys(own_counts, 0.0)
         for name, value in (item for part in sums for item in part.items()):

@@ -56,13 +56,6 @@ def test_the_loss_of_two_blocks_worked_by_hand() -> None:
     assert term.count == 2
 
 
-def test_with_the_pooler_of_the_first_token_only_that_one_counts() -> None:
-    taught = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
-    learned = torch.tensor([[[3.0, 4.0], [7.0, 7.0]]])
-    term = teacher_of(taught, PoolerKind.cls_before_pooler)(encoded_as(learned, [[5, 6]]))["block_teacher"]
-    assert term.sum.item() == pytest.approx(0.4)
-
-
 def test_the_gradient_reaches_the_encoder_and_never_the_teacher() -> None:
     learned = torch.randn(2, 3, 4, requires_grad=True)
     objective = teacher_of(torch.randn(2, 3, 4))

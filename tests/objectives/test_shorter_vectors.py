@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.errors import SettingError
 from npm.core.types import Term
 from npm.models.similarity import leading_scale
 from npm.objectives import nonparametric
@@ -94,18 +93,6 @@ def test_values_and_gradients_equal_those_of_a_plain_loop_over_lengths(
     assert objective.counts(batch) == {name: term.count for name, term in terms.items()}
     assert {name: term.sum.item() for name, term in terms.items()} == pytest.approx(sums, rel=1e-5, abs=1e-5)
     torch.testing.assert_close(vectors.grad, expected_gradient, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("dimensions", [[0], [-64], [2, 2]])
-def test_lengths_that_are_none_are_refused(dimensions: list[int]) -> None:
-    with pytest.raises(SettingError, match="dimensions"):
-        NonparametricSettings(dimensions=dimensions)
-
-
-@pytest.mark.parametrize("dimensions", [[WHOLE], [2, WHOLE + 1]])
-def test_lengths_that_are_not_shorter_than_the_encoders_vectors_are_refused(dimensions: list[int]) -> None:
-    with pytest.raises(SettingError, match="dimensions"):
-        objective_of(dimensions=dimensions)
 
 
 def test_a_chunk_holds_no_more_logits_than_allowed_those_of_all_lengths_counted(

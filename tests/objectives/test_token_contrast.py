@@ -139,9 +139,3 @@ def test_sequences_shown_in_several_copies_are_refused() -> None:
     twice = {name: getattr(batch, name).repeat(2, 1) for name in ("query_input_ids", "query_attention_mask")}
     with pytest.raises(SettingError, match="token_contrast_weight"):
         contrast_of(torch.zeros(2, 2, 3)).counts(replace(batch, **twice))
-
-
-def test_mask_pairs_are_refused() -> None:
-    batch = batch_of([[5, 6, 7], [5, 6, 7]], [(0, 0, 2)])  # two masks for two tokens: the lengths agree
-    with pytest.raises(SettingError, match="token_contrast_weight"):
-        contrast_of(torch.zeros(2, 3, 3)).counts(batch)

@@ -88,12 +88,6 @@ def test_two_ranks_together_see_what_one_process_with_twice_the_groups_sees() ->
         assert group_numbers(one[step]) == group_numbers(two[0][step]) + group_numbers(two[1][step])
 
 
-def test_a_group_with_too_little_to_mask_gives_a_batch_without_spans() -> None:
-    batch = phrases(toy_batches(toy_encoder(), [group([51, 52], [53, 54])])[0])
-    assert len(batch.span_sequences) == 0
-    assert batch.query_input_ids.tolist() == batch.key_input_ids.tolist()
-
-
 def test_a_query_that_reads_has_a_clean_copy_of_its_own_group_behind_it() -> None:
     encoder = toy_encoder()
     whole = phrases(toy_batches(encoder, groups_per_device_batch=2, context_fraction=1.0)[0])
@@ -144,11 +138,3 @@ def test_different_texts_count_together() -> None:
     blocks = toy_batches(encoder)
     together = TrainingBatches([*blocks.sources, Sentences()])[0]
     assert together.token_count == blocks[0].token_count + 12
-
-
-def test_the_masks_of_one_view_do_not_depend_on_the_views_beside_it() -> None:
-    encoder = toy_encoder()
-    both = toy_batches(encoder, views=("phrases", "tokens"))[2]
-    view = both.views["phrases"]
-    assert isinstance(view, MaskedBatch)
-    assert_equal(view, phrases(toy_batches(encoder)[2]))

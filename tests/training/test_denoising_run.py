@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from npm.core.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.masking.denoising import DenoisingSettings, MixtureName
+from npm.masking.denoising import DenoisingSettings
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings, Precision
 from npm.objectives.settings import ObjectiveSettings
@@ -92,34 +92,6 @@ def test_a_run_that_was_stopped_goes_on_exactly(files: dict[str, str], tmp_path:
     expected, got = (load_file(folder / "model.safetensors") for folder in (whole, halves))
     assert expected.keys() == got.keys()
     assert all(torch.equal(expected[name], got[name]) for name in expected)
-
-
-def test_a_specialist_has_only_its_own_terms_and_mode_token(files: dict[str, str], tmp_path: Path) -> None:
-    settings = settings_of(files, denoising=DenoisingSettings(preset=MixtureName.s))
-    settings = replace(settings, schedule=ScheduleSettings(max_steps=2))
-    folder = run_training(tmp_path / "run", settings)
-    assert {key for key in metrics(tmp_path / "run")[0] if key.startswith("denoising")} == {
-        "denoising",
-        "denoising_top1",
-        "denoising_S",
-    }
-    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
-    assert "[S]" in vocabulary
-    assert "[R]" not in vocabulary
-
-
-def test_an_encoder_cannot_denoise(files: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(EncoderError):
-        run_training(tmp_path / "run", settings_of(files, start="bert"))
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_encoder_decoder_cannot_serve_the_other_objectives(files: dict[str, str], tmp_path: Path) -> None:
-    masked = replace(settings_of(files), objective=ObjectiveSettings(nonparametric_weight=0.0, masked_weight=1.0))
-    with pytest.raises(EncoderError):
-        run_training(tmp_path / "run", masked)
-    with pytest.raises(SettingError, match="denoising_weight"):
-        replace(masked, objective=ObjectiveSettings(denoising_weight=1.0, masked_weight=1.0, nonparametric_weight=0.0))
 
 
 def test_too_few_sentinels_for_the_blocks_are_refused_before_anything_is_left(

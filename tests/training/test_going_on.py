@@ -82,13 +82,6 @@ def test_a_run_that_went_on_from_another_has_no_blocks_to_lend_and_gets_none(tmp
     assert weights_of(tmp_path / "last") == weights_of(tmp_path / "long")
 
 
-def test_blocks_that_were_removed_are_cut_again_but_not_for_the_other_run(tmp_path: Path, origin: Path) -> None:
-    shutil.rmtree(origin / "corpus")
-    run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin)))
-    assert not (origin / "corpus").exists()
-    assert (tmp_path / "next" / "corpus" / "manifest.json").is_file()
-
-
 def test_the_schedule_begins_at_the_checkpoint_also_after_a_kill(tmp_path: Path, origin: Path) -> None:
     settings = settings_of(tmp_path, schedule=TO_ZERO, from_run=str(origin), checkpoint_every_minutes=0.0)
 

@@ -166,15 +166,6 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-def test_a_version_is_branched_off_a_run(tmp_path: Path) -> None:
-    settings = question_settings(tmp_path)
-    run_training(tmp_path / "long", settings)
-    schedule = ScheduleSettings(max_steps=2, warmup_fraction=0.0)
-    start = replace(settings.start, from_run=str(tmp_path / "long"))
-    run_training(tmp_path / "version", replace(settings, schedule=schedule, start=start))
-    assert [line["step"] for line in metrics_of(tmp_path / "version")][-1] == 6
-
-
 def test_questions_alternate_with_the_phrase_loss_in_one_window(tmp_path: Path) -> None:
     plain = toy_settings(tmp_path)
     settings = question_settings(

@@ -17,7 +17,7 @@ from npm.core.types import MaskedBatch, SentenceBatch, Sequences, View
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.masking.rendering import SENTENCES, TOKENS
-from npm.training.data import EpochOrder, SentenceSource, TrainingBatches, iterate_batches
+from npm.training.data import EpochOrder, SentenceSource
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TOKENIZER = wordpiece_tokenizer()
@@ -130,17 +130,6 @@ def test_a_batch_depends_on_seed_and_micro_step_alone(tmp_path: Path) -> None:
     later = texts_at(source, 7)
     assert [texts_at(source, step) for step in (0, 7)] == [texts_at(source_of(table, 4), 0), later]
     assert texts_at(source_of(table, 4, seed=1), 7) != later
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
-@pytest.mark.parametrize("workers", [0, 2])
-def test_background_processes_make_the_same_batches(tmp_path: Path, workers: int) -> None:
-    source = source_of(table_of(tmp_path, [[words(number)] for number in range(9)]), 3)
-    stream = iterate_batches(TrainingBatches([source]), first_micro_step=2, workers=workers)
-    for step in (2, 3, 4):
-        view = next(stream).views[SENTENCES]
-        assert isinstance(view, SentenceBatch)
-        torch.testing.assert_close(view.input_ids, batch_at(source, step).input_ids)
 
 
 def test_ranks_share_the_global_batch_of_one_process(tmp_path: Path) -> None:

@@ -91,12 +91,6 @@ def test_the_metrics_are_the_terms_of_all_batches_over_their_counts_without_drop
     assert line["held_out_loss"] == pytest.approx(weighted, rel=1e-5)
 
 
-def test_the_smallest_source_is_read_once_at_most(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=1, evaluation=TrainingEvaluationSettings(max_batches=50))
-    assert trainer.held_out is not None
-    assert trainer.held_out.micro_steps == 4  # groups of held-out text
-
-
 def test_the_encoder_of_the_best_evaluation_is_kept_beside_the_last(tmp_path: Path) -> None:
     trainer = scripted_trainer(tmp_path / "run", {0: 0.1, 2: 0.5, 4: 0.9, 6: 0.9, 8: 0.2}, max_steps=8)
     at_step: dict[int, torch.Tensor] = {}
