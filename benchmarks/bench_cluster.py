@@ -1,4 +1,4 @@
-"""What partitions and jobs cost on one machine: against one index, and against one process, in one run.
+"""Cost of partitions and jobs on one machine: against one index, and against one process, in one run.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_cluster index=DIR [texts=64] [rounds=5] [partitions=2] [kills=3]
         [seed=0] [corpus=FILE] [jobs=2] [documents=400]
@@ -59,7 +59,7 @@ def p50_ms(fillers: dict[str, PhraseFiller], texts: Sequence[str], rounds: int, 
 
 
 def seconds_until(holds: Callable[[], bool]) -> float:
-    """How long it takes until something holds."""
+    """Seconds until something holds."""
     started = time.perf_counter()
     while not holds():
         assert time.perf_counter() - started < LONGEST_SECONDS, "it never came about"

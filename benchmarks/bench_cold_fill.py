@@ -41,7 +41,7 @@ Seconds = tuple[float, float]
 
 
 def process_seconds(code: str, index: Path) -> Seconds:
-    """What one process takes."""
+    """Seconds of one process."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-c", code, "fill", f"index={index}", TEXT]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

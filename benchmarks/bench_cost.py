@@ -1,4 +1,4 @@
-"""What an index costs: bytes, seconds to open, and where the milliseconds of a question go.
+"""Costs of an index: bytes, seconds to open, and where the milliseconds of a question go.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_cost index=DIR out=FOLDER [queries=100] [batch=32] [seed=0]
         [mlm=DIR] [devices=cpu,cuda] [encoder=DIR]
@@ -81,7 +81,7 @@ class PartClock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What runs inside counts for `name`."""
+        """Count the time inside for `name`."""
         self._turn()
         self._open.append(name)
         try:

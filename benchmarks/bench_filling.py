@@ -1,4 +1,4 @@
-"""How long a filled phrase takes on one core, without the encoder's pass, against two plain scans of the vectors.
+"""Time of a filled phrase on one core, without the encoder's pass, against two plain scans of the vectors.
 
     python -m benchmarks.bench_filling parity_dir=../shared/parity [repeats=20] [index=DIR]
 

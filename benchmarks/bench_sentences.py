@@ -1,4 +1,4 @@
-"""How often the best sentence holds the answer: bm25s over all sentences against what an index answers, in one run.
+"""Best sentences that hold the answer: bm25s over all sentences against what an index answers, in one run.
 
     python -m benchmarks.bench_sentences QUESTIONS=INDEX [QUESTIONS=INDEX …]
 

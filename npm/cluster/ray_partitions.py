@@ -95,7 +95,7 @@ class RayPart:
         self.row_count, self.dimensions, self.max_queries_per_scan = facts
 
     def call(self, method: str, *arguments: Any, timeout_seconds: float | None = None) -> Any:
-        """What a method of `PartitionActor` returns. Raises its UserError, or ConnectionError if no replica answers."""
+        """Result of a method of `PartitionActor`. Raises its UserError, or ConnectionError if no replica answers."""
         import ray
 
         end, failure = monotonic() + (timeout_seconds or self._timeout_seconds), ""
@@ -171,7 +171,7 @@ class RayScan:
 def serving_on_ray(
     settings: ServeCluster, partitions: int | None, *, timeout_seconds: float, notice: Callable[[str], None]
 ) -> Iterator[OpenSearcher]:
-    """What opens the searcher of a generation on Ray, in `partitions` or in those it is stored in.
+    """Function that opens the searcher of a generation on Ray, in `partitions` or in those it is stored in.
 
     Actors end when this is left; `notice` is told of partitions that are lost meanwhile. Raises SettingError as
     `connect` does; what it gives raises as `open_partition` does.

@@ -27,7 +27,7 @@ class ClusterSettings(Settings):
 
 
 class BuildCluster(ClusterSettings):
-    """What runs the jobs of a build, and with how much of a machine each."""
+    """Cluster that runs the jobs of a build, and resources of a job."""
 
     cpus_per_job: PositiveInt = 1
     """Processor cores that Ray reserves for a job, which computes with as many threads."""
@@ -37,7 +37,7 @@ class BuildCluster(ClusterSettings):
 
 
 class ServeCluster(ClusterSettings):
-    """What holds the partitions of a served index."""
+    """Cluster that holds the partitions of a served index."""
 
     replicas: PositiveInt = 1
     """Of each partition on Ray; with several, one may be lost and nothing is."""

@@ -86,7 +86,7 @@ class PreparedTask:
         return found
 
     def constant(self) -> dict[str, float]:
-        """What a constant answer reaches in each metric, with the label that is best for it."""
+        """Each metric of a constant answer, with the label that is best for it."""
         answers = [
             self.measured({half: np.full(len(examples.targets), label) for half, examples in self.development.items()})
             for label in range(max(1, len(self.task.labels)))
@@ -95,7 +95,7 @@ class PreparedTask:
 
 
 def metric_name(half: str, metric: str) -> str:
-    """What a metric is called in metrics.jsonl.
+    """Name of a metric in metrics.jsonl.
 
     >>> metric_name("", "matthews"), metric_name("matched", "accuracy")
     ('dev_matthews', 'dev_matched_accuracy')
@@ -122,7 +122,7 @@ def prepare(task: Task, settings: FinetuneSettings, encoder: Encoder) -> Prepare
 def predictions(
     head: LabelledText, encoder: Encoder, examples: LabelledExamples, settings: LabelledSettings
 ) -> np.ndarray:
-    """What is predicted for each target, f64 [N]: the label's number, or the score; label 0 for words that were cut.
+    """Predictions for each target, f64 [N]: the label's number, or the score; label 0 for words that were cut.
 
     In the mode that the modules are in, and with their gradients.
     """
@@ -219,7 +219,7 @@ def run_once(
 
 
 def rate_summary(runs: Sequence[Sequence[Mapping[str, float]]], headline: str) -> dict[str, Any]:
-    """What the runs of one learning rate, a seed each, say: of the last epoch, of the best one, and the best of all.
+    """Summary of the runs of one learning rate, a seed each: last epoch, best epoch, best of all.
 
     The best epoch of a run is the first with the highest headline; all its metrics are taken from there.
     """

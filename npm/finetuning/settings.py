@@ -60,7 +60,7 @@ class FinetuneSettings(Settings):
     trainer: TrainerSettings = field(default_factory=_trainer)
     """The loop: batches, optimiser, and how often to log and save."""
     start: StartSettings = field(default_factory=_start)
-    """How the encoder is set up for training."""
+    """Setup of the encoder for training."""
 
     def check(self) -> None:
         """Raise SettingError for lists that are empty or repeat, and for another start than `encoder`."""

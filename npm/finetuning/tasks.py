@@ -44,7 +44,7 @@ class Task:
 
     @property
     def of_words(self) -> bool:
-        """Whether each word has a label."""
+        """Return True if each word has a label."""
         return self.hub == WORDS
 
     @property
@@ -104,7 +104,7 @@ EXTENSIONS = (".jsonl", ".jsonl.zst", ".tsv", ".txt")
 
 
 def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) -> TaskData:
-    """Where the data of `task` lies below `data_dir`, in the first form that is there. Raises CorpusError for none."""
+    """Files of `task` below `data_dir`, in the first form that is found. Raises CorpusError for none."""
     base = LabelledSettings(
         labels=list(task.labels),
         level=LabelLevel.token if task.of_words else LabelLevel.sequence,

@@ -39,12 +39,12 @@ STATE = "npmlm"
 
 @dataclass(slots=True)
 class RequestState:
-    """What is known of a request besides its content."""
+    """Facts about a request besides its content."""
 
     id: str
     arrived: float = field(default_factory=perf_counter)
     logged: dict[str, Any] = field(default_factory=dict)
-    """What its route adds to its line in the log."""
+    """Entries that its route adds to its line in the log."""
 
 
 def state_of(request: Request) -> RequestState:

@@ -36,7 +36,7 @@ EXAMPLES, MOST_EXAMPLES = 5, 100
 
 @dataclass(frozen=True)
 class OpenedIndex:
-    """What answers requests: one generation of an index, its encoder and the settings of the server.
+    """Source of all answers: one generation of an index, its encoder and the settings of the server.
 
     Everything that encodes or searches is to be called in the computing thread.
     """
@@ -44,7 +44,7 @@ class OpenedIndex:
     filler: PhraseFiller
     settings: ServeSettings
     facts: schema.IndexFacts
-    """What a client may want to know before it asks."""
+    """Description for a client, before it asks."""
 
     @classmethod
     def open(
@@ -92,17 +92,17 @@ class OpenedIndex:
 
     @property
     def folder(self) -> Path:
-        """Where the index stands; never told to a client."""
+        """Folder of the index; never sent to a client."""
         return self.filler.index.folder
 
     @property
     def state(self) -> schema.IndexState:
-        """Which generation this is."""
+        """Generation and digest."""
         manifest = self.filler.index.manifest
         return schema.IndexState(manifest.generation, manifest.digest)
 
     def fill_settings(self, options: schema.Options) -> FillSettings:
-        """How texts of a request are filled: what it says, and the server's settings for the rest."""
+        """Fill settings of a request: its own, and the server's for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
         names = ("k", "occurrences", "documents", "where")
         kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch")}
@@ -138,7 +138,7 @@ class OpenedIndex:
         return [Done(answer, **times, lost=lost) for answer in answers]
 
     def answered(self, lost: frozenset[int]) -> schema.Partitions:
-        """What a client is told of the partitions, of which `lost` were left out."""
+        """Partitions as reported to a client, of which `lost` were skipped."""
         if self.partitions is None:
             return schema.Partitions()
         asked, searcher = len(self.partitions.parts), self.partitions
@@ -146,7 +146,7 @@ class OpenedIndex:
         return schema.Partitions(asked, asked - len(lost), missing / searcher.row_count)
 
     def _filler_without(self, lost: frozenset[int]) -> PhraseFiller:
-        """What answers from all but the partitions `lost`, as if their blocks were deleted."""
+        """Filler over all but the partitions `lost`, as if their blocks were deleted."""
         if not lost or self.partitions is None:
             return self.filler
         first_rows = self.partitions.first_rows.tolist()
@@ -154,7 +154,7 @@ class OpenedIndex:
         return PhraseFiller(without_rows(self.filler.index, ranges), self.filler.encoder, self.settings.fill)
 
     def over(self, request: schema.OverRequest) -> list[Done]:
-        """What the passages of a request answer: the answer, or a probability for each of its words."""
+        """Answer from the passages of a request, or a probability for each of its words."""
         started = perf_counter()
         documents = [
             Document(each.id, each.title, each.text) if each.id or each.title else each.text

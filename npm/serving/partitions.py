@@ -60,7 +60,7 @@ class ServedPartitions(PartitionedSearcher):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is asked any more."""
+        """Return True after `close`."""
         return self._ended.is_set()
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class ServedPartitions(PartitionedSearcher):
             part.close()
 
     def _ask_at_once(self, call: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
-        """What the parts `numbers` answer, in their order. Raises PartitionsLost with all of them that do not."""
+        """Answers of the parts `numbers`, in their order. Raises PartitionsLost with all that do not answer."""
         asked = list(numbers)
         if lost := self.lost.intersection(asked):
             raise PartitionsLost(lost, len(self.parts))

@@ -39,7 +39,7 @@ MOST_PASSAGE_CHARS = 200_000
 
 @dataclass
 class Service:
-    """What the routes work with; `ready` turns False when the server is told to stop."""
+    """State that all routes share; `ready` turns False when the server is told to stop."""
 
     settings: ServeSettings
     reloader: IndexReloader
@@ -69,7 +69,7 @@ class Service:
         return Problem(422, str(error).replace(str(opened.folder), opened.facts.name), about=type(error))
 
     def deadline(self, timeout_ms: int | None) -> float:
-        """When an answer to the request that just came is too late, by the clock of the event loop."""
+        """Time by the clock of the event loop at which an answer to a request that just came is too late."""
         seconds = self.settings.timeout_seconds
         if timeout_ms is not None:
             seconds = min(seconds, timeout_ms / 1000)
@@ -130,7 +130,7 @@ async def labels(service: Served, request: Request, body: schema.LabelsRequest) 
 
 @describing.get("/v1/index", response_model=schema.IndexFacts)
 async def index(service: Served) -> Response:
-    """What answers, and within which limits."""
+    """Facts of the index that answers, and limits."""
     return JSONResponse(asdict(service.reloader.current.facts))
 
 
@@ -157,13 +157,13 @@ async def document(
 
 @state.get("/health")
 async def health() -> dict[str, str]:
-    """Whether the process answers; touches nothing."""
+    """Answer of the process, which touches nothing."""
     return {"status": "ok", "version": npm.__version__}
 
 
 @state.get("/ready")
 async def ready(service: Served) -> dict[str, str | int]:
-    """Whether questions are taken: 503 when the server is told to stop, and while a partition is lost."""
+    """Readiness: 503 when the server is told to stop, and while a partition is lost."""
     if not service.ready:
         raise stopping()
     opened = service.reloader.current
@@ -231,7 +231,7 @@ async def answer_lines(service: Service, request: Request, jobs: Sequence[Job], 
 
 
 def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:
-    """Where the time of a request went: the longest wait, and the computation of the batches with its texts."""
+    """Time of a request by part: the longest wait, and the computation of the batches with its texts."""
     # all texts of a batch have its times
     batches: set[tuple[float, float]] = {(each.encode_seconds, each.search_seconds) for each in done}
     parts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What is sent and what is answered over HTTP. Answers are the dataclasses of `npm.core.types`, as everywhere."""
+"""Requests and responses over HTTP. Answers are the dataclasses of `npm.core.types`, as everywhere."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Sizes(Request):
 
 
 class Options(Sizes):
-    """What may be said of how texts are filled; null takes the server's choice."""
+    """Options of filling; null takes the server's choice."""
 
     retrieval: RetrievalName | None = None
-    """Where phrases are looked for."""
+    """Candidates that phrases are searched in."""
     documents: Annotated[list[ShortText] | None, Field(max_length=LIMITS["documents"])] = None
     """Ids of the only documents to answer from; an empty list means none."""
     where: Annotated[list[ShortText], Field(max_length=LIMITS["where"])] = Field(default_factory=list)
@@ -56,7 +56,7 @@ class Options(Sizes):
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
     allow_partial: bool = False
-    """Whether the rest of the index may answer while a partition of it does not, instead of a refusal with 503."""
+    """Accept an answer from the rest of the index while a partition does not answer, instead of 503."""
 
 
 class FillQuery(Options):
@@ -121,7 +121,7 @@ class LabelsRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """Which index answered."""
+    """Index that answered."""
 
     generation: int
     digest: str
@@ -129,7 +129,7 @@ class IndexState:
 
 @dataclass(frozen=True, slots=True)
 class Milliseconds:
-    """Where the time went: waiting, encoding texts, looking for phrases (reading blocks among it), all of it."""
+    """Time by part: waiting, encoding texts, looking for phrases (reading blocks among it), all of it."""
 
     queue: float
     encode: float
@@ -149,7 +149,7 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class UsedOptions:
-    """How the texts were filled."""
+    """Options that the texts were filled with."""
 
     k: int
     occurrences: int
@@ -172,7 +172,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class OverAnswers:
-    """What passages answer: phrases, or the probability of each of the words."""
+    """Answer from passages: phrases, or the probability of each of the words."""
 
     answers: list[JointAnswer | Answer] | None
     scores: list[float] | None
@@ -228,7 +228,7 @@ class EncoderFacts:
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """What answers, and within which limits."""
+    """Index that answers, and limits."""
 
     name: str
     """Of its folder, or of the one above where that is called index."""
@@ -242,7 +242,7 @@ class IndexFacts:
     """That answer from elsewhere, each of which may be lost for a while; 1: the server itself answers from all."""
     tier: str
     rotation: str
-    """What was done with vectors before they were cut: none, or pca."""
+    """Rotation of vectors before they were cut: none, or pca."""
     encoder: EncoderFacts
     fields: list[str]
     """Kept fields of documents, for `where`."""

@@ -16,7 +16,7 @@ TOKENS_PER_BATCH = 2048
 
 
 class ServeSettings(Settings):
-    """Where the server listens, whom it answers, and how much it takes on. Without slots, as a command extends it."""
+    """Address, access and limits of the server. Without slots, as a command extends it."""
 
     host: str = "127.0.0.1"
     """Address to listen at; the default answers this machine alone, 0.0.0.0 all that reach it."""
@@ -43,13 +43,13 @@ class ServeSettings(Settings):
     grace_seconds: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """Time that accepted requests have to end when the server is told to stop."""
     reload_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = 5.0
-    """How often the index is looked at for a new generation; null: never."""
+    """Interval of checks for a new generation of the index; null: never."""
     log: PathText = ""
     """File for a line of JSON a request, or - for standard error; unset: none."""
     log_texts: bool = False
-    """Whether the lines of the log hold the texts that were asked, which may be private."""
+    """Log the texts of requests too, which may be private."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(tokens_per_batch=TOKENS_PER_BATCH))
-    """How texts are filled where a request does not say; `documents` and `where` are defaults too, not a lock."""
+    """Defaults of filling where a request does not say; `documents` and `where` are defaults too, not a lock."""
 
     def check(self) -> None:
         """Raise SettingError for a queue that could not hold one request, or keys that every web page may use."""

@@ -38,7 +38,7 @@ class TuneSettings(Settings):
     agreement_goal: Fraction = 0.95
     """Least share of questions whose best phrase must be that of exact search."""
     write: bool = False
-    """Whether the chosen setting is written into the index, as its next generation."""
+    """Write the chosen setting into the index, as its next generation."""
     out: PathText = ""
     """Folder for tune.json, which is replaced, outside of the index; empty: nothing is written there."""
 
