@@ -107,7 +107,7 @@ def task_of(words: list[str]) -> Task:
     labels = tuple(
         Label(value=number, name=f"label {number}", words=tuple(words[number::LABELS])) for number in range(LABELS)
     )
-    return Task(name="bench", suite=Suite.closed, data=TaskData(file="none"), template="{{ text }} <mask>", labels=labels)
+    return Task(name="bench", suite=Suite.closed, data=TaskData(file="-"), template="{{ text }} <mask>", labels=labels)
 
 
 def seconds_of(job: Callable[[], object]) -> float:
