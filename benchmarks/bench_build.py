@@ -77,11 +77,9 @@ def measure(arguments: list[str], index: Path) -> Built:
         time.sleep(0.05)
     if process.returncode != 0:
         raise SystemExit(f"the build ended with status {process.returncode}")
-    segment = index / "segments" / "00000"
     ends = [began, working]
-    for folder in (segment / "corpus", *(segment / name for name in ("vectors", "lexicon")), index / "quantiser"):
-        ends.append(max([ends[-1], *(path.stat().st_mtime for path in folder.rglob("manifest.json"))]))
-    ends.append(max([ends[-1], *(path.stat().st_mtime for path in (segment / "codes").rglob("manifest.json"))]))
+    for part in ("corpus", "vectors", "lexicon", "quantiser", "codes"):
+        ends.append(max([ends[-1], *(path.stat().st_mtime for path in index.glob(f"{part}-*/**/manifest.json"))]))
     spans = dict(zip(STAGES, pairwise([*ends, time.time()]), strict=True))
     peaks = {
         stage: max((taken for at, taken in memory if start <= at <= stop), default=0)

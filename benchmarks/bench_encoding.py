@@ -28,6 +28,7 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import ShardBlocks, embed_shard, recorded_vectors, shard_folder, vector_shards
+from npm.indexing.generation import Generation
 from npm.indexing.settings import VectorSettings
 from npm.models.encoder import Encoder
 
@@ -40,7 +41,7 @@ Batches = list[tuple[torch.Tensor, list[int]]]
 def open_store(given: dict[str, str], encoder: Encoder, temporary: Path) -> BlockStore:
     """The blocks of the index or of the corpus file."""
     if "index" in given:
-        return BlockStore.open(Path(given["index"]) / "segments" / "00000" / "corpus")
+        return BlockStore.open(Generation.read(Path(given["index"])).segments[0].corpus)
     documents = itertools.islice(read_corpus(CorpusSettings(files=[given["corpus"]])), DOCUMENTS)
     packer = BlockPacker(encoder.tokenizer, BlockSettings())
     return build_block_store(temporary / "corpus", documents, packer, settings={})

@@ -30,7 +30,8 @@ import torch
 from npm.corpus.store import BlockStore
 from npm.indexing.build import index_block_store
 from npm.indexing.embed import open_vectors
-from npm.indexing.generation import Segment
+from npm.indexing.generation import Generation
+from npm.indexing.layout import GIVEN_CORPUS
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
@@ -46,8 +47,8 @@ GOAL_RESTRICTED_SECONDS = 0.003
 def open_parity_index(parity: Path, recorded: dict[str, Any], index: Path) -> PhraseFiller:
     """The index over the parity corpus, every boundary token with a vector; built if it is not there."""
     encoder = Encoder.load(str(parity / "model"), device="cpu", dtype="float32")
-    if not BlockStore.is_finished(Segment(index, "00000").corpus):
-        write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
+    if not BlockStore.is_finished(index / GIVEN_CORPUS):
+        write_parity_store(index / GIVEN_CORPUS, recorded, encoder)
     vectors = VectorSettings(pruning=PruningRule.word_boundaries)
     index_block_store(index, IndexBuildSettings(vectors=vectors), encoder)
     return PhraseFiller.open(index, encoder, settings=FillSettings(retrieval=Retrieval.dense))
@@ -62,7 +63,7 @@ def seconds_of(job: Callable[[], object]) -> float:
 
 def measure(filler: PhraseFiller, queries: list[dict[str, Any]], repeats: int) -> dict[str, list[float]]:
     """Seconds of every job for one query after the other, the jobs interleaved."""
-    stored = open_vectors([Segment(filler.index.folder, "00000").vectors]).tokens
+    stored = open_vectors([segment.vectors for segment in Generation.read(filler.index.folder).segments]).tokens
     matrix = np.concatenate([np.asarray(array, dtype=np.float32) for array in stored.arrays])  # f32 [n, d]
     scorings = {"default": ScoringSettings(), "reference": FillSettings.reference().scoring}
     times: dict[str, list[float]] = {}

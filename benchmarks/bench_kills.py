@@ -40,12 +40,11 @@ def finished_parts(index: Path) -> dict[Path, int]:
 
 def running_stage(index: Path) -> str:
     """The stage that a build must be in, by what is finished."""
-    segment = index / "segments" / "00000"
-    if not (segment / "vectors" / "manifest.json").exists():
+    if not list(index.glob("vectors-*/manifest.json")):
         return "encode"
-    if not (index / "quantiser" / "manifest.json").exists():
+    if not list(index.glob("quantiser-*/manifest.json")):
         return "quantise"
-    coded, shards = (len(list((segment / name).glob("[0-9]*/manifest.json"))) for name in ("codes", "vectors"))
+    coded, shards = (len(list(index.glob(f"{part}-*/[0-9]*/manifest.json"))) for part in ("codes", "vectors"))
     return "code" if coded < shards else "merge"
 
 

@@ -24,15 +24,13 @@ from npm.core.artifact import (
     Manifest,
     check_folder,
     open_array,
-    remove,
-    write_folder,
     write_manifest,
     written_once,
 )
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
+from npm.core.files import FolderWriter, digest_of, replace_file, sha256_of_bytes
 
-QUANTISER_KIND, ROUND_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "k-means", "code-shard", "search"
+QUANTISER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
 CODEC_TRAIN_ROWS = 1 << 16
 """Rows that a codec is trained on; ranges of numbers need no more."""
@@ -56,12 +54,12 @@ def train_quantiser(
     """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with whatever else the
-    caller adds to them; a finished quantiser of the same settings is kept. Each round of k-means is stored in
+    caller adds to them; a finished quantiser of the same settings is kept. The last round of k-means is in
     `.<name>.partial` beside `folder`: after a kill the same call resumes there and ends in the same bytes.
     `progress(rounds done, rounds)`. Raises SettingError for more lists than rows, ArtifactError if a vector is not
     finite, another process is training it, or `folder` was made with other settings.
     """
-    checkpoints = folder.parent / f".{folder.name}.partial"
+    checkpoint = folder.parent / f".{folder.name}.partial"
 
     def write(writer: FolderWriter) -> None:
         trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
@@ -76,17 +74,17 @@ def train_quantiser(
         check_finite(sample, rows)
         sample = to_float32(sample)  # [t, d]
         with faiss_threads(resolved["thread_count"]):
-            index = _trained(sample, resolved, checkpoints, progress)
+            index = _trained(sample, resolved, checkpoint, progress)
         faiss = import_faiss()
         # streamed, without a second copy of it in memory
         faiss.write_index(index, faiss.PyCallbackIOWriter(writer.open_binary(TRAINED_FILE).write))
 
     trained = written_once(folder, kind=QUANTISER_KIND, settings=resolved, write=write)
-    remove(checkpoints)
+    checkpoint.unlink(missing_ok=True)
     return trained
 
 
-def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path, progress: Report) -> FaissIndex:
+def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoint: Path, progress: Report) -> FaissIndex:
     """The index without rows, trained on `sample` f32 [t, d]."""
     index = new_faiss_index(resolved["factory"], sample.shape[1])
     rotation, lists = split(index)
@@ -94,7 +92,7 @@ def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path,
         rotation.train(sample)
         sample = rotation.apply(sample)  # f32 [t, e]
     settings = {"settings": dict(resolved), "sample": sha256_of_bytes(sample.reshape(-1).view(np.uint8).data)}
-    centroids = _centroids(sample, resolved, checkpoints, {"of": digest_of(settings)}, progress)  # f32 [K, e]
+    centroids = _centroids(sample, resolved, checkpoint, digest_of(settings), progress)  # f32 [K, e]
     lists.quantizer.add(centroids)
     # The codec codes what is left of rows after subtracting the centroid of their list.
     coded = sample[:: -(-len(sample) // CODEC_TRAIN_ROWS)].copy()  # f32 [<= CODEC_TRAIN_ROWS, e]
@@ -108,22 +106,19 @@ def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path,
 
 
 def _centroids(
-    sample: np.ndarray, resolved: Mapping[str, Any], checkpoints: Path, made_of: Mapping[str, Any], progress: Report
+    sample: np.ndarray, resolved: Mapping[str, Any], checkpoint: Path, made_of: str, progress: Report
 ) -> np.ndarray:
-    """Centroids f32 [K, e] of `sample` f32 [t, e] by k-means, from K of its rows; each round is stored."""
+    """Centroids f32 [K, e] of `sample` f32 [t, e] by k-means, from K of its rows; the file has the last round."""
     faiss, list_count, seed = import_faiss(), resolved["list_count"], resolved["seed"]
-    centroids = sample[drawn_rows(len(sample), list_count, seed=seed)]  # f32 [K, e]
-    done = 0
-    for place in checkpoints.glob("*"):
-        try:
-            manifest = check_folder(place, kind=ROUND_KIND, hash_all=True)
-            if dict(manifest.settings) != made_of or int(place.name, 16) <= done:
-                raise ArtifactError(f"{place} is of another training, or of an earlier round")
-        except ArtifactError:
-            remove(place)
-        else:
-            remove(checkpoints / f"{done:x}")
-            done, centroids = int(place.name, 16), np.array(open_array(place, "centroids"))
+    done, centroids = 0, sample[drawn_rows(len(sample), list_count, seed=seed)]  # f32 [K, e]
+
+    def stamp(state: bytes) -> bytes:
+        return sha256_of_bytes(made_of.encode() + state).encode()
+
+    stored = checkpoint.read_bytes() if checkpoint.is_file() else b""
+    if stored and stored[:64] == stamp(stored[64:]):
+        done = int.from_bytes(stored[64:72], "little")
+        centroids = np.frombuffer(stored[72:], dtype=np.float32).reshape(list_count, -1)
     while done < resolved["train_iterations"]:
         # One round at a time, from the centroids of the last: the same as all rounds in one call.
         means = faiss.Kmeans(
@@ -136,9 +131,8 @@ def _centroids(
         )
         means.train(sample, init_centroids=centroids)
         done, centroids = done + 1, means.centroids
-        with write_folder(checkpoints / f"{done:x}", kind=ROUND_KIND, settings=made_of) as writer:
-            writer.write_array("centroids", centroids)
-        remove(checkpoints / f"{done - 1:x}")
+        state = done.to_bytes(8, "little") + centroids.tobytes()
+        replace_file(checkpoint, stamp(state) + state)
         progress(done, resolved["train_iterations"])
     return centroids
 

@@ -39,10 +39,14 @@ def demo_filler(settings: FillSettings, encoder_name: str, device: str, precisio
         corpus=CorpusSettings(files=[str(file) for file in files]), blocks=BlockSettings(max_block_tokens=longest)
     )
     resolved = replace(building, blocks=building.blocks.resolved(encoder.title_tokens))
-    made = as_record(resolved, encoder, IndexBuildSettings)
+    made = as_record(resolved, encoder)
     del made["versions"]  # of libraries: what they build may be used with others
     digest = digest_of(
-        {"format": FORMAT_VERSION, "made": made, "sources": input_record(find_sources(building.corpus.files))}
+        {
+            "format": [FORMAT_VERSION, "parts"],
+            "made": made,
+            "sources": input_record(find_sources(building.corpus.files)),
+        }
     )
     folder = user_folder("XDG_CACHE_HOME", ".cache") / f"demo-{digest[:DIGEST_CHARS]}"
     try:

@@ -6,8 +6,8 @@ A build that was killed continues with the same command. Its stages may be jobs 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 
 from index.ivf import Quantiser
 from index.settings import check_search
-from npm.core.artifact import MANIFEST_NAME, verify_folder
-from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive, named
+from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder
+from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
 from npm.core.locks import clear_locks, folder_lock
 from npm.core.records import refuse_changed
 from npm.core.settings import WHOLE, Shard
@@ -29,11 +29,7 @@ from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import check_input_tokens, pruning_counts, vector_shards
 from npm.indexing.estimate import check_disk_needs
 from npm.indexing.generation import (
-    ENCODER_FOLDER,
     INDEX_KIND,
-    QUANTISER_FOLDER,
-    ROTATION_FOLDER,
-    SEARCH_FOLDER,
     Counts,
     Generation,
     IndexManifest,
@@ -42,26 +38,24 @@ from npm.indexing.generation import (
     SegmentRecord,
     as_record,
     copy_encoder,
-    input_record,
     on_present,
     write_generation,
 )
-from npm.indexing.layout import clear_folder, refuse_links, refuse_others
-from npm.indexing.rotation import axes_of_build, train_rotation
+from npm.indexing.layout import CORPUS, GIVEN_CORPUS, ROTATION, part, refuse_others, remove_unlisted
+from npm.indexing.rotation import opened_axes, rotation_request, train_rotation
 from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
 from npm.indexing.stages import (
     SegmentSettings,
     code_segments,
+    corpus_part,
     encode_segments,
     finish_codes,
     finish_search,
     finish_segment,
     train_segment_quantiser,
+    with_codes,
 )
 from npm.models.encoder import Encoder
-
-FIRST = "00000"
-"""The name of the first segment and of the search folder that a build makes."""
 
 
 def dimension_note(encoder: Encoder) -> str:
@@ -122,7 +116,6 @@ def build_index(
     """
     folder = Path(folder)
     refuse_others(folder)
-    refuse_links(folder)
     shares = source_shares(settings)
     if encoder is None:
         encoder = Encoder.load(
@@ -130,8 +123,9 @@ def build_index(
         )
     encoder = encoder.cut_to(settings.dimensions)
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
-    made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, shares, is_job=stage is not None)) is not None:
+    made = as_record(settings, encoder)
+    build = _Build(folder, settings, encoder, made, shares, stage is not None, progress, notice)
+    if (finished := build.finished()) is not None:
         clear_locks(folder)
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
@@ -140,41 +134,42 @@ def build_index(
         notes = ("" if is_rotated else dimension_note(encoder), title_note(encoder, settings.blocks))
         for note in filter(None, notes):
             notice(note)
-    build = _Build(folder, settings, encoder, made, shares, stage is not None, progress, notice)
-    with clears_failed_build(folder) if stage is None else nullcontext():
-        with folder_lock(folder) if stage is None else nullcontext():
-            built = build.run(stage, shard)
-        if built.manifest is not None:
-            clear_locks(folder)
-        return built
+    if stage is not None:
+        return build.run(stage, shard)
+    with clears_failed_build(folder), folder_lock(folder):
+        return build.run(stage, shard)
 
 
 @contextmanager
 def clears_failed_build(folder: Path) -> Iterator[None]:
-    """Take a new folder away again if a build in it fails: all of it if the corpus cannot be used, else if empty."""
+    """Remove a new folder if a build in it fails: with its parts if the corpus cannot be used, else if it is empty."""
     was_there = folder.exists()
     try:
         yield
     except BaseException as error:
-        if not was_there:
-            clear_folder(folder, entirely=isinstance(error, CorpusError))
+        if not was_there and folder.is_dir():
+            if isinstance(error, CorpusError):
+                remove_unlisted(folder, ())
+            with suppress(OSError):  # it contains finished parts, or another job is at work in it
+                folder.rmdir()
         raise
 
 
 def index_block_store(
     folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: Progress = silent
 ) -> BuildResult:
-    """Build an index over the finished block store in `folder`/segments/00000/corpus, such as one of ids without text.
+    """Build an index over the finished block store in `folder` / GIVEN_CORPUS, such as one of ids without text.
 
     Raises as `build_index` does; `settings.corpus` and `settings.blocks` are not looked at.
     """
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
-    made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, [[]], is_job=False)) is not None:
+    made = as_record(settings, encoder)
+    build = _Build(folder, settings, encoder, made, [[]], False, progress, print_nothing)
+    if (finished := build.finished()) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
-        return _Build(folder, settings, encoder, made, [[]], False, progress, print_nothing).run(None, WHOLE)
+        return build.run(None, WHOLE)
 
 
 def source_shares(settings: IndexBuildSettings) -> list[Sequence[Source]]:
@@ -199,7 +194,32 @@ class _Build:
     is_job: bool  # takes the digests of files that were packed for known, so that not every job reads all of them
     progress: Progress
     notice: Callable[[str], None]
-    sources: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # of each segment, once they are known
+    corpora: dict[int, tuple[Path, dict[str, Any]]] = field(default_factory=dict)  # of each segment, once it is known
+
+    def finished(self) -> IndexManifest | None:
+        """The manifest of the finished index of the same input and settings; versions and counts are no settings.
+
+        Raises ArtifactError if the finished index is another one, was changed after it was built, or lacks a part.
+        """
+        if not (self.folder / MANIFEST_NAME).is_file():
+            return None
+        return on_present(self.folder, self._checked)
+
+    def _checked(self, generation: Generation) -> IndexManifest:
+        finished, compared = generation.manifest, []
+        for recorded in (self.made, finished.settings):
+            own = {item.name: recorded.get(item.name) for item in fields(IndexBuildSettings) if item.name != "segments"}
+            encoder = {name: value for name, value in recorded["encoder"].items() if name != "name"}
+            compared.append({**own, "encoder": encoder})
+        refuse_changed(*compared, where=self.folder)
+        wanted = [self._corpus(number)[0].name for number in range(len(self.shares))]
+        if wanted != [segment.corpus for segment in finished.segments] or finished.deleted is not None:
+            raise ArtifactError(
+                f"{self.folder} was built from other files or blocks, or was changed since: run npmlm add "
+                f"{shlex.quote(f'index={self.folder}')} or npmlm delete to change it, or build into another folder"
+            )
+        verify_folder(self.folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
+        return finished
 
     def run(self, stage: Stage | None, shard: Shard) -> BuildResult:
         """One stage, or all of them in order."""
@@ -209,222 +229,140 @@ class _Build:
             check_search(self.settings.search)
         if stage is Stage.pack:
             for number in shard.of(range(len(self.shares))):
-                self._store(number)
+                self._packed(number)
+            return BuildResult(None, was_finished=False)
+        stores = self._stores(shard, packs=stage in (None, Stage.encode))
+        blocks = BlockStore.open(*(self._corpus(number)[0] for number in range(len(stores))))
         if stage in (None, Stage.encode):
-            self._encode(shard)
-        if stage in (None, Stage.quantise) and shard.number == 1:
-            self._quantise()
-        if stage in (None, Stage.code) and (quantiser := self._quantiser()) is not None:
-            code_segments(self.segments, quantiser, shard=shard, progress=self.progress)
+            self._check_rows(stores, blocks, shard)
+        made_with, rotation = self._made_with(blocks, trains=stage in (None, Stage.encode))
+        segments = [made_with.segment(self.folder, self._corpus(n)[0], store) for n, store in enumerate(stores)]
+        if stage in (None, Stage.encode):
+            pairs = list(zip(segments, stores, strict=True))
+            encode_segments(pairs, made_with, shard=shard, progress=self.progress)
+            if stage is not None:
+                return BuildResult(None, was_finished=False)
+        counts = [
+            finish_segment(segment, store, made_with.recorded(store), self.settings.lexicon)
+            for segment, store in zip(segments, stores, strict=True)
+        ]
+        if stage is Stage.quantise and shard.number > 1:
+            return BuildResult(None, was_finished=False)
+        search = self.settings.search
+        place = train_segment_quantiser(self.folder, segments, blocks, search, progress=self.progress)
+        quantiser = None if place is None else Quantiser.open(place)
+        if quantiser is not None:
+            segments = [with_codes(self.folder, segment, quantiser) for segment in segments]
+            if stage in (None, Stage.code):
+                code_segments(segments, quantiser, shard=shard, progress=self.progress)
         if stage in (None, Stage.merge):
-            return BuildResult(self._merge(), was_finished=False)
+            return BuildResult(self._merged(segments, counts, quantiser, rotation), was_finished=False)
         return BuildResult(None, was_finished=False)
 
-    @property
-    def segments(self) -> list[Segment]:
-        """Those of a fresh index."""
-        return [Segment(self.folder, f"{number:05d}") for number in range(len(self.shares))]
+    def _corpus(self, number: int) -> tuple[Path, dict[str, Any]]:
+        """The part with the blocks of a segment, and what it is made from; ready blocks have a name of their own."""
+        if number not in self.corpora and not self.shares[number]:
+            self.corpora[number] = self.folder / GIVEN_CORPUS, {"sources": []}
+        if number not in self.corpora:
+            packed = filter(BlockStore.is_finished, self.folder.glob(f"{CORPUS}-*") if self.is_job else ())
+            known = [each for place in packed for each in read_manifest(place).settings.get("sources", [])]
+            tokenizer = self.encoder.tokenizer_fingerprint
+            corpus, blocks = self.settings.corpus, self.settings.blocks
+            self.corpora[number] = corpus_part(self.folder, self.shares[number], corpus, blocks, tokenizer, known)
+        return self.corpora[number]
 
-    def _made_with(self) -> SegmentSettings:
-        """How vectors are made; the blocks of all segments and the axes of a rotation must be there."""
-        made_with, settings = self._unrotated(), self.settings
-        if settings.rotation is Rotation.none:
-            return made_with
-        axes = axes_of_build(self.folder / ROTATION_FOLDER, self.encoder)  # f32 [k, d]
-        return replace(made_with, encoder=self.encoder.cut_to(settings.dimensions, axes=axes))
-
-    def _unrotated(self) -> SegmentSettings:
-        """How vectors are made before they are rotated."""
-        vectors = self.settings.vectors
-        return SegmentSettings(self.encoder, vectors, self.settings.lexicon, vectors.block_pooler(self.encoder))
-
-    def _all_blocks(self) -> BlockStore:
-        return BlockStore.open(*(segment.corpus for segment in self.segments))
-
-    def _stores(self, shard: Shard = WHOLE) -> list[BlockStore]:
+    def _stores(self, shard: Shard, *, packs: bool) -> list[BlockStore]:
         """The blocks of each segment; a job packs those of its share first, where no other job has."""
         numbers = range(len(self.shares))
+        for number in numbers:
+            if not packs and not BlockStore.is_finished(self._corpus(number)[0]):
+                raise ArtifactError(
+                    f"{self.folder} has no blocks of segment {number}; run `npmlm build … stage=encode` with the same "
+                    "settings first"
+                )
         mine = shard.of(numbers)
-        opened = {number: self._store(number) for number in sorted(numbers, key=lambda number: number not in mine)}
+        opened = {number: self._packed(number) for number in sorted(numbers, key=lambda number: number not in mine)}
         return [opened[number] for number in numbers]
 
-    def _store(self, number: int) -> BlockStore:
-        """The blocks of a segment; whichever job comes first packs them, and the others wait for it.
-
-        Raises ArtifactError if those that are there were made from something else.
-        """
-        segment, share = self.segments[number], self.shares[number]
-        packing = {"corpus": self.made["corpus"], "blocks": self.made["blocks"]}
-        if not BlockStore.is_finished(segment.corpus):
-            check_disk_needs(self.folder, self.settings, self.encoder)
-            packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
-            with folder_lock(segment.folder / "packing", wait=True, on_wait=self._waits):
-                place = self.folder.resolve()
-                of_own = place if len(self.shares) == 1 else place.with_name(f"{place.name}.{segment.name}")
-                skipped = SkippedRecords.beside(of_own)
-                store = build_block_store(
-                    segment.corpus,
-                    read_corpus(self.settings.corpus, sources=share, skipped=skipped),
-                    packer,
-                    settings={"sources": self._sources(number), **packing},
-                    progress=self.progress,
-                )
-            for note in (skipped.summary, packer.unknown.note):
-                if note:
-                    self.notice(note)
-            return store
-        store = BlockStore.open(segment.corpus)
-        if share:  # without them the blocks were handed over ready
-            recorded = store.settings["sources"]
-            refuse_other_files(self._sources(number, recorded), recorded, where=self.folder)
-            refuse_changed(packing, {name: store.settings[name] for name in packing}, where=self.folder)
+    def _packed(self, number: int) -> BlockStore:
+        """The blocks of a segment; whichever job comes first packs them, and the others wait for it."""
+        place, request = self._corpus(number)
+        if BlockStore.is_finished(place):
+            return BlockStore.open(place)
+        check_disk_needs(self.folder, self.settings, self.encoder)
+        packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
+        with folder_lock(self.folder / f"packing-{number}", wait=True, on_wait=self._waits):
+            own = self.folder.resolve()
+            if len(self.shares) > 1:
+                own = own.with_name(f"{own.name}.{number:05d}")
+            skipped = SkippedRecords.beside(own)
+            documents = read_corpus(self.settings.corpus, sources=self.shares[number], skipped=skipped)
+            store = build_block_store(place, documents, packer, settings=request, progress=self.progress)
+        for note in filter(None, (skipped.summary, packer.unknown.note)):
+            self.notice(note)
         return store
 
-    def _sources(self, number: int, recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
-        """What is recorded of the files of a segment; in a job those `recorded` with its blocks are known."""
-        if number not in self.sources:
-            self.sources[number] = input_record(self.shares[number], recorded if self.is_job else ())
-        return self.sources[number]
-
-    def _encode(self, shard: Shard) -> None:
-        search, stores = self.settings.search, self._stores(shard)
+    def _check_rows(self, stores: Sequence[BlockStore], blocks: BlockStore, shard: Shard) -> None:
+        """Raise SettingError for more lists than rows, and CorpusError if documents of two segments have one id."""
+        vectors, search = self.settings.vectors, self.settings.search
         if search.list_count is not None:
-            rule = self.settings.vectors.pruning
-            kept = sum(pruning_counts(store, rule)["kept"] for store in stores)
+            kept = sum(pruning_counts(store, vectors.pruning)["kept"] for store in stores)
             check_search(search, row_count=kept)
-        shard_count = sum(len(vector_shards(store, self.settings.vectors.tokens_per_shard)) for store in stores)
-        if 0 in shard.of(range(shard_count)):  # one job, without which no build comes to its end
-            self._refuse_repeated_ids()
-        if self.settings.rotation is not Rotation.none:
-            store = self._all_blocks()
-            recorded = self._unrotated().recorded(store)
-            place = self.folder / ROTATION_FOLDER
-            train_rotation(place, store, self.encoder, recorded, progress=self.progress, on_wait=self._waits)
-        pairs = list(zip(self.segments, stores, strict=True))
-        encode_segments(pairs, self._made_with(), shard=shard, progress=self.progress)
-
-    def _refuse_repeated_ids(self) -> None:
-        """Raise CorpusError if documents of two segments have one id; within a segment packing has seen to that."""
-        blocks = self._all_blocks()
-        if len(self.shares) == 1 or (pair := blocks.repeated_documents()) is None:
+        shard_count = sum(len(vector_shards(store, vectors.tokens_per_shard)) for store in stores)
+        # Ids are compared by one job, without which no build comes to its end; within a segment packing has done it.
+        if len(stores) == 1 or 0 not in shard.of(range(shard_count)):
             return
-        identifier, _ = blocks.document_ids(pair)
-        first, second = np.searchsorted(blocks.segment_documents, pair, side="right") - 1  # i64 each
-        raise CorpusError(f"{identifier!r} comes twice, in segments {first} and {second}: leave out ids, or change it")
+        if (pair := blocks.repeated_documents()) is not None:
+            identifier, _ = blocks.document_ids(pair)
+            first, second = np.searchsorted(blocks.segment_documents, pair, side="right") - 1  # i64 each
+            raise CorpusError(
+                f"{identifier!r} comes twice, in segments {first} and {second}: leave out ids, or change it"
+            )
 
-    def _counts(self) -> list[Counts]:
-        """The counts of the segments, all of whose vectors must be there."""
-        for segment in self.segments:
-            if not BlockStore.is_finished(segment.corpus):
-                raise ArtifactError(
-                    f"{segment.corpus} is missing or unfinished; "
-                    "run `npmlm build … stage=encode` with the same settings first"
-                )
-        stores, made_with = self._stores(), self._made_with()
-        return [
-            finish_segment(segment, store, made_with.recorded(store), self.settings.lexicon)
-            for segment, store in zip(self.segments, stores, strict=True)
-        ]
-
-    def _quantise(self) -> Path | None:
-        self._counts()
-        place, search = self.folder / QUANTISER_FOLDER, self.settings.search
-        return train_segment_quantiser(place, self.segments, self._all_blocks(), search, progress=self.progress)
-
-    def _quantiser(self) -> Quantiser | None:
-        """The trained quantiser; None in the exact tier."""
-        place = self.folder / QUANTISER_FOLDER
-        if not (place / MANIFEST_NAME).is_file() and self._quantise() is None:
-            return None
-        return Quantiser.open(place)
+    def _made_with(self, blocks: BlockStore, *, trains: bool) -> tuple[SegmentSettings, str | None]:
+        """How vectors are made, and the part with the axes of their rotation, which `trains` makes if it is missing."""
+        settings = self.settings
+        pooler = settings.vectors.block_pooler(self.encoder)
+        made_with = SegmentSettings(self.encoder, settings.vectors, settings.lexicon, pooler)
+        if settings.rotation is Rotation.none:
+            return made_with, None
+        request = rotation_request(made_with.recorded(blocks))
+        place = part(self.folder, ROTATION, request)
+        if trains:
+            train_rotation(place, blocks, self.encoder, request, progress=self.progress, on_wait=self._waits)
+        elif not (place / MANIFEST_NAME).is_file():
+            raise ArtifactError(f"{place} is missing; run `npmlm build … stage=encode` with the same settings first")
+        axes = opened_axes(place, (self.encoder.dimensions, self.encoder.whole_dimensions))  # f32 [k, d]
+        return replace(made_with, encoder=self.encoder.cut_to(settings.dimensions, axes=axes)), place.name
 
     def _waits(self) -> None:
         self.notice("waits for another job of this build")
 
-    def _merge(self) -> IndexManifest:
-        counts = self._counts()
-        quantiser = self._quantiser()
-        if quantiser is not None:
-            for segment in self.segments:
-                finish_codes(segment, quantiser)
-        search = self.folder / SEARCH_FOLDER / FIRST
-        with folder_lock(search, wait=True, on_wait=self._waits):
+    def _merged(
+        self, segments: Sequence[Segment], counts: Sequence[Counts], quantiser: Quantiser | None, rotation: str | None
+    ) -> IndexManifest:
+        """Merge the codes into lists, write the root manifest, and remove what it does not list."""
+        with folder_lock(self.folder, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
                 return Generation.read(self.folder).manifest
-            finish_search(search, self.segments, quantiser, progress=self.progress)
-            if self.settings.copy_encoder:
-                copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder, self.encoder)
-            chosen = self.settings.search
+            if quantiser is not None:
+                for segment in segments:
+                    finish_codes(segment, quantiser)
+            settings, chosen = self.settings, self.settings.search
             wanted = IndexManifest(
                 self.made,
-                segments={
-                    segment.name: SegmentRecord(self._sources(number), counts[number])
-                    for number, segment in enumerate(self.segments)
-                },
-                quantiser=None if quantiser is None else QUANTISER_FOLDER,
-                search_folder=f"{SEARCH_FOLDER}/{FIRST}",
+                segments=tuple(
+                    SegmentRecord.of(segment, self._corpus(number)[1]["sources"], counts[number])
+                    for number, segment in enumerate(segments)
+                ),
+                quantiser=None if quantiser is None else quantiser.file.parent.name,
+                search_folder=finish_search(self.folder, segments, quantiser, progress=self.progress).name,
                 searching=Searching(chosen.probed_lists, chosen.rerank_factor),
-                rotation=self.settings.rotation,
+                rotation_folder=rotation,
+                encoder_folder=(
+                    copy_encoder(self.folder, settings.encoder, self.encoder) if settings.copy_encoder else None
+                ),
             )
-            return write_generation(self.folder, wanted)
-
-
-def _finished(
-    folder: Path, made: Mapping[str, Any], shares: Sequence[Sequence[Source]], *, is_job: bool
-) -> IndexManifest | None:
-    """The manifest of a finished index of the same input and settings; versions and counts are no settings.
-
-    A job takes files of the same name and size for the same, as every job does whose blocks are packed already.
-    Raises ArtifactError if the finished index is another one, was changed after it was built, or lacks a part.
-    """
-    if not (folder / MANIFEST_NAME).is_file():
-        return None
-    return on_present(folder, lambda generation: _checked(generation, made, shares, is_job=is_job))
-
-
-def _checked(
-    generation: Generation, made: Mapping[str, Any], shares: Sequence[Sequence[Source]], *, is_job: bool
-) -> IndexManifest:
-    folder, finished = generation.folder, generation.manifest
-    was_added_to = any(segment.corpus for segment in finished.segments.values())
-    if FIRST not in finished.segments or was_added_to or finished.deleted is not None:
-        raise ArtifactError(
-            f"{folder} was changed after it was built ({len(finished.segments)} segments, {finished.deleted_documents} "
-            "documents deleted); change it with npmlm add and npmlm delete, or build into another folder"
-        )
-    compared = []
-    for recorded_settings, count in ((made, len(shares)), (finished.settings, len(finished.segments))):
-        own = {item.name: recorded_settings.get(item.name) for item in fields(IndexBuildSettings)}
-        encoder = {name: value for name, value in recorded_settings["encoder"].items() if name != "name"}
-        compared.append({**own, "segments": count, "encoder": encoder})
-    refuse_changed(*compared, where=folder)
-    recorded = [record for segment in finished.segments.values() for record in segment.sources]
-    sources = input_record([source for share in shares for source in share], recorded if is_job else ())
-    refuse_other_files(sources, recorded, where=folder, is_finished=True)
-    verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
-    return finished
-
-
-def refuse_other_files(
-    sources: Sequence[Mapping[str, Any]],
-    recorded: Sequence[Mapping[str, Any]],
-    *,
-    where: Path,
-    is_finished: bool = False,
-) -> None:
-    """Raise ArtifactError, naming the files, unless `sources` are those `recorded`; files can be added if finished."""
-    if list(sources) == list(recorded):
-        return
-    ours, theirs = ({record["name"]: record for record in part} for part in (sources, recorded))
-    added, gone = [name for name in ours if name not in theirs], [name for name in theirs if name not in ours]
-    changed = [name for name, record in theirs.items() if ours.get(name, record) != record]
-    differences = [
-        f"{len(names)} {'file' if len(names) == 1 else 'files'} {what}: {named(names)}"
-        for what, names in (("added", added), ("changed", changed), ("gone", gone))
-        if names
-    ]
-    fix = "give the files that it was built from, or build into another folder"
-    if added and len(differences) == 1 and is_finished:
-        fix = f"run npmlm add {shlex.quote(f'index={where}')} with these files and the other corpus settings"
-    found = "; ".join(differences) or "the same files in another order"
-    raise ArtifactError(f"{where} was built from other files ({found}); {fix}")
+            manifest = write_generation(self.folder, wanted)
+            remove_unlisted(self.folder, manifest.parts)
+            return manifest

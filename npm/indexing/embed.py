@@ -187,27 +187,22 @@ class ShardBlocks:
         """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
         return concatenated_ranges(self._row_bounds[batch], self._row_bounds[batch + 1])
 
-    def sequences_of(self, batch: np.ndarray) -> list[np.ndarray]:
-        """What the encoder reads for each block of `batch` i64 [B]: token ids with the special ones around them."""
-        blocks = [self._token_ids[self._offsets[block] : self._offsets[block + 1]] for block in batch]
-        return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
-
     def encoded(self, batch: np.ndarray) -> EncodedBatch:
         """The vectors of the rows `rows_of(batch)`, and those of the blocks of `batch` i64 [B]."""
         kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
         slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
-        return encode_batch(self._encoder, self.sequences_of(batch), slots, self._pooler)
+        blocks = [self._token_ids[slice(*self._offsets[block : block + 2])] for block in batch]
+        sequences = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+        return encode_batch(self._encoder, sequences, slots, self._pooler)
 
 
 def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
     """Write the manifest of all vector shards of `store`, with what pruning kept; raises as `finish_shards`."""
-    ranges = vector_shards(store, recorded["tokens_per_shard"])
     return finish_shards(
         folder,
-        {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)},
+        len(vector_shards(store, recorded["tokens_per_shard"])),
         kinds=(VECTORS_KIND, VECTOR_SHARD_KIND),
-        settings={**recorded, "pruning_counts": pruning_counts(store, PruningRule(recorded["pruning"]))},
-        what="vector shards",
+        settings=lambda: {**recorded, "pruning_counts": pruning_counts(store, PruningRule(recorded["pruning"]))},
         stage="encode",
     )
 

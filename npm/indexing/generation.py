@@ -1,16 +1,4 @@
-"""The folders of an index, and the root manifest that says which of them make up its present generation.
-
-    manifest.json                       the generation: the folders below, by digest, and how it was made
-    segments/00000/{corpus,vectors,lexicon,codes}   what one build or one add brought
-    quantiser/, search/00000/           how vectors are looked for; the exact tier has no quantiser and no codes
-    search/00000/00000/                 of a partitioned index: how those of the first partition are
-    deleted/00000/                      numbers of deleted documents
-    rotation/                           axes of rotated vectors, with rotation=pca
-    encoder/                            with copy_encoder=true
-
-A change writes new folders beside the old ones and then replaces the manifest by one rename, so a reader keeps
-the generation that it opened.
-"""
+"""The root manifest of an index: which parts make up its present generation, and how they were made."""
 
 from __future__ import annotations
 
@@ -25,9 +13,9 @@ from pydantic import Field
 
 from index.settings import SearchSettings
 from npm.core.artifact import (
+    MANIFEST_NAME,
     Manifest,
     check_folder,
-    finished_folder,
     open_array,
     part_folder,
     read_manifest,
@@ -41,7 +29,8 @@ from npm.core.records import read_as
 from npm.core.settings import as_json, settings_from
 from npm.corpus.addresses import file_size
 from npm.corpus.sources import Source
-from npm.indexing.settings import Rotation
+from npm.indexing.layout import ENCODER, PartName, part
+from npm.indexing.settings import IndexBuildSettings, Rotation
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
@@ -49,9 +38,6 @@ if TYPE_CHECKING:
 
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
-SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
-SEARCH_FOLDER, DELETED_FOLDER, ROTATION_FOLDER = "search", "deleted", "rotation"
-CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER = "corpus", "vectors", "lexicon", "codes"
 Made = TypeVar("Made")
 EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 """Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
@@ -59,47 +45,16 @@ EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one build or one add brought to the index in `index`; immutable once it is finished."""
+    """The parts of what one build, add or compact brought."""
 
-    index: Path
-    name: str
-
-    @property
-    def folder(self) -> Path:
-        """The segment's own folder."""
-        return self.index / SEGMENTS_FOLDER / self.name
-
-    @property
-    def corpus(self) -> Path:
-        """Documents and blocks."""
-        return self.folder / CORPUS_FOLDER
-
-    @property
-    def vectors(self) -> Path:
-        """Stored vectors."""
-        return self.folder / VECTORS_FOLDER
-
-    @property
-    def lexicon(self) -> Path:
-        """Term counts; absent where the corpus has no text."""
-        return self.folder / LEXICON_FOLDER
-
-    @property
-    def codes(self) -> Path:
-        """Codes; absent where the tier needs none."""
-        return self.folder / CODES_FOLDER
-
-    def parts(self) -> list[Path]:
-        """The folders that are there."""
-        return [part for part in (self.corpus, self.vectors, self.lexicon, self.codes) if part.is_dir()]
+    corpus: Path
+    vectors: Path
+    lexicon: Path | None = None  # None: the corpus has no text
+    codes: Path | None = None  # None: the tier needs none
 
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**53)]
-SegmentName = Annotated[str, Field(pattern=r"^[0-9]{5}$")]
-QuantiserName = Annotated[str, Field(pattern=rf"^{QUANTISER_FOLDER}(\.[0-9]+)?$")]
-SearchName = Annotated[str, Field(pattern=rf"^{SEARCH_FOLDER}/[0-9]{{5}}$")]
-DeletedName = Annotated[str, Field(pattern=rf"^{DELETED_FOLDER}/[0-9]{{5}}$")]
 SETTINGS_GROUPS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
 
@@ -115,18 +70,25 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """What the root manifest says of a segment."""
+    """A segment in the root manifest."""
 
+    corpus: PartName
+    vectors: PartName
+    lexicon: PartName | None
+    codes: PartName | None
     sources: list[dict[str, Any]]  # name, bytes and SHA-256 of each corpus file
     counts: Counts
-    corpus: dict[str, Any] | None = None  # how an add read the files; None: as the first build did
-    compacted: bool = False  # made of other segments, whose sources it names
 
-    def as_record(self) -> dict[str, Any]:
-        """As JSON values, without what is not so."""
-        optional = {"corpus": self.corpus, "compacted": self.compacted}
-        held = {"sources": self.sources, "counts": asdict(self.counts)}
-        return held | {name: value for name, value in optional.items() if value}
+    @classmethod
+    def of(cls, segment: Segment, sources: list[dict[str, Any]], counts: Counts) -> SegmentRecord:
+        """The record of a segment that is finished."""
+        lexicon, codes = (None if place is None else place.name for place in (segment.lexicon, segment.codes))
+        return cls(segment.corpus.name, segment.vectors.name, lexicon, codes, sources, counts)
+
+    @property
+    def parts(self) -> list[str | None]:
+        """The names of its parts."""
+        return [self.corpus, self.vectors, self.lexicon, self.codes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +115,15 @@ class IndexManifest:
 
     settings: Mapping[str, Any] = field(default_factory=dict)  # all of it, or of a new index: how it is made
     digest: str = ""
-    parts: Mapping[str, str] = field(default_factory=dict)  # digests of the folders, by name
+    parts: Mapping[str, str] = field(default_factory=dict)  # digests of the parts, by name
     generation: Count = 0  # after the first build; every change adds one
-    segments: Mapping[SegmentName, SegmentRecord] = field(default_factory=dict)
+    segments: tuple[SegmentRecord, ...] = ()  # in which documents, blocks, tokens and rows are counted
     counts: Counts = Counts(0, 0, 0, 0)  # with the documents that are deleted
-    quantiser: QuantiserName | None = None  # names of folders, as those below; None in the exact tier
-    search_folder: SearchName = ""
-    deleted: DeletedName | None = None  # None: no document is
+    quantiser: PartName | None = None  # None in the exact tier
+    search_folder: PartName = ""
+    deleted: PartName | None = None  # None: no document is
+    rotation_folder: PartName | None = None  # None: vectors are not rotated
+    encoder_folder: PartName | None = None  # None: there is no copy of it
     deleted_documents: int = 0
     deletion: str | None = None  # digest of the ids of the last delete, which may be repeated after a compact
     searching: Searching = Searching()
@@ -179,34 +143,24 @@ class IndexManifest:
             settings=settings,
             digest=manifest.digest,
             parts=manifest.parts,
-            segments=dict(sorted(read.segments.items())),
             deleted_documents=settings.typed("counts.deleted_documents", Count),
         )
         for group in SETTINGS_GROUPS:
             settings.typed(group, dict[str, Any])
         settings.typed("corpus.kept_fields", list[str])
-        read._check_parts(settings.file)
+        is_rotated = read.rotation is not Rotation.none
+        fits = sorted(read.listed) == sorted(read.parts) and is_rotated == (read.rotation_folder is not None)
+        if not (fits and read.segments and _total(read.segments) == read.counts):
+            got = named(sorted(read.parts), most=8)
+            raise damaged(settings.file, f"parts and counts are not those of its segments: {got}")
         return read
 
-    def _check_parts(self, file: Path) -> None:
-        """Raise ArtifactError unless the parts are those of the segments and of the folders named beside them."""
-        optional_folders = (self.quantiser, self.search_folder, self.deleted, self.rotation_folder)
-        named_folders = {name for name in optional_folders if name is not None}
-        needed = {
-            f"{SEGMENTS_FOLDER}/{name}/{part}" for name in self.segments for part in (CORPUS_FOLDER, VECTORS_FOLDER)
-        }
-        optional = {
-            f"{SEGMENTS_FOLDER}/{name}/{part}" for name in self.segments for part in (LEXICON_FOLDER, CODES_FOLDER)
-        }
-        got, needed = set(self.parts), needed | named_folders
-        fits = needed <= got <= needed | optional | {ENCODER_FOLDER}
-        if not (fits and self.segments and _total([*self.segments.values()]) == self.counts):
-            raise damaged(file, f"parts and counts are not those of its segments: {named(sorted(got), most=8)}")
-
     @property
-    def rotation_folder(self) -> str | None:
-        """The name of the folder with the axes of rotated vectors; None where they are not rotated."""
-        return None if self.rotation is Rotation.none else ROTATION_FOLDER
+    def listed(self) -> set[str]:
+        """The names of all parts."""
+        single = (self.quantiser, self.search_folder, self.deleted, self.rotation_folder, self.encoder_folder)
+        names = [*single, *(name for segment in self.segments for name in segment.parts)]
+        return {name for name in names if name is not None}
 
     @property
     def candidates_per_side(self) -> int:
@@ -242,8 +196,11 @@ class Generation:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """In the order of their numbers: documents, blocks, tokens and rows are counted through them."""
-        return tuple(Segment(self.folder, name) for name in self.manifest.segments)
+        """In their order: documents, blocks, tokens and rows are counted through them."""
+        return tuple(
+            Segment(*(None if name is None else self.folder / name for name in record.parts))  # type: ignore[arg-type]
+            for record in self.manifest.segments
+        )
 
     @property
     def quantiser(self) -> Path | None:
@@ -254,10 +211,6 @@ class Generation:
     def search(self) -> Path:
         """The search folder."""
         return self.folder / self.manifest.search_folder
-
-    def name_of(self, place: Path) -> str:
-        """The name of one of the index's folders, as the manifest has it."""
-        return place.relative_to(self.folder).as_posix()
 
     def deleted_documents(self) -> np.ndarray:
         """Numbers of the deleted documents, ascending i64. Raises ArtifactError if their folder is damaged."""
@@ -284,29 +237,24 @@ def _total(segments: Sequence[SegmentRecord]) -> Counts:
     return Counts(*(sum(getattr(each.counts, item.name) for each in segments) for item in fields(Counts)))
 
 
+RECORDED = ("quantiser", "search_folder", "deleted", "deletion", "rotation_folder", "encoder_folder")
+
+
 def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:
     """Replace the root manifest by `wanted`, whose digest, parts and counts are found here; returns what was written.
 
     `replaces` is the digest of the manifest that a change began with: raises ArtifactError if it is another by now.
     """
-    names = [part.relative_to(folder).as_posix() for name in wanted.segments for part in Segment(folder, name).parts()]
-    others = (wanted.quantiser, wanted.search_folder, wanted.deleted, wanted.rotation_folder)
-    names += [name for name in others if name is not None]
-    if (folder / ENCODER_FOLDER).is_dir():
-        names.append(ENCODER_FOLDER)
-    counts = asdict(_total([*wanted.segments.values()]))
+    counts = asdict(_total(wanted.segments))
     settings = {
         **wanted.settings,
         "generation": wanted.generation,
-        "segments": {name: segment.as_record() for name, segment in wanted.segments.items()},
-        "quantiser": wanted.quantiser,
-        "search_folder": wanted.search_folder,
-        "deleted": wanted.deleted,
-        "deletion": wanted.deletion,
+        "segments": [asdict(segment) for segment in wanted.segments],
+        **{name: getattr(wanted, name) for name in RECORDED},
         "searching": asdict(wanted.searching),
         "counts": {**counts, "deleted_documents": wanted.deleted_documents},
     }
-    parts = {name: read_manifest(folder / name).digest for name in names}
+    parts = {name: read_manifest(folder / name).digest for name in wanted.listed}
     # Everything that the new generation names is on the disk by now, flushed: readers see this one or the one before.
     if replaces is not None and (present := Generation.read(folder).manifest.digest) != replaces:
         raise ArtifactError(
@@ -335,16 +283,14 @@ def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]
     return records
 
 
-def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
-    """What the manifest says of how the index was made: the fields of the settings class `root`, without paths."""
+def as_record(settings: IndexBuildSettings, encoder: Encoder) -> dict[str, Any]:
+    """What the manifest says of how the index was made: the settings of a build, without paths."""
     # a command adds settings of its own, such as where the index lies
-    own = {item.name: asdict(settings)[item.name] for item in fields(root)}
+    own = {item.name: asdict(settings)[item.name] for item in fields(IndexBuildSettings)}
     chosen = as_json(own)
     for name in ("encoder", "device", "precision", "segments"):  # the manifest names each segment
         del chosen[name]
-    if (
-        settings.rotation is not Rotation.none
-    ):  # axes, which are not known yet, leave vectors to the scale of whole ones
+    if settings.rotation is not Rotation.none:  # axes, not known yet, leave vectors to the scale of whole ones
         encoder = encoder.cut_to(None)
     return {
         **chosen,
@@ -374,34 +320,28 @@ def _version(package: str) -> str | None:
 
 
 def finish_shards(
-    folder: Path,
-    wanted: Mapping[str, Mapping[str, Any]],
-    *,
-    kinds: tuple[str, str],
-    settings: Mapping[str, Any],
-    what: str,
-    stage: str,
+    folder: Path, count: int, *, kinds: tuple[str, str], settings: Callable[[], Mapping[str, Any]], stage: str
 ) -> Manifest:
-    """Write the manifest of `folder` over its shards, each finished with the settings `wanted` of it; or keep one.
+    """Write the manifest of a part over its `count` shards, or keep a finished one.
 
-    `kinds` are those of the folder and of a shard. Raises ArtifactError, naming them, if shards are missing, or if one
-    is damaged or was made with other settings.
+    `kinds` are those of the part and of a shard. Raises ArtifactError, naming them, if shards are missing, or if one is
+    damaged.
     """
     with folder_lock(folder, wait=True):
-        if (kept := finished_folder(folder, kind=kinds[0], settings=settings)) is not None:
-            return kept
-        found = {name: finished_folder(folder / name, kind=kinds[1], settings=each) for name, each in wanted.items()}
-        if missing := [name for name, shard in found.items() if shard is None]:
+        if (folder / MANIFEST_NAME).is_file():
+            return check_folder(folder, kind=kinds[0])
+        names = [f"{number:05d}" for number in range(count)]
+        if missing := [name for name in names if not (folder / name / MANIFEST_NAME).is_file()]:
             raise ArtifactError(
-                f"{folder}: {len(missing)} of {len(wanted)} {what} are missing ({named(missing, most=8)}); "
+                f"{folder}: {len(missing)} of {count} shards are missing ({named(missing, most=8)}); "
                 f"run `npmlm build … stage={stage}` with the same settings"
             )
-        parts = {name: shard.digest for name, shard in found.items() if shard is not None}
-        return write_manifest(folder, kind=kinds[0], settings=settings, parts=parts)
+        parts = {name: check_folder(folder / name, kind=kinds[1]).digest for name in names}
+        return write_manifest(folder, kind=kinds[0], settings=settings(), parts=parts)
 
 
-def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
-    """Save the encoder as a folder that `transformers` loads, under the same protection as the other parts."""
+def copy_encoder(folder: Path, name: str, encoder: Encoder) -> str:
+    """Save the encoder as a part that `transformers` loads; returns its name."""
     import torch
 
     from npm.models.encoder import Encoder
@@ -418,4 +358,7 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
             )
         original.save(writer.folder)
 
-    return written_once(folder, kind=ENCODER_KIND, settings={"fingerprint": encoder.fingerprint}, write=write)
+    request = {"fingerprint": encoder.fingerprint}
+    place = part(folder, ENCODER, request)
+    written_once(place, kind=ENCODER_KIND, settings=request, write=write)
+    return place.name

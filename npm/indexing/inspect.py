@@ -15,7 +15,7 @@ from npm.core.errors import damaged
 from npm.core.records import read_as
 from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
-from npm.indexing.generation import ENCODER_FOLDER, SEGMENTS_FOLDER, Count, Generation
+from npm.indexing.generation import Count, Generation
 from npm.indexing.partitions import partitions_of
 from npm.indexing.rotation import rotation_facts
 from npm.models.settings import PoolerKind
@@ -123,11 +123,11 @@ def inspect_index(folder: str | Path) -> Inspection:
         block_pooler=None if pooler is None else pooler.value,
         kept_fields=list(manifest.kept_fields),
         segments={
-            name: {"counts": asdict(segment.counts), "sources": list(map(dict, segment.sources))}
-            for name, segment in manifest.segments.items()
+            f"{number:05d}": {"counts": asdict(segment.counts), "sources": list(map(dict, segment.sources))}
+            for number, segment in enumerate(manifest.segments)
         },
-        encoder={**settings["encoder"], "inside": ENCODER_FOLDER in manifest.parts},
-        rotation=rotation_facts(generation.folder, manifest),
+        encoder={**settings["encoder"], "inside": manifest.encoder_folder is not None},
+        rotation=rotation_facts(generation),
         pruning={"rule": settings["vectors"].typed("pruning", str), **kept, "kept_by_rule": dict(kept_by_rule)},
         settings={name: settings[name] for name in BUILD_SETTINGS},
         versions=read_as(dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"),
@@ -139,7 +139,7 @@ def footprint(generation: Generation) -> Footprint:
     """The bytes of `generation`. Raises ArtifactError if a manifest of it is missing or damaged."""
     disk: Counter[str] = Counter(manifest=(generation.folder / MANIFEST_NAME).stat().st_size)
     for name in generation.manifest.parts:
-        part = Path(name).name if name.startswith(f"{SEGMENTS_FOLDER}/") else Path(name).parts[0]
+        part = name.partition("-")[0]
         for path, size in _file_sizes(generation.folder / name).items():
             disk["block vectors" if path.name == BLOCKS_FILE else part] += size
     counts = generation.manifest.counts
@@ -171,7 +171,7 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
         "row counts": (4 if rows < ROW_COUNT_LIMIT else 8) * words,
         "block offsets": 8 * (blocks + 1),
         "block documents": 8 * blocks,
-        "block lengths": 4 * blocks if any(segment.lexicon.is_dir() for segment in generation.segments) else 0,
+        "block lengths": 4 * blocks if any(segment.lexicon for segment in generation.segments) else 0,
     }
     if blocks > EXACT_ROWS and _block_pooler(generation) is not None:
         found["block signs"] = blocks * -(-dimensions // 8)

@@ -1,63 +1,69 @@
-"""Which names in the folder of an index are our own, and what is done about everything else that lies there.
+"""The folder of an index: a root manifest, and parts that are named by what they are made from.
 
-Only what has such a name is ever removed, and of that only what `npm.core.artifact.remove` knows for ours. Links are
-not followed: an index reaches nothing outside its folder, which may itself be named by a link.
+    manifest.json                       the present generation: its parts by digest, and how it was made
+    corpus-<request>                    blocks and documents of what one build, add or compact brought (a segment)
+    vectors-…, lexicon-…, codes-…       the segment's vectors, term counts and, in tiers with lists, codes
+    quantiser-…, search-…               how vectors are searched; of a partitioned index a folder per partition
+    deleted-…, rotation-…, encoder-…    deleted documents, axes of rotated vectors, a copy of the encoder
+
+`<request>` is a digest of everything that the part depends on, so a part that is there is the part that is needed: this
+is how a build or a change resumes, and other settings have another name. A change replaces the root manifest last, by
+one rename. Parts that it does not list are garbage; readers keep what they opened. Everything else in the folder is
+somebody else's, and stays. Links are refused.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any
 
-from npm.core.artifact import MANIFEST_NAME, refuse_link, remove
+from pydantic import Field
+
+from npm.core.artifact import MANIFEST_NAME, refuse_link
 from npm.core.errors import ArtifactError, named
+from npm.core.files import digest_of
 from npm.core.locks import clear_locks
-from npm.indexing.generation import (
-    CODES_FOLDER,
-    CORPUS_FOLDER,
-    DELETED_FOLDER,
-    LEXICON_FOLDER,
-    ROTATION_FOLDER,
-    SEARCH_FOLDER,
-    SEGMENTS_FOLDER,
-    VECTORS_FOLDER,
-)
 
-GROUPS = (SEGMENTS_FOLDER, SEARCH_FOLDER, DELETED_FOLDER)
-QUANTISERS = r"quantiser(?:\.\d+)?"
-PLACES = rf"(?:segments|search|deleted)/\d{{5}}|{QUANTISERS}|\.{QUANTISERS}\.partial|change|{ROTATION_FOLDER}"
-PARTS = r"segments/\d{5}/(?:corpus|vectors|lexicon|codes)|search/\d{5}(?:/\d{5})?"
-PLACE = re.compile(PLACES)
-"""What one change writes and another one removes."""
-FOLDER = re.compile(
-    rf"segments|search|deleted|encoder|{PLACES}|{PARTS}|(?:{PARTS})/\d{{5}}"
-    rf"|\.{QUANTISERS}\.partial/[0-9a-f]{{1,8}}"
-)
-TEMPORARY = re.compile(rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change|{ROTATION_FOLDER})\.tmp")
-INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "packing", "quantiser")
-"""What segments, search folders and unfinished quantisers hold that no manifest of their own names."""
+CORPUS, VECTORS, LEXICON, CODES, QUANTISER = "corpus", "vectors", "lexicon", "codes", "quantiser"
+SEARCH, DELETED, ROTATION, ENCODER = "search", "deleted", "rotation", "encoder"
+PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTISER, SEARCH, DELETED, ROTATION, ENCODER)
+_NAME = rf"(?:{'|'.join(PARTS)})-[0-9a-f]{{16}}"
+_OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.(?:tmp|partial|partial\.tmp)")
+PartName = Annotated[str, Field(pattern=f"^{_NAME}$")]
+GIVEN_CORPUS = f"{CORPUS}-{0:016x}"
+"""The part that holds the blocks of `index_block_store`, which come without a request."""
 
 
-def _entries(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
-    """Everything in the index `folder` and in the folders of our own in it, by its path relative to `folder`."""
-    with suppress(FileNotFoundError, NotADirectoryError):  # what another job renames or removes meanwhile
-        for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
-            name = f"{below}/{entry.name}" if below else entry.name
-            yield name, folder / name
-            if FOLDER.fullmatch(name) and entry.is_dir(follow_symlinks=False):
-                yield from _entries(folder, name)
+def part(folder: Path, kind: str, request: Mapping[str, Any]) -> Path:
+    """The part of the index `folder` that a `request` of JSON values makes. Raises ArtifactError for a link."""
+    place = folder / f"{kind}-{digest_of(request)[:16]}"
+    refuse_link(place)
+    return place
 
 
-def refuse_links(folder: Path) -> None:
-    """Raise ArtifactError if a link stands under one of our names in the index `folder`: before anything is changed."""
-    for name, path in _entries(folder):
-        above = name.rpartition("/")[0]
-        if path.is_symlink() and (FOLDER.fullmatch(name) or (FOLDER.fullmatch(above) and above not in GROUPS)):
-            refuse_link(path)
+def remove_unlisted(folder: Path, listed: Collection[str], *, kinds: Collection[str] = PARTS) -> None:
+    """Remove the parts of these kinds that are not `listed`, and what killed processes left; the caller has the lock.
+
+    Readers that have opened them keep their files. What cannot be removed now, the next change removes.
+    """
+    for path in folder.iterdir():
+        found = _OURS.fullmatch(path.name)
+        if found is None or found["part"] in listed or path.name.lstrip(".").partition("-")[0] not in kinds:
+            continue
+        with suppress(OSError):
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+                continue
+            if found["part"]:  # a part of which files are missing must not have its name
+                temporary = path.with_name(f".{path.name}.tmp")
+                shutil.rmtree(temporary, ignore_errors=True)
+                path = path.rename(temporary)
+            shutil.rmtree(path)
+    clear_locks(folder)
 
 
 def refuse_file(folder: Path) -> None:
@@ -68,63 +74,11 @@ def refuse_file(folder: Path) -> None:
         raise ArtifactError(f"{folder} must be a folder, got {found}")
 
 
-def refuse_others(folder: Path, *, own: Collection[str] = ()) -> None:
-    """Raise ArtifactError if `folder` holds something, and is neither an index nor an unfinished build of one.
-
-    Names in `own` may be there, as a fetch leaves them.
-    """
+def refuse_others(folder: Path) -> None:
+    """Raise ArtifactError if `folder` contains something, and is neither an index nor an unfinished one."""
     refuse_file(folder)
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return
     names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
-    begun = folder / SEGMENTS_FOLDER
-    if begun.is_dir() and (
-        any(map(_is_segment, begun.iterdir())) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))
-    ):
-        return
-    if set(names) <= set(own):
-        return
-    raise ArtifactError(f"{folder} is not the folder of an index: it holds {named(names)}; choose another index=DIR")
-
-
-def _is_segment(path: Path) -> bool:
-    """Whether `path` is what a build has begun: a numbered folder, empty or with parts or locks of a segment."""
-    if not path.is_dir() or re.fullmatch(r"\d{5}", path.name) is None:
-        return False
-    names = [entry.name for entry in path.iterdir()]
-    return not names or any(
-        re.fullmatch(r"\.?(?:corpus|vectors|lexicon|codes|packing)(?:\.lock|\.tmp)?", name) for name in names
-    )
-
-
-def remove_places(folder: Path, *, kept: Collection[str] = ()) -> None:
-    """Remove what this program wrote in the index `folder`, without the encoder and what is `kept`: search/00000.
-
-    What somebody else put there stays. So does what cannot be removed, such as files that a reader on a network disk
-    holds: the next change does it.
-    """
-    for name, path in list(_entries(folder)):
-        if PLACE.fullmatch(name) and name not in kept:
-            remove_place(path)
-        elif TEMPORARY.fullmatch(name):
-            shutil.rmtree(path, ignore_errors=True)
-    clear_locks(folder)
-    with suppress(OSError):
-        (folder / DELETED_FOLDER).rmdir()
-
-
-def remove_place(place: Path) -> None:
-    """Remove what this program wrote as `place`, which is a segment or another folder that a change writes."""
-    with suppress(OSError):
-        remove(place, also=INSIDE)
-
-
-def clear_folder(folder: Path, *, entirely: bool) -> None:
-    """Take away a folder that a failed build made: all that it wrote, or what holds nothing finished."""
-    if entirely:
-        remove_places(folder)
-    with suppress(OSError):  # another job may be at work in it
-        folders = [path for name, path in _entries(folder) if FOLDER.fullmatch(name) and not path.is_symlink()]
-        for path in (*reversed(folders), folder):
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
+    if names and not any(map(_OURS.fullmatch, names)):
+        raise ArtifactError(f"{folder} is not the folder of an index: it has {named(names)}; choose another index=DIR")

@@ -28,7 +28,7 @@ from npm.core.artifact import Manifest, check_folder, open_array, written_once
 from npm.core.errors import damaged
 from npm.core.files import FolderWriter
 from npm.core.records import refuse_changed
-from npm.core.settings import settings_from
+from npm.core.settings import as_json, settings_from
 from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
 from npm.indexing.generation import finish_shards
@@ -53,8 +53,7 @@ class TermCounts(NamedTuple):
 
 def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
     """What the manifest of a segment's lexicon says: the settings, and the corpus it is of."""
-    own = {**asdict(settings), "stemming": settings.stemming.value}
-    return {**own, "corpus": store.digest, "block_count": store.block_count}
+    return {**as_json(asdict(settings)), "corpus": store.digest, "block_count": store.block_count}
 
 
 def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: LexiconSettings) -> Manifest:
@@ -82,13 +81,11 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
 
 def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -> Manifest:
     """Write the manifest of a segment's lexicon, whose shards 00000 … are in `folder`; raises as `finish_shards`."""
-    numbers = range(len(store.shard_blocks) - 1)
     return finish_shards(
         folder,
-        {f"{number:05d}": _shard_settings(settings, store, number) for number in numbers},
+        len(store.shard_blocks) - 1,
         kinds=(LEXICON_KIND, LEXICON_SHARD_KIND),
-        settings=as_record(settings, store),
-        what="shards of term counts",
+        settings=lambda: as_record(settings, store),
         stage="encode",
     )
 

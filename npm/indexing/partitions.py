@@ -142,7 +142,7 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
     if digest not in (None, manifest.digest):
         raise ArtifactError(f"{folder} was changed meanwhile: digest {manifest.digest}, expected {digest}")
     vectors = [segment.vectors for segment in generation.segments]
-    for name in (*map(generation.name_of, vectors), manifest.search_folder):
+    for name in (*(place.name for place in vectors), manifest.search_folder):
         check_part(folder / name, manifest.parts[name])
     partitions = partitions_of(generation)
     served = served_count(generation, count)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.artifact import check_folder, verify_folder
+from npm.core.artifact import check_folder, part_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import (
-    ENCODER_FOLDER,
     ENCODER_KIND,
     INDEX_KIND,
     Counts,
@@ -90,7 +89,10 @@ class PhraseIndex:
         if expected != got:
             raise damaged(folder, f"{astuple(got)} documents, blocks, tokens and rows, expected {astuple(expected)}")
         has_text = store.start_chars is not None
-        lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
+        lexicons = [segment.lexicon for segment in segments if segment.lexicon is not None]
+        if len(lexicons) != has_text * len(segments):
+            raise damaged(folder, f"{len(lexicons)} of {len(segments)} segments have term counts")
+        lexicon = BlockLexicon.open(lexicons) if has_text else None
         deleted = generation.deleted_documents()  # i64 [deleted]
         index = cls(
             folder=folder,
@@ -180,12 +182,13 @@ def load_index_encoder(
 
     load = partial(Encoder.load, device=device, dtype=dtype, for_reading=for_reading)
     choose_device(device)  # a mistake in it is reported whether an encoder is found or not
-    inside, made_by = folder / ENCODER_FOLDER, manifest.encoder
+    made_by = manifest.encoder
     if name:
         encoder = load(name)
     elif (shipped_encoder_folder() / "config.json").is_file() and (own := load()).fingerprint == made_by.fingerprint:
         encoder = own
-    elif inside.is_dir():
+    elif manifest.encoder_folder is not None:
+        inside = part_folder(folder, manifest.encoder_folder)
         verify_folder(inside, ENCODER_KIND)
         encoder = load(str(inside))
     else:

@@ -2,7 +2,7 @@
 
 The axes are those of Σ x xᵀ over the vectors x of a sample, without taking their mean away: search compares raw inner
 products, and q·x − (A q)·(A x) is what the axes A leave out of it, whose square is least so. They are computed once,
-before the first vector is stored, and lie in the index as `rotation/axes.npy`, f32 [k, d], one axis a row, the
+before the first vector is stored, and lie in the index as `rotation-…/axes.npy`, f32 [k, d], one axis a row, the
 strongest first. What is added later is rotated in the same way, as is every query.
 
 Shapes: n vectors of the sample, m of a chunk, d dimensions of the encoder, k of the stored vectors.
@@ -18,20 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.ivf import drawn_rows
-from npm.core.artifact import (
-    MANIFEST_NAME,
-    check_folder,
-    check_part,
-    open_array,
-    part_folder,
-    written_once,
-)
-from npm.core.errors import ArtifactError, CorpusError, damaged
+from npm.core.artifact import check_folder, check_part, open_array, part_folder, written_once
+from npm.core.errors import CorpusError, damaged
 from npm.core.files import FolderWriter, read_object
 from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
-from npm.indexing.generation import ROTATION_FOLDER, IndexManifest
+from npm.indexing.generation import Generation, IndexManifest
 from npm.indexing.settings import Rotation
 
 if TYPE_CHECKING:
@@ -46,33 +39,36 @@ SAMPLE_SEED = 0
 ROWS_PER_CHUNK = 4096
 
 
-def train_rotation(
-    folder: Path,
-    store: BlockStore,
-    encoder: Encoder,
-    recorded: Mapping[str, Any],
-    *,
-    progress: Progress = silent,
-    on_wait: Callable[[], None] = lambda: None,
-) -> None:
-    """Write the axes for the vectors of the blocks in `store` to `folder`, unless they are there.
-
-    `encoder` is cut to as many numbers as there are to be axes, and `recorded` are the settings of its vectors.
-    Whichever job comes first makes them, and the others wait. Raises CorpusError if the sample has fewer vectors than
-    axes, ArtifactError if those that are there were made otherwise.
-    """
-    mean_tokens = store.token_count / store.block_count
-    count = max(1, math.ceil(SAMPLE_TOKENS / mean_tokens))
-    blocks = drawn_rows(store.block_count, count, seed=SAMPLE_SEED)  # i64 [blocks drawn], all of a small corpus
-    made_with = {
+def rotation_request(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """What axes are made from; `recorded` are the settings of the vectors of all blocks before they are rotated."""
+    return {
         "method": Rotation.pca.value,
         **{name: value for name, value in recorded.items() if name not in ("tokens_per_shard", "block_pooler")},
         "sample_tokens": SAMPLE_TOKENS,
         "seed": SAMPLE_SEED,
     }
 
+
+def train_rotation(
+    folder: Path,
+    store: BlockStore,
+    encoder: Encoder,
+    request: Mapping[str, Any],
+    *,
+    progress: Progress = silent,
+    on_wait: Callable[[], None] = lambda: None,
+) -> None:
+    """Write the part `folder`, the axes of the `request` for the blocks in `store`, unless it is there.
+
+    `encoder` is cut to as many numbers as there are to be axes. Whichever job comes first makes them, and the others
+    wait. Raises CorpusError if the sample has fewer vectors than axes.
+    """
+    mean_tokens = store.token_count / store.block_count
+    count = max(1, math.ceil(SAMPLE_TOKENS / mean_tokens))
+    blocks = drawn_rows(store.block_count, count, seed=SAMPLE_SEED)  # i64 [blocks drawn], all of a small corpus
+
     def write(writer: FolderWriter) -> None:
-        sample = ShardBlocks(store, encoder.cut_to(None), made_with, blocks=blocks)
+        sample = ShardBlocks(store, encoder.cut_to(None), request, blocks=blocks)
         vectors, _ = sample.all_vectors(lambda _, done, total: progress("rotation", done, total))  # [n, d]
         refuse_few_vectors(len(vectors), encoder.dimensions)
         axes, kept_share = principal_axes(vectors, encoder.dimensions)  # f32 [k, d]
@@ -80,7 +76,7 @@ def train_rotation(
         writer.write_json("facts", {"kept_share": round(kept_share, 6), "sample_rows": len(vectors)})
 
     with folder_lock(folder, wait=True, on_wait=on_wait):
-        written_once(folder, kind=ROTATION_KIND, settings=made_with, write=write)
+        written_once(folder, kind=ROTATION_KIND, settings=request, write=write)
 
 
 def refuse_few_vectors(count: int, dimensions: int) -> None:
@@ -128,30 +124,26 @@ def stored_axes(folder: Path, manifest: IndexManifest, whole: int) -> np.ndarray
 
     Raises ArtifactError if their file is missing, or is not the one of the generation that `manifest` describes.
     """
-    place = part_folder(folder, ROTATION_FOLDER)
-    check_part(place, manifest.parts[ROTATION_FOLDER])
-    return _opened(place, (manifest.dimensions, whole))
+    assert manifest.rotation_folder is not None, "vectors that are not rotated"
+    place = part_folder(folder, manifest.rotation_folder)
+    check_part(place, manifest.parts[place.name])
+    return opened_axes(place, (manifest.dimensions, whole))
 
 
-def axes_of_build(folder: Path, encoder: Encoder) -> np.ndarray:
-    """The axes f32 [k, d] in `folder`, which an earlier stage of a build with `encoder` made. Raises ArtifactError."""
-    if not (folder / MANIFEST_NAME).is_file():
-        raise ArtifactError(f"{folder} is missing; run `npmlm build … stage=encode` with the same settings first")
-    return _opened(folder, (encoder.dimensions, encoder.whole_dimensions))
-
-
-def rotation_facts(folder: Path, manifest: IndexManifest) -> dict[str, Any] | None:
-    """How the vectors of the index in `folder` are rotated, as JSON values; None: they are not."""
-    if manifest.rotation is Rotation.none:
-        return None
-    check_folder(folder / ROTATION_FOLDER, kind=ROTATION_KIND).file("facts.json")
-    facts = read_object(folder / ROTATION_FOLDER / "facts.json", fix="build the index again")
-    return {"method": manifest.rotation.value, **facts}
-
-
-def _opened(place: Path, shape: tuple[int | None, int]) -> np.ndarray:
+def opened_axes(place: Path, shape: tuple[int | None, int]) -> np.ndarray:
+    """The axes f32 [k, d] in the part `place`, of the `shape` [k, d]. Raises ArtifactError."""
     check_folder(place, kind=ROTATION_KIND).file("axes.npy")
     axes = np.array(open_array(place, "axes"))  # f32 [k, d]
     if (axes.dtype, axes.shape) != (np.float32, shape):
         raise damaged(place / "axes.npy", f"it must be float32 {list(shape)}, got {axes.dtype} {list(axes.shape)}")
     return axes
+
+
+def rotation_facts(generation: Generation) -> dict[str, Any] | None:
+    """How the vectors of an index are rotated, as JSON values; None: they are not."""
+    manifest = generation.manifest
+    if manifest.rotation_folder is None:
+        return None
+    place = generation.folder / manifest.rotation_folder
+    check_folder(place, kind=ROTATION_KIND).file("facts.json")
+    return {"method": manifest.rotation.value, **read_object(place / "facts.json", fix="build the index again")}

@@ -2,7 +2,7 @@
 
 pack: documents → blocks; encode: blocks → vectors and term counts; quantise: a sample → quantiser; code: vectors →
 codes; merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs
-ran.
+ran. Every part is named by what it depends on.
 
 A quantiser is trained once, from a sample that leaves out some documents, so that `tune` can ask about these.
 """
@@ -10,7 +10,7 @@ A quantiser is trained once, from a sample that leaves out some documents, so th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +31,11 @@ from index.ivf import (
 )
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.core.artifact import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_manifest
-from npm.core.errors import CorpusError
+from npm.core.errors import ArtifactError, CorpusError
 from npm.core.files import check_room, stored_bytes
 from npm.core.locks import folder_lock
 from npm.core.memory import return_freed_memory
-from npm.core.settings import WHOLE, Shard
+from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.store import BlockStore
 from npm.indexing.block_vectors import block_bytes
@@ -50,12 +50,16 @@ from npm.indexing.embed import (
     shard_folder,
     vector_shards,
 )
-from npm.indexing.generation import Counts, Segment, finish_shards
-from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
+from npm.indexing.generation import Counts, Segment, finish_shards, input_record, recorded_corpus
+from npm.indexing.layout import CODES, CORPUS, LEXICON, QUANTISER, SEARCH, VECTORS, part
+from npm.indexing.lexicon import as_record, finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
 
 if TYPE_CHECKING:
+    from npm.corpus.blocks import BlockSettings
+    from npm.corpus.documents import CorpusSettings
+    from npm.corpus.sources import Source
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
 
@@ -77,6 +81,37 @@ class SegmentSettings:
     def recorded(self, store: BlockStore) -> dict[str, Any]:
         """All that the vectors of `store` depend on."""
         return recorded_vectors(store, self.encoder, self.vectors, block_pooler=self.block_pooler)
+
+    def segment(self, folder: Path, corpus: Path, store: BlockStore) -> Segment:
+        """The segment of the blocks `store`, which are the part `corpus`, of the index `folder`."""
+        return segment_of(folder, corpus, store, self.recorded(store), self.lexicon)
+
+
+def segment_of(
+    folder: Path, corpus: Path, store: BlockStore, recorded: Mapping[str, Any], lexicon: LexiconSettings
+) -> Segment:
+    """The segment of the blocks `store`, whose vectors are made with the settings `recorded`."""
+    has_text = store.start_chars is not None
+    counted = part(folder, LEXICON, as_record(lexicon, store)) if has_text else None
+    return Segment(corpus, part(folder, VECTORS, recorded), counted)
+
+
+def corpus_part(
+    folder: Path,
+    sources: Sequence[Source],
+    corpus: CorpusSettings,
+    blocks: BlockSettings,
+    tokenizer_fingerprint: str,
+    recorded: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Path, dict[str, Any]]:
+    """The part that holds the blocks of `sources`, and what it is made from; `recorded` as in `input_record`."""
+    request = {
+        "sources": input_record(sources, recorded),
+        "corpus": recorded_corpus(corpus),
+        "blocks": as_json(asdict(blocks)),
+        "tokenizer_fingerprint": tokenizer_fingerprint,
+    }
+    return part(folder, CORPUS, request), request
 
 
 def encode_segments(
@@ -128,10 +163,15 @@ def count_segment_words(
     progress: Progress = silent,
 ) -> None:
     """Write this shard of the term counts of `segments`; nothing where blocks have no text."""
-    with_text = [(segment, store) for segment, store in segments if store.start_chars is not None]
-    mine = shard.of([(*each, number) for each in with_text for number in range(len(each[1].shard_blocks) - 1)])
-    for count, (segment, store, number) in enumerate(mine, start=1):
-        write_lexicon_shard(segment.lexicon / f"{number:05d}", store, number, settings)
+    shards = [
+        (segment.lexicon, store, number)
+        for segment, store in segments
+        if segment.lexicon is not None
+        for number in range(len(store.shard_blocks) - 1)
+    ]
+    mine = shard.of(shards)
+    for count, (lexicon, store, number) in enumerate(mine, start=1):
+        write_lexicon_shard(lexicon / f"{number:05d}", store, number, settings)
         progress("lexicon", count, len(mine))
 
 
@@ -144,7 +184,7 @@ def finish_segment(
     any, CorpusError if no token has a vector.
     """
     manifest = finish_vectors(segment.vectors, store, recorded=recorded)
-    if store.start_chars is not None:
+    if segment.lexicon is not None:
         finish_lexicon(segment.lexicon, store, lexicon)
     kept: int = manifest.settings.typed("pruning_counts.kept", int)
     if kept == 0:
@@ -163,9 +203,9 @@ def train_segment_quantiser(
     *,
     progress: Progress = silent,
 ) -> Path | None:
-    """Train the quantiser over the vectors of `segments` into `folder`, unless the tier is exact: then None.
+    """The quantiser of the index `folder` over the vectors of `segments`, trained once; None in the exact tier.
 
-    `store` is that of all segments. Trained once: a finished one of the same settings and vectors is kept.
+    `store` is that of all segments.
     """
     vectors, rows, _ = open_vectors([segment.vectors for segment in segments])
     resolved = resolved_settings(settings, *vectors.shape)
@@ -176,20 +216,23 @@ def train_segment_quantiser(
         "held_out_every": HELD_OUT_EVERY,
         "vectors": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments],
     }
-    with folder_lock(folder, wait=True):
+    place = part(folder, QUANTISER, recorded)
+    with folder_lock(place, wait=True):
+        if (place / MANIFEST_NAME).is_file() and not place.with_name(f".{place.name}.partial").exists():
+            return place
         # Rows of held-out documents leave the sample: `tune` asks about documents that the quantiser has not seen.
         drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
         documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
         trainable = drawn[~is_held_out(documents)]
         train_quantiser(
-            folder,
+            place,
             vectors,
             trainable if len(trainable) else drawn,
             recorded,
             progress=lambda done, total: progress("quantiser", done, total),
         )
     return_freed_memory()
-    return folder
+    return place
 
 
 def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
@@ -211,6 +254,12 @@ def is_held_out(documents: np.ndarray) -> np.ndarray:
     return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
+def with_codes(folder: Path, segment: Segment, quantiser: Quantiser) -> Segment:
+    """`segment`, whose vectors are finished, with its codes by `quantiser`."""
+    digest = read_manifest(segment.vectors, kind=VECTORS_KIND).digest
+    return replace(segment, codes=part(folder, CODES, code_shard_settings(quantiser, digest)))
+
+
 def code_segments(
     segments: Sequence[Segment], quantiser: Quantiser, *, shard: Shard = WHOLE, progress: Progress = silent
 ) -> None:
@@ -219,12 +268,13 @@ def code_segments(
         [
             (segment.vectors / name, segment.codes / name)
             for segment in segments
+            if segment.codes is not None
             for name in sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts)
         ]
     )
     counts = [len(open_array(vectors, "vectors")) for vectors, _ in shards]
     left = sum(count for (_, place), count in zip(shards, counts, strict=True) if not (place / MANIFEST_NAME).is_file())
-    check_room(segments[0].codes, left * (quantiser.code_bytes + 4), what="codes")
+    check_room(segments[0].vectors.parent, left * (quantiser.code_bytes + 4), what="codes")
     done = 0
     for (folder, place), count in zip(shards, counts, strict=True):
         digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
@@ -237,14 +287,14 @@ def code_segments(
 
 
 def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
-    """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing or of another quantiser."""
-    vector_parts = sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts.items())
+    """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing."""
+    assert segment.codes is not None, "a segment without codes"
+    vectors = read_manifest(segment.vectors, kind=VECTORS_KIND)
     finish_shards(
         segment.codes,
-        {name: code_shard_settings(quantiser, digest) for name, digest in vector_parts},
+        len(vectors.parts),
         kinds=(CODES_KIND, CODE_SHARD_KIND),
-        settings={"quantiser": quantiser.digest},
-        what="code shards",
+        settings=lambda: code_shard_settings(quantiser, vectors.digest),
         stage="code",
     )
 
@@ -256,23 +306,31 @@ def finish_search(
     *,
     partitions: int = 1,
     progress: Progress = silent,
-) -> Manifest:
-    """Write the search folder over all rows of `segments`, or keep a finished one. No quantiser: exact.
+) -> Path:
+    """Write the search folder of the index `folder` over all rows of `segments`, or keep a finished one; returns it.
 
-    With several `partitions` it holds a search folder for each, or one a vector shard where there are fewer of these.
+    No quantiser: exact. With several `partitions` it holds a search folder for each, or one a vector shard where there
+    are fewer of these.
     """
     vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []
     resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"
+    made_from = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
     if quantiser is not None:
         made_with = read_manifest(quantiser.file.parent, kind=QUANTISER_KIND).settings
         resolved = {name: each for name, each in made_with.items() if name not in ("vectors", "held_out_every")}
-        unit = "lists"
+        unit, made_from = "lists", []
         for segment in segments:
+            if segment.codes is None:
+                raise ArtifactError(f"{segment.vectors} has no codes: build the index again")
             made = check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
+            made_from.append(made.digest)
             code_folders += [segment.codes / name for name in sorted(made.parts)]
-        check_room(folder, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(folder), what="lists")
     shard_rows = [len(shard) for shard in vectors.arrays]
+    count = min(partitions, len(shard_rows))
+    place = part(folder, SEARCH, {**resolved, "made_from": made_from, "partitions": count})
+    if quantiser is not None:
+        check_room(place, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(place), what="lists")
 
     def written(place: Path, first: int, stop: int) -> Manifest:
         return write_search_folder(
@@ -284,12 +342,14 @@ def finish_search(
             progress=lambda done, total: progress(unit, done, total),
         )
 
-    if (count := min(partitions, len(shard_rows))) == 1:
-        return written(folder, 0, len(shard_rows))
+    if count == 1:
+        written(place, 0, len(shard_rows))
+        return place
     ranges = list(pairwise(shard_cuts(shard_rows, count)))
-    parts = {f"{number:05d}": written(folder / f"{number:05d}", *own) for number, own in enumerate(ranges)}
+    parts = {f"{number:05d}": written(place / f"{number:05d}", *own) for number, own in enumerate(ranges)}
     sizes = [{"shards": stop - first, "rows": sum(shard_rows[first:stop])} for first, stop in ranges]
     recorded = {**parts["00000"].settings, "row_count": len(vectors), PARTITIONS_KEY: sizes}
-    return write_manifest(
-        folder, kind=SEARCH_KIND, settings=recorded, parts={name: part.digest for name, part in parts.items()}
+    write_manifest(
+        place, kind=SEARCH_KIND, settings=recorded, parts={name: each.digest for name, each in parts.items()}
     )
+    return place

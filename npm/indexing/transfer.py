@@ -65,7 +65,12 @@ def publish(
         check_file(paths[name], record, hashed=True)
         (place / name).upload(paths[name])
 
-    sent = _copy_all("publish", send, left, settings.parallel, progress)
+    try:
+        sent = _copy_all("publish", send, left, settings.parallel, progress)
+    except ArtifactError:
+        if not corpus_files and (folder / MANIFEST_NAME).read_bytes() != data:
+            raise ArtifactError(f"{index} was changed while it was published; publish it to a new address") from None
+        raise
     if there.get(MANIFEST_NAME) == len(data):
         return sent
     (place / MANIFEST_NAME).write(data)  # the file may be that of a newer generation by now
@@ -94,7 +99,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
                 f"{place} contains {root.kind}, expected {kind}; fetch an index to index=DIR, a corpus to corpus=DIR"
             )
         if kind == INDEX_KIND:
-            refuse_others(folder, own={name.partition("/")[0] for name in root.parts})
+            refuse_others(folder)
         here = folder / MANIFEST_NAME
         if here.exists() and here.read_bytes() != data:
             raise ArtifactError(f"{folder} contains another {MANIFEST_NAME}; fetch into another folder")

@@ -17,11 +17,11 @@ from npm.cli.registry import DECLARED, find_verb
 from npm.core.display import answer_json
 from npm.core.types import INVISIBLE, Answer, Phrase
 from npm.corpus.markup import HIDDEN
-from npm.indexing.generation import Segment
 from npm.models import names
 from npm.models.settings import PoolerKind
 from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
+from tests.helpers.live_indexes import part_of
 from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
@@ -266,7 +266,7 @@ def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
     before = all_bytes(tmp_path)
     npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run that command")
     npmlm("verify", f"index={unfinished}").refused("did not finish")
-    npmlm("fill", f"index={Segment(unfinished, '00000').corpus}", QUESTION).refused("phrase-index")
+    npmlm("fill", f"index={part_of(unfinished, 'corpus')}", QUESTION).refused("phrase-index")
     npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("manifest.json")
     assert all_bytes(tmp_path) == before
 

@@ -12,6 +12,7 @@ from npm.core.artifact import read_manifest, write_folder
 from npm.indexing.generation import ENCODER_KIND
 from tests.cli.test_zero_shot import ROWS, TASK
 from tests.helpers.command_line import QUESTION, CommandLine, all_bytes
+from tests.helpers.live_indexes import part_of
 from tests.helpers.sample_folders import rewrite_manifest
 
 YES = b"y\nyes\n" + QUESTION.encode() + b"\n"
@@ -36,13 +37,14 @@ def evil_index(built_index: Path, evil: Path, tmp_path: Path) -> Path:
     """An index with such an encoder inside, all of its manifests in order."""
     folder = tmp_path / "index"
     shutil.copytree(built_index, folder)
-    recorded = read_manifest(folder / "encoder", kind=ENCODER_KIND).settings
-    shutil.rmtree(folder / "encoder")
-    with write_folder(folder / "encoder", kind=ENCODER_KIND, settings=recorded) as writer:
+    inside = part_of(folder, "encoder")
+    recorded = read_manifest(inside, kind=ENCODER_KIND).settings
+    shutil.rmtree(inside)
+    with write_folder(inside, kind=ENCODER_KIND, settings=recorded) as writer:
         for file in sorted(evil.iterdir()):
             writer.open_binary(file.name).write(file.read_bytes())
     parts = dict(read_manifest(folder, kind="phrase-index").parts)
-    rewrite_manifest(folder, parts=parts | {"encoder": read_manifest(folder / "encoder", kind=ENCODER_KIND).digest})
+    rewrite_manifest(folder, parts=parts | {inside.name: read_manifest(inside, kind=ENCODER_KIND).digest})
     return folder
 
 

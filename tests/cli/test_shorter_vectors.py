@@ -14,6 +14,7 @@ from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
 from tests.cli.test_train import NO_PHRASES, SHRUNK
 from tests.helpers.command_line import DOCUMENTS, CommandLine, write_corpus
+from tests.helpers.live_indexes import part_of
 
 SHORTER = "objective.nonparametric.dimensions=[8,16]"
 
@@ -73,7 +74,7 @@ def test_an_index_behind_a_rotation_is_built_shown_verified_added_to_and_filled_
     assert npmlm("verify", index, encoder).status == 0
     filled = npmlm("fill", index, encoder, "The <mask> of Iceland.", "output=json")
     assert (filled.status, len(filled.answers())) == (0, 1), filled.err
-    (tmp_path / "index" / "rotation" / "axes.npy").unlink()
+    (part_of(tmp_path / "index", "rotation") / "axes.npy").unlink()
     npmlm("fill", index, encoder, "The <mask> of Iceland.").refused("axes.npy is damaged: it is missing")
     npmlm("verify", index, encoder).refused("axes.npy is damaged: it is missing")
 

@@ -17,11 +17,11 @@ MEMORY = 80 << 20
 """Of the object store of each machine."""
 TIERS = {"exact": (), "lists": LISTS}
 WRITES = {
-    Stage.pack: "/corpus/.",
-    Stage.encode: "/vectors/.",
-    Stage.quantise: "quantiser",
-    Stage.code: "/codes/.",
-    Stage.merge: "/search/",
+    Stage.pack: "/corpus-",
+    Stage.encode: "/vectors-",
+    Stage.quantise: "quantiser-",
+    Stage.code: "/codes-",
+    Stage.merge: "/search-",
 }
 """Where each stage writes first what it makes."""
 

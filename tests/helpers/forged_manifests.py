@@ -30,8 +30,8 @@ class Forgery:
     def write(self, index: Path) -> None:
         """Forge the manifest, and all that name its digest."""
         manifests = {path: json.loads(path.read_bytes()) for path in index.rglob("manifest.json")}
-        forged = index / self.manifest / "manifest.json"
-        *way, last = self.place
+        (forged,) = index.glob(f"{self.manifest}/manifest.json")  # a part may be named as search-*
+        *way, last = (next(index.glob(key)).name if str(key).endswith("-*") else key for key in self.place)
         holder = manifests[forged]
         for key in way:
             holder = holder[key]

@@ -13,6 +13,7 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents
+from npm.indexing.generation import Generation
 from npm.indexing.settings import AddSettings, IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
@@ -45,15 +46,19 @@ def search_settings(lists: str | None, **more: Any) -> SearchSettings:
 def built(folder: Path, records: Sequence[Record], encoder: Encoder, lists: str | None = None) -> Path:
     """An index of several vector shards and uneven blocks; float32, since batches differ between ways to one index."""
     file = write_records(folder.with_suffix(".jsonl"), records)
-    settings = IndexBuildSettings(
-        corpus=CorpusSettings(files=[file], kept_fields=["lang"]),
+    build_index(folder, build_settings(Path(file), lists), encoder)
+    return folder
+
+
+def build_settings(file: Path, lists: str | None = None) -> IndexBuildSettings:
+    """Those of `built`."""
+    return IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(file)], kept_fields=["lang"]),
         blocks=BlockSettings(max_block_tokens=24),
         vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32),
         # All lists are looked into, and all rows reranked: then every tier answers as the exact one does.
-        search=search_settings(lists, probed_lists=4, rerank_factor=100),
+        search=search_settings(lists, probed_lists=4, rerank_factor=100, train_iterations=2),
     )
-    build_index(folder, settings, encoder)
-    return folder
 
 
 def added(
@@ -99,3 +104,11 @@ def assert_same_answers(index: Path, expected: Path, encoder: Encoder) -> None:
 def all_bytes(folder: Path) -> dict[str, bytes]:
     """Every file of an index, lock files included: none may be left."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def part_of(folder: Path, kind: str, segment: int = 0) -> Path:
+    """The only part of a kind in an index, finished or not, or the live one of a segment."""
+    found = list(folder.glob(f"{kind}-*"))
+    if len(found) == 1:
+        return found[0]
+    return folder / str(getattr(Generation.read(folder).manifest.segments[segment], kind))

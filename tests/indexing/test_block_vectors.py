@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +27,12 @@ from npm.indexing.estimate import estimated_sizes
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, Stage, VectorSettings
+from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, VectorSettings
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.batches import encode_pooled
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from tests.helpers.live_indexes import added, all_bytes, record, write_records
+from tests.helpers.live_indexes import added, all_bytes, part_of, record, write_records
 from tests.helpers.tiny_models import tiny_encoder
 
 RECORDS = [record(number) for number in range(8)]
@@ -170,23 +169,6 @@ def test_a_build_with_the_other_choice_is_refused(encoder: Encoder, folder: Path
         build_index(off, settings_for(off), encoder)
 
 
-def test_an_unfinished_build_without_block_vectors_is_not_gone_on_with(encoder: Encoder, tmp_path: Path) -> None:
-    folder = built(tmp_path / "index", with_pooler(None))
-    (folder / "manifest.json").unlink()
-    for stage, left in ((None, "all"), (Stage.quantise, "all"), (None, "shards")):
-        if left == "shards":
-            (folder / "segments/00000/vectors/manifest.json").unlink()
-            shutil.rmtree(folder / "segments/00000/vectors/00001")
-        with pytest.raises(ArtifactError, match="block_pooler"):
-            build_index(folder, settings_for(folder), encoder, stage=stage)
-    assert not build_index(folder, settings_for(folder, blocks=False), encoder).was_finished
-    assert PhraseIndex.open(folder).block_vectors is None
-    (folder / "manifest.json").unlink()
-    other = replace(settings_for(folder, blocks=False), vectors=VectorSettings(tokens_per_shard=100, blocks=False))
-    with pytest.raises(ArtifactError, match="tokens_per_batch"):
-        build_index(folder, other, encoder)
-
-
 def test_added_documents_get_block_vectors_where_the_index_has_them_whatever_the_encoder_says(
     encoder: Encoder, folder: Path, tmp_path: Path
 ) -> None:
@@ -289,7 +271,7 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
 
 def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder: Encoder, tmp_path: Path) -> None:
     folders = [
-        built(tmp_path / kind, encoder, blocks=blocks) / "segments/00000/vectors"
+        part_of(built(tmp_path / kind, encoder, blocks=blocks), "vectors")
         for kind, blocks in (("with", True), ("without", False))
     ]
     with pytest.raises(ArtifactError, match="block_pooler"):
@@ -297,7 +279,7 @@ def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder
 
 
 def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:
-    settings = dict(read_manifest(folder / "segments/00000/vectors", kind="vectors").settings)
+    settings = dict(read_manifest(part_of(folder, "vectors"), kind="vectors").settings)
     for wrong in ("cls", "avg_top2", "max", 3, ["avg"]):
         with pytest.raises(ArtifactError, match="block_pooler"):
             recorded_pooler({**settings, "block_pooler": wrong})
@@ -309,7 +291,7 @@ def test_inspect_tells_of_them_and_what_they_take(
     added(folder, [record(8)], encoder)
     inspection = inspect_index(folder)
     assert inspection.block_pooler == inspection.record()["block_pooler"] == "avg"
-    files = [path for path in folder.glob("segments/*/vectors/**/*") if path.is_file()]
+    files = [path for path in folder.glob("vectors-*/**/*") if path.is_file()]
     disk = inspection.footprint.disk
     assert disk["block vectors"] == sum(path.stat().st_size for path in files if path.name == "blocks.npy")
     assert disk["vectors"] + disk["block vectors"] == sum(path.stat().st_size for path in files)

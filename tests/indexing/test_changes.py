@@ -13,13 +13,13 @@ from npm.corpus.documents import CorpusSettings
 from npm.indexing import changes
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.generation import Generation, Segment
+from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings
 from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from tests.helpers.kills import Killed, kills_until_done
+from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -28,6 +28,7 @@ from tests.helpers.live_indexes import (
     answers,
     assert_same_answers,
     built,
+    part_of,
     record,
     write_records,
 )
@@ -79,16 +80,6 @@ def test_added_deleted_and_replaced_documents_answer_as_an_index_built_of_what_i
     verify_index(folder)
 
 
-def test_a_document_comes_back_when_it_is_added_after_it_was_deleted(live: Path, encoder: Encoder) -> None:
-    before = answers(PhraseFiller.open(live, encoder))
-    deleted(live, "d5")
-    assert "d5" not in answered_documents(PhraseFiller.open(live, encoder))
-    added(live, FIRST[5:], encoder)
-    after = answers(PhraseFiller.open(live, encoder))
-    assert after.keys() == before.keys()
-    assert {key: places for key, (_, places) in after.items()} == {key: places for key, (_, places) in before.items()}
-
-
 def test_an_add_takes_all_its_settings_from_the_index(live: Path, encoder: Encoder) -> None:
     added(live, MORE, encoder)
     opened = PhraseIndex.open(live)
@@ -100,32 +91,20 @@ def test_an_add_takes_all_its_settings_from_the_index(live: Path, encoder: Encod
     assert [opened.store.document(number).fields for number in (5, 6)] == [{"lang": "en"}, {"lang": "de"}]
 
 
-def test_every_change_makes_a_generation_and_leaves_only_the_folders_of_the_last_two(
-    live: Path, encoder: Encoder
-) -> None:
-    added(live, MORE[:1], encoder, name="one")
-    assert sorted(path.name for path in (live / "search").iterdir()) == ["00000", "00001"]
-    added(live, MORE[1:], encoder, name="two")
-    assert sorted(path.name for path in (live / "search").iterdir()) == ["00001", "00002"]
-    (live / "segments" / "00001" / ".vectors.lock").touch()  # as kill -9 leaves it
-    deleted(live, "d0")
-    deleted(live, "d1")
-    deleted(live, "d2")
+def test_every_change_makes_a_generation_and_leaves_only_its_parts(live: Path, encoder: Encoder) -> None:
+    for number in range(5):
+        if number < 2:
+            added(live, [MORE[number]], encoder, name=str(number))
+            (part_of(live, "vectors", 1) / ".00000.lock").touch()  # as kill -9 leaves it
+        else:
+            deleted(live, f"d{number}")
+        manifest = Generation.read(live).manifest
+        kept = {path.name for path in live.iterdir()}
+        assert {*manifest.parts, "manifest.json"} == kept
     assert not list(live.rglob(".*"))
-    assert sorted(path.name for path in live.iterdir()) == [
-        "deleted",
-        "manifest.json",
-        "quantiser",
-        "search",
-        "segments",
-    ]
-    assert sorted(path.name for path in (live / "search").iterdir()) == ["00002"]
-    assert sorted(path.name for path in (live / "deleted").iterdir()) == ["00004", "00005"]
-    generation = Generation.read(live)
-    assert generation.manifest.generation == 5
-    assert generation.deleted_documents().tolist() == [0, 1, 2]
-    assert generation.manifest.counts.documents == 9
-    assert generation.manifest.deleted_documents == 3
+    assert manifest.generation == 5
+    assert Generation.read(live).deleted_documents().tolist() == [2, 3, 4]
+    assert (manifest.counts.documents, manifest.deleted_documents) == (8, 3)
 
 
 def test_a_reader_keeps_the_generation_that_it_opened(of_each_tier: Path, encoder: Encoder, tmp_path: Path) -> None:
@@ -136,7 +115,7 @@ def test_a_reader_keeps_the_generation_that_it_opened(of_each_tier: Path, encode
     added(folder, MORE, encoder)
     assert answers(reader) == before
     compact_index(folder, CompactSettings(retrain=True))
-    assert not (folder / "segments" / "00000").exists()
+    assert len(list(folder.glob("corpus-*"))) == 1
     assert answers(reader) == before
     assert not reader.index.is_current
     assert answered_documents(PhraseFiller.open(folder, encoder)) == {"d1", "d2", "d4", "d5", "d6", "d7", "d8"}
@@ -154,61 +133,6 @@ def test_the_same_add_again_has_nothing_to_do(live: Path, encoder: Encoder) -> N
         added(live, MORE, encoder)
 
 
-@pytest.mark.parametrize("stage", ["blocks", "vectors", "lists"])
-def test_an_add_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
-    stage: str, live: Path, encoder: Encoder, tmp_path: Path
-) -> None:
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    file = write_records(tmp_path / "more.jsonl", [record(2, text="Bergen lies in Norway."), *MORE])
-    settings = AddSettings(corpus=CorpusSettings(files=[file]), replace=True)
-    add_documents(whole, settings, encoder)
-
-    def kill(now: str, done: int, total: int | None) -> None:
-        if now == stage:
-            raise Killed
-
-    with pytest.raises(Killed):
-        add_documents(live, settings, encoder, progress=kill)
-    assert Generation.read(live).manifest.generation == 0
-    assert "d6" not in answered_documents(PhraseFiller.open(live, encoder))
-    change = add_documents(live, settings, encoder)
-    assert (change.was_finished, change.added_documents, change.deleted_documents) == (False, 4, 1)
-    assert all_bytes(live) == all_bytes(whole)
-
-
-def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
-    live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    added(whole, [FIRST[1], *MORE], encoder, replace=True)
-
-    def add() -> None:
-        added(live, [FIRST[1], *MORE], encoder, replace=True)
-
-    assert kills_until_done(add, lambda _: 3, monkeypatch) >= 4
-    assert all_bytes(live) == all_bytes(whole)
-
-
-@pytest.mark.parametrize("killed_in", ["write_generation", "remove_unnamed"])
-def test_a_kill_around_the_swap_leaves_one_generation_or_the_other(
-    killed_in: str, live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise Killed
-
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    added(whole, MORE, encoder)
-    with monkeypatch.context() as patched:
-        patched.setattr(changes, killed_in, killed)
-        with pytest.raises(Killed):
-            added(live, MORE, encoder)
-    is_swapped = killed_in == "remove_unnamed"
-    assert Generation.read(live).manifest.generation == is_swapped
-    assert len(PhraseIndex.open(live).store.shard_documents) == 2 + is_swapped
-    assert added(live, MORE, encoder).was_finished == is_swapped
-    assert all_bytes(live) == all_bytes(whole)
-
-
 def unfinished_add(folder: Path, encoder: Encoder, stage: str = "vectors") -> None:
     def kill(now: str, done: int, total: int | None) -> None:
         if now == stage:
@@ -219,31 +143,38 @@ def unfinished_add(folder: Path, encoder: Encoder, stage: str = "vectors") -> No
         add_documents(folder, AddSettings(corpus=CorpusSettings(files=[file])), encoder, progress=kill)
 
 
-def test_another_change_is_refused_while_an_add_is_unfinished_and_a_delete_is_not(live: Path, encoder: Encoder) -> None:
-    unfinished_add(live, encoder)
-    before = all_bytes(live)
-    with pytest.raises(ArtifactError, match=r"npmlm add of more\.jsonl"):
-        added(live, [record(30)], encoder, name="another")
-    with pytest.raises(ArtifactError, match="unfinished"):
-        compact_index(live, CompactSettings())
-    assert all_bytes(live) == before
-    deleted(live, "d0")
-    assert added(live, MORE, encoder).added_documents == 3
-    assert Generation.read(live).manifest.generation == 2
-    assert not {"d0"} & answered_documents(PhraseFiller.open(live, encoder))
-    assert {"d6"} <= answered_documents(PhraseFiller.open(live, encoder))
-
-
 @pytest.mark.parametrize("stage", ["vectors", "lists"])
-def test_an_abandoned_add_leaves_nothing_to_the_next_one(
+def test_an_unfinished_add_leaves_nothing_to_another_change_and_outlives_a_delete(
     stage: str, live: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    deleted(whole, "d0")
     added(whole, [record(30)], encoder, name="another")
+    added(whole, MORE, encoder)
     unfinished_add(live, encoder, stage)
-    shutil.rmtree(live / "change")
+    left = set(live.glob("corpus-*"))
+    deleted(live, "d0")
+    assert set(live.glob("corpus-*")) == left
     added(live, [record(30)], encoder, name="another")
+    assert not set(live.glob("corpus-*")) >= left
+    assert added(live, MORE, encoder).added_documents == 3
     assert all_bytes(live) == all_bytes(whole)
+
+
+def test_documents_that_were_deleted_come_back_by_the_same_add_without_being_encoded_again(
+    live: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(live, MORE, encoder)
+    before = answers(PhraseFiller.open(live, encoder))
+    deleted(live, "d6", "d8")
+    with monkeypatch.context() as patched:
+        patched.setattr("npm.indexing.embed.ShardBlocks", lambda *_: pytest.fail("encoded"))
+        changed = added(live, MORE, encoder, replace=True)
+    assert (changed.was_finished, changed.added_documents, changed.deleted_documents) == (False, 3, 1)
+    assert answers(PhraseFiller.open(live, encoder)).keys() == before.keys()
+    verify_index(live)
+    compact_index(live, CompactSettings())
+    assert answers(PhraseFiller.open(live, encoder)).keys() == before.keys()
 
 
 def test_ids_that_exist_are_refused_before_anything_is_encoded(
@@ -328,17 +259,6 @@ def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encod
                 change()
 
 
-def test_what_a_compact_took_away_can_be_added_again(encoder: Encoder, tmp_path: Path) -> None:
-    records = [record(number) for number in range(4)]
-    folder = built(tmp_path / "index", records, encoder)
-    delete_documents(folder, DeleteSettings(ids=["d1"]))
-    compact_index(folder, CompactSettings())
-    again = AddSettings(corpus=CorpusSettings(files=[str(folder.with_suffix(".jsonl"))]), replace=True)
-    changed = add_documents(folder, again, encoder)
-    assert (changed.was_finished, changed.added_documents, changed.deleted_documents) == (False, 4, 3)
-    assert_same_answers(folder, built(tmp_path / "fresh", records, encoder), encoder)
-
-
 def test_the_same_delete_again_has_nothing_to_do(encoder: Encoder, tmp_path: Path) -> None:
     folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
     delete_documents(folder, DeleteSettings(ids=["d1", "d2"]))
@@ -394,13 +314,13 @@ def test_a_build_over_an_index_with_deletions_is_refused(encoder: Encoder, tmp_p
     records = [record(number) for number in range(4)]
     folder = built(tmp_path / "index", records, encoder)
     delete_documents(folder, DeleteSettings(ids=["d1"]))
-    with pytest.raises(ArtifactError, match="changed after it was built"):
+    with pytest.raises(ArtifactError, match="was changed since"):
         built(folder, records, encoder)
 
 
 def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, tmp_path: Path) -> None:
     folder = built(tmp_path / "index", [record(number) for number in range(8)], encoder, "ivf_sq8 4")
-    codes = Segment(folder, "00000").codes
+    codes = part_of(folder, "codes")
     shutil.rmtree(codes / "00000")
     shutil.copytree(codes / "00001", codes / "00000")
     with pytest.raises(ArtifactError, match="damaged"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ import index.settings
 from npm.core import artifact
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, StorageError
-from npm.indexing import changes
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
@@ -20,7 +20,6 @@ from npm.indexing.settings import CompactSettings, DeleteSettings
 from npm.indexing.verify import reencode_sample, verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from tests.helpers.kills import Killed, kills_until_done
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -108,23 +107,14 @@ def test_vectors_are_copied_bit_by_bit(live: Path, encoder: Encoder) -> None:
     assert checked.worst_cosine == pytest.approx(1, abs=1e-5)
 
 
-def test_only_the_folders_of_the_new_generation_are_left(live: Path, encoder: Encoder) -> None:
-    (live / "segments" / "00007").mkdir()  # of a change that was abandoned
-    (live / "search" / ".00009.tmp").mkdir()
-    (live / "quantiser.9").mkdir()
+def test_only_the_parts_of_the_new_generation_are_left(live: Path) -> None:
+    for name in ("corpus-0123456789abcdef", ".search-0123456789abcdef.tmp", ".quantiser-0123456789abcdef.partial"):
+        (live / name).mkdir()  # of a change that was abandoned
     compact_index(live, RETRAINS)
-    assert sorted(path.relative_to(live).as_posix() for path in live.rglob("*") if path.is_dir()) == [
-        "quantiser.3",
-        "search",
-        "search/00003",
-        "segments",
-        "segments/00002",
-        *(f"segments/00002/{name}" for name in ("codes", "codes/00000", "codes/00001", "corpus", "corpus/00000")),
-        *(
-            f"segments/00002/{name}"
-            for name in ("lexicon", "lexicon/00000", "vectors", "vectors/00000", "vectors/00001")
-        ),
-    ]
+    assert {path.name for path in live.iterdir()} == {"manifest.json", *Generation.read(live).manifest.parts}
+    assert Counter(path.name.partition("-")[0] for path in live.iterdir() if path.is_dir()) == Counter(
+        ["corpus", "vectors", "lexicon", "codes", "quantiser", "search"]
+    )
 
 
 def test_a_compacted_index_is_changed_and_compacted_again(live: Path, encoder: Encoder, tmp_path: Path) -> None:
@@ -139,21 +129,23 @@ def test_a_compacted_index_is_changed_and_compacted_again(live: Path, encoder: E
 def test_an_index_without_deleted_documents_in_one_segment_stays_as_it_is(live: Path) -> None:
     first = compact_index(live, KEEPS)
     before = all_bytes(live)
-    (live / "segments" / "00001").mkdir()  # as a kill before the removal leaves it
+    left = live / "corpus-0123456789abcdef"
+    left.mkdir()  # as a kill before the removal leaves it
     again = compact_index(live, KEEPS)
     assert again.was_finished
     assert again.manifest == first.manifest
     assert all_bytes(live) == before
-    assert not (live / "segments" / "00001").exists()
+    assert not left.exists()
     assert not compact_index(live, RETRAINS).was_finished
+    assert compact_index(live, RETRAINS).was_finished  # trained on these vectors already
 
 
 def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
     live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = (live / "quantiser" / "trained.faiss").read_bytes()
+    trained = Generation.read(live).quantiser
     compact_index(live, KEEPS)
-    assert (live / "quantiser" / "trained.faiss").read_bytes() == trained
+    assert Generation.read(live).quantiser == trained
     automatic = changed(tmp_path / "automatic", encoder, None)
     assert Generation.read(automatic).quantiser is None
     expected = answers(PhraseFiller.open(automatic, encoder))
@@ -165,15 +157,14 @@ def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
     delete_documents(automatic, DeleteSettings(ids=["d30", "d31", "d32"]))
     compact_index(automatic, KEEPS)
     generation = Generation.read(automatic)
-    assert generation.quantiser == automatic / "quantiser.8"
+    assert generation.quantiser is not None
     assert read_manifest(generation.search, kind="search").settings["tier"] == "ivf_sq8"
     found = answers(PhraseFiller.open(automatic, encoder))
     assert found.keys() == expected.keys()
     monkeypatch.undo()
     compact_index(automatic, KEEPS)
     assert Generation.read(automatic).quantiser is None
-    assert not list(automatic.glob("quantiser*"))
-    assert not (Generation.read(automatic).segments[0].codes).exists()
+    assert not [*automatic.glob("quantiser*"), *automatic.glob("codes*")]
     assert answers(PhraseFiller.open(automatic, encoder)).keys() == expected.keys()
 
 
@@ -182,53 +173,6 @@ def test_how_the_index_is_searched_is_carried_over(live: Path) -> None:
     assert before.probed_lists == 4
     compact_index(live, RETRAINS)
     assert Generation.read(live).manifest.searching == before
-
-
-@pytest.mark.parametrize("stage", ["blocks", "vectors", "quantiser", "lists"])
-def test_a_compact_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
-    stage: str, live: Path, encoder: Encoder, tmp_path: Path
-) -> None:
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    compact_index(whole, RETRAINS)
-
-    def kill(now: str, done: int, total: int | None) -> None:
-        if now == stage:
-            raise Killed
-
-    before = answers(PhraseFiller.open(live, encoder))
-    with pytest.raises(Killed):
-        compact_index(live, RETRAINS, progress=kill)
-    assert answers(PhraseFiller.open(live, encoder)) == before
-    assert not compact_index(live, RETRAINS).was_finished
-    assert all_bytes(live) == all_bytes(whole)
-
-
-def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
-    live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    compact_index(whole, RETRAINS)
-    assert kills_until_done(lambda: compact_index(live, RETRAINS), lambda _: 3, monkeypatch) >= 4
-    assert all_bytes(live) == all_bytes(whole)
-
-
-@pytest.mark.parametrize("settings", [KEEPS, RETRAINS], ids=["keeps", "retrains"])
-def test_a_compact_killed_after_the_swap_only_removes_what_is_left(
-    settings: CompactSettings, live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise Killed
-
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    compact_index(whole, settings)
-    with monkeypatch.context() as patched:
-        patched.setattr(changes, "remove_unnamed", killed)
-        with pytest.raises(Killed):
-            compact_index(live, settings)
-    assert Generation.read(live).manifest.generation == 3
-    assert (live / "segments" / "00000").exists()
-    assert compact_index(live, settings).was_finished
-    assert all_bytes(live) == all_bytes(whole)
 
 
 def test_an_opening_reader_whose_folders_are_removed_opens_the_new_generation(
@@ -244,27 +188,11 @@ def test_an_opening_reader_whose_folders_are_removed_opens_the_new_generation(
     assert opened.store.document_count == len(LEFT)
 
 
-def test_other_changes_are_refused_while_a_compact_is_unfinished(live: Path, encoder: Encoder) -> None:
-    def kill(now: str, done: int, total: int | None) -> None:
-        if now == "vectors":
-            raise Killed
-
-    with pytest.raises(Killed):
-        compact_index(live, KEEPS, progress=kill)
-    before = all_bytes(live)
-    for change in (
-        lambda: compact_index(live, RETRAINS),
-        lambda: added(live, [record(30)], encoder, name="another"),
-        lambda: delete_documents(live, DeleteSettings(ids=["d1"])),
-    ):
-        with pytest.raises(ArtifactError, match="npmlm compact"):
-            change()
-    assert all_bytes(live) == before
-
-
-@pytest.mark.parametrize("file", ["vectors/00000/vectors.npy", "corpus/00000/texts.npy", "corpus/00000/flags.npy"])
+@pytest.mark.parametrize(
+    "file", ["vectors-*/00000/vectors.npy", "corpus-*/00000/texts.npy", "corpus-*/00000/flags.npy"]
+)
 def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = live / "segments" / "00000" / file
+    path = next(live.glob(file))
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from npm.indexing.embed import (
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
 from npm.indexing.verify import reencode_sample
 from npm.models.encoder import Encoder
-from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = VectorSettings(tokens_per_shard=150, tokens_per_batch=100, dtype=VectorDtype.float32)
@@ -117,66 +115,6 @@ def test_shards_written_in_any_order_by_several_runs_have_the_same_bytes(
     assert all_bytes(tmp_path / "other") == all_bytes(finished)
 
 
-def test_a_finished_shard_is_not_encoded_again(store: BlockStore, encoder: Encoder, finished: Path) -> None:
-    told: list[tuple[float, float | None]] = []
-    changed = shard_folder(finished, 1) / "manifest.json"
-    before = changed.stat().st_mtime_ns
-    record = recorded(store, encoder, SETTINGS)
-    embed_shard(
-        store, encoder, finished, 1, recorded=record, progress=lambda _, done, total: told.append((done, total))
-    )
-    assert changed.stat().st_mtime_ns == before
-    assert not told
-
-
-def test_progress_ends_at_the_tokens_of_the_shard(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
-    told: list[tuple[float, float | None]] = []
-    record = recorded(store, encoder, SETTINGS)
-    embed_shard(
-        store, encoder, tmp_path, 0, recorded=record, progress=lambda _, done, total: told.append((done, total))
-    )
-    first, stop = vector_shards(store, SETTINGS.tokens_per_shard)[0]
-    tokens = int(store.block_offsets[stop] - store.block_offsets[first])
-    assert told[-1] == (tokens, tokens)
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert len(told) > 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"pruning": PruningRule.all}, "pruning"),
-        ({"dtype": VectorDtype.float16}, "dtype"),
-        ({"tokens_per_batch": 64}, "tokens_per_batch"),
-    ],
-)
-def test_shards_made_with_other_settings_are_refused(
-    changes: dict[str, Any], named: str, store: BlockStore, encoder: Encoder, finished: Path
-) -> None:
-    before = all_bytes(finished)
-    other = recorded(store, encoder, replace(SETTINGS, **changes))
-    with pytest.raises(ArtifactError, match="other settings") as caught:
-        embed_shard(store, encoder, finished, 0, recorded=other)
-    assert named in str(caught.value)
-    with pytest.raises(ArtifactError, match="other settings"):
-        finish_vectors(finished, store, recorded=other)
-    (finished / "manifest.json").unlink()
-    with pytest.raises(ArtifactError, match="other settings"):
-        finish_vectors(finished, store, recorded=other)
-    del before["manifest.json"]
-    assert all_bytes(finished) == before
-
-
-@pytest.mark.parametrize("other", [{"seed": 1}, {"dimensions": 16}])
-def test_shards_of_another_encoder_are_refused(
-    other: dict[str, int], store: BlockStore, encoder: Encoder, finished: Path
-) -> None:
-    stranger = another(encoder, **other)
-    with pytest.raises(ArtifactError, match="other settings") as caught:
-        embed_shard(store, stranger, finished, 0, recorded=recorded(store, stranger, SETTINGS))
-    assert "encoder_fingerprint" in str(caught.value)
-
-
 def test_blocks_of_another_tokenizer_are_refused(store: BlockStore) -> None:
     with pytest.raises(EncoderError, match="tokenizer"):
         recorded(store, tiny_encoder("roberta"), SETTINGS)
@@ -193,15 +131,6 @@ def test_missing_shards_are_named_with_the_command_that_makes_them(
         open_vectors([finished])
     embed(store, encoder, finished, SETTINGS, 1)
     assert finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS)).parts.keys() >= {"00001"}
-
-
-def test_a_shard_that_another_process_writes_is_left_to_it(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
-    with locked_elsewhere(shard_folder(tmp_path, 0)):
-        with pytest.raises(ArtifactError, match="another process"):
-            embed(store, encoder, tmp_path, SETTINGS, 0)
-        embed(store, encoder, tmp_path, SETTINGS, 1)
-    embed(store, encoder, tmp_path, SETTINGS, 0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000", "00001"]
 
 
 def test_several_folders_are_opened_as_one(store: BlockStore, encoder: Encoder, finished: Path) -> None:

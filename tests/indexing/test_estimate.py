@@ -154,7 +154,7 @@ def part_bytes(index: Path) -> dict[str, int]:
         "corpus": segment.corpus,
         "vectors": segment.vectors,
         "lexicon": segment.lexicon,
-        "quantiser": index / "quantiser",
+        "quantiser": generation.quantiser,
         "codes": segment.codes,
         "search": generation.search,
     }
@@ -165,6 +165,7 @@ def part_bytes(index: Path) -> dict[str, int]:
             if path.is_file() and path.suffix != ".json"
         )
         for part, place in places.items()
+        if place is not None
     }
     return {part: size for part, size in sizes.items() if size}
 

@@ -20,12 +20,12 @@ from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus
 
 PLACES = {
-    "blocks": "/corpus/.00000.tmp/token_ids.npy",
-    "vectors": "/vectors/.00001.tmp/vectors.npy",
-    "lexicon": "/lexicon/.00000.tmp/posting_blocks.npy",
-    "centroids": "/.quantiser.partial/",
-    "quantiser": "/.quantiser.tmp/trained.faiss",
-    "codes": "/codes/.00001.tmp/codes.npy",
+    "blocks": "/.00000.tmp/token_ids.npy",
+    "vectors": "/.00001.tmp/vectors.npy",
+    "lexicon": "/.00000.tmp/posting_blocks.npy",
+    "centroids": ".partial.tmp",
+    "quantiser": ".tmp/trained.faiss",
+    "codes": "/.00001.tmp/codes.npy",
     "lists": "/lists.bin",
     "manifest": "/index/.manifest.json.tmp",
 }

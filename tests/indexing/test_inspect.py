@@ -18,6 +18,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
 from npm.models.encoder import Encoder
 from npm.tuning.tune import SearchChoice, write_searching
+from tests.helpers.live_indexes import part_of
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import DOCUMENTS, LISTS, build_measured
 
@@ -123,6 +124,6 @@ def test_its_record_is_json_without_a_place_of_this_machine(inspection: Inspecti
 
 
 def test_what_is_no_index_is_refused(folder: Path, tmp_path: Path) -> None:
-    for wrong in (tmp_path / "nothing", folder / "segments" / "00000" / "corpus"):
+    for wrong in (tmp_path / "nothing", part_of(folder, "corpus")):
         with pytest.raises(ArtifactError):
             inspect_index(wrong)

@@ -12,6 +12,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
+from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
@@ -46,6 +47,10 @@ def settings(folder: Path) -> IndexBuildSettings:
     return IndexBuildSettings(corpus=CorpusSettings(files=[write_records(folder / "corpus.jsonl", [record(0)])]))
 
 
+def live_parts(index: Path) -> set[str]:
+    return set(Generation.read(index).manifest.parts)
+
+
 def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -56,10 +61,8 @@ def files_of(folder: Path) -> dict[Path, bytes]:
         ["sub/.yarn.lock", ".precious.lock"],
         ["notes.txt"],
         ["encoder/config.json"],
-        ["segments/mine/x"],
-        ["segments/12monkeys/x", "notes.txt"],
-        ["segments/00001/u"],
-        ["search/00000/x"],
+        ["corpus/mine/x", "notes.txt"],
+        ["vectors-12monkeys/x"],
     ],
 )
 def test_a_build_refuses_a_folder_of_somebody_elses_and_leaves_it_as_it_was(
@@ -90,40 +93,33 @@ def test_a_build_refuses_places_with_much_in_them_without_looking_through_them(
         build_index(tmp_path / "home" if name == "~" else name, made, encoder)
 
 
-def test_changes_leave_what_somebody_else_put_into_an_index(index: Path, encoder: Encoder, tmp_path: Path) -> None:
-    copy = index / "quantiser.backup"
-    shutil.copytree(index / "quantiser", copy)
-    shutil.copytree(index / "segments" / "00000", index / "segments" / "mine")
-    (index / "segments" / "linked").symlink_to(copy)
-    names = (
-        "notes.txt",
-        ".precious.lock",
-        "search/mine/x",
-        "search/00000/notes.txt",
-        "segments/00000/corpus/notes.txt",
-    )
-    for name in names:
-        (index / name).parent.mkdir(exist_ok=True, parents=True)
+def test_changes_leave_what_somebody_else_put_into_an_index(index: Path, encoder: Encoder) -> None:
+    (quantiser,) = index.glob("quantiser-*")
+    shutil.copytree(quantiser, index / "quantiser.backup")
+    (index / "linked").symlink_to(index / "quantiser.backup")
+    for name in ("notes.txt", ".precious.lock", "search/x"):
+        (index / name).parent.mkdir(exist_ok=True)
         (index / name).write_text(name)
-    mine = files_of(index / "segments" / "mine") | files_of(copy) | {index / name: name.encode() for name in names}
+    ours = {"manifest.json", *live_parts(index)}
+    kept = {path: data for path, data in files_of(index).items() if path.relative_to(index).parts[0] not in ours}
+    (index / "corpus-0123456789abcdef").symlink_to(index / "quantiser.backup")  # unlisted: the link goes
     added(index, [record(20)], encoder, name="again")
     delete_documents(index, DeleteSettings(ids=["d4"]))
     compact_index(index, CompactSettings(retrain=True))
     verify_index(index)
-    kept = files_of(index)
-    assert kept.items() >= mine.items()
-    assert (index / "segments" / "linked").is_symlink()
-    # and of the old generations nothing else is left
-    assert not [path for path in kept if "segments/00000/" in str(path) and path not in mine]
-    assert not (index / "quantiser").exists()
+    assert files_of(index).items() >= kept.items()
+    assert (index / "linked").is_symlink()
+    theirs = {"manifest.json", "linked", "notes.txt", ".precious.lock", "search", "quantiser.backup"}
+    assert {path.name for path in index.iterdir()} == theirs | live_parts(index)
 
 
-@pytest.mark.parametrize("name", ["segments/00000", "segments/00001/vectors", "search", "segments/00000/vectors/00000"])
+@pytest.mark.parametrize("pattern", ["corpus-*", "vectors-*", "search-*", "vectors-*/00000"])
 def test_an_index_of_which_a_part_lies_elsewhere_is_refused_and_the_part_left_alone(
-    name: str, index: Path, encoder: Encoder, tmp_path: Path
+    pattern: str, index: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
-    (index / name).rename(tmp_path / "elsewhere")
-    (index / name).symlink_to(tmp_path / "elsewhere")
+    place = next(path for path in index.glob(pattern) if path.relative_to(index).parts[0] in live_parts(index))
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
     before = all_bytes(tmp_path)
     changes = (
         lambda: added(index, [record(20)], encoder, name="again"),
@@ -135,7 +131,7 @@ def test_an_index_of_which_a_part_lies_elsewhere_is_refused_and_the_part_left_al
     for change in changes:
         with pytest.raises(ArtifactError, match="is a link") as caught:
             change()
-        assert str(index / name) in str(caught.value)
+        assert str(place) in str(caught.value)
     assert all_bytes(tmp_path).items() >= before.items()
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core.artifact import open_array, read_manifest
+from npm.core.artifact import open_array
 from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, words_of
 from npm.indexing.lexicon import (
     LEXICON_KIND,
-    LEXICON_SHARD_KIND,
     BlockLexicon,
     LexiconShard,
     count_words,
@@ -24,8 +23,7 @@ from npm.indexing.lexicon import (
     write_lexicon_shard,
 )
 from npm.indexing.settings import LexiconSettings
-from tests.helpers.locks import locked_elsewhere
-from tests.helpers.sample_folders import flip_byte, rewrite_manifest
+from tests.helpers.sample_folders import flip_byte
 from tests.indexing.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon
 
 
@@ -142,35 +140,6 @@ def test_missing_shards_are_named(store: BlockStore, tmp_path: Path) -> None:
     assert not (folder / "manifest.json").exists()
 
 
-def test_shards_of_other_settings_or_of_another_corpus_are_refused(
-    store: BlockStore, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    folder = write_lexicon(tmp_path / "lexicon", store)
-    before = files_of(folder)
-    other_settings = LexiconSettings(title_repeats=1)
-    other_store = store_of(tmp_path / "other", random_documents(rng, 20), tokens_per_shard=200)
-    for refused in (
-        lambda: write_lexicon_shard(folder / "00000", store, 0, other_settings),
-        lambda: write_lexicon_shard(folder / "00000", store, 1, LexiconSettings()),
-        lambda: write_lexicon_shard(folder / "00000", other_store, 0, LexiconSettings()),
-        lambda: finish_lexicon(folder, store, other_settings),
-        lambda: finish_lexicon(folder, other_store, LexiconSettings()),
-    ):
-        with pytest.raises(ArtifactError, match="other settings"):
-            refused()
-    (folder / "manifest.json").unlink()
-    with pytest.raises(ArtifactError, match="other settings") as caught:
-        finish_lexicon(folder, store, other_settings)
-    assert "title_repeats=1" in str(caught.value) and "title_repeats=2" in str(caught.value)
-    assert {name: data for name, data in before.items() if name != "manifest.json"} == files_of(folder)
-
-
-def test_two_jobs_do_not_write_one_shard_at_once(store: BlockStore, tmp_path: Path) -> None:
-    with locked_elsewhere(tmp_path / "00000"), pytest.raises(ArtifactError, match="another process"):
-        write_lexicon_shard(tmp_path / "00000", store, 0, LexiconSettings())
-    write_lexicon_shard(tmp_path / "00000", store, 0, LexiconSettings())
-
-
 @pytest.mark.parametrize(
     "name",
     ["words", "word_offsets", "posting_offsets", "posting_blocks", "posting_counts", "block_lengths"],
@@ -201,22 +170,6 @@ def test_a_shard_of_another_build_is_refused(store: BlockStore, tmp_path: Path) 
     with pytest.raises(ArtifactError, match="damaged") as caught:
         BlockLexicon.open([folder])
     assert "another build" in str(caught.value)
-
-
-def test_a_lexicon_written_before_a_setting_was_recorded_is_told(store: BlockStore, tmp_path: Path) -> None:
-    folder = write_lexicon(tmp_path / "lexicon", store)
-    settings = dict(read_manifest(folder, kind=LEXICON_KIND).settings)
-    for name in ("title_repeats", "stemming"):
-        rewrite_manifest(folder, settings={key: value for key, value in settings.items() if key != name})
-        with pytest.raises(ArtifactError, match="another version of this program") as caught:
-            BlockLexicon.open([folder])
-        assert name in str(caught.value)
-    shard = folder / "00000"
-    settings = dict(read_manifest(shard, kind=LEXICON_SHARD_KIND).settings)
-    rewrite_manifest(shard, settings={key: value for key, value in settings.items() if key != "block_count"})
-    with pytest.raises(ArtifactError, match="another version of this program") as caught:
-        LexiconShard(shard)
-    assert "block_count" in str(caught.value)
 
 
 def test_a_lexicon_holds_no_pickled_objects(store: BlockStore, tmp_path: Path) -> None:

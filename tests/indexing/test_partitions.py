@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +17,7 @@ from index.search import FaissSearcher
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.types import JointAnswer, Phrase
-from npm.indexing import changes, stages
-from npm.indexing.changes import begin_change, delete_documents, partition_index
+from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import footprint, inspect_index
@@ -33,7 +31,7 @@ from npm.retrieval.settings import Retrieval
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import tune_index
 from tests.helpers.forged_manifests import Forgery, Place
-from tests.helpers.kills import Killed, kills_until_done
+from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -131,10 +129,9 @@ def test_one_partition_again_has_the_bytes_of_before(pristine: Path, live: Path)
     before = footprint(Generation.read(live))
     partition_index(live, 3)
     partition_index(live, 2)
-    assert sorted(path.name for path in (live / "search").iterdir()) == ["00003", "00004"]  # and of the one before
+    assert len(list(live.glob("search-*"))) == 1
     partition_index(live, 1)
     generation = Generation.read(live)
-    assert generation.search == live / "search" / "00005"
     assert all_bytes(generation.search) == all_bytes(Generation.read(pristine).search)
     assert rows_of(live) == rows_of(pristine) == [(0, before.row_count)]
     assert "partitions" not in read_manifest(generation.search, kind="search").settings
@@ -168,9 +165,8 @@ def test_one_partition_opens_where_nothing_else_of_vectors_and_lists_is(live: Pa
     for number, shard in enumerate(shards):
         if not partitions[1].shards[0] <= number < partitions[1].shards[1]:
             (shard / "vectors.npy").unlink()
-    for name in ("corpus", "lexicon"):
-        for place in live.glob(f"segments/*/{name}"):
-            shutil.rmtree(place)
+    for place in [*live.glob("corpus-*"), *live.glob("lexicon-*")]:
+        shutil.rmtree(place)
     for number in (0, 2):
         shutil.rmtree(partitions[number].folder)
     opened = open_partition(live, 1)
@@ -204,112 +200,38 @@ def test_changes_keep_the_partitions_over_all_shards(live: Path, encoder: Encode
     after = rows_of(live)
     assert len(after) == 3
     assert after[-1][1] > before[-1][1]
-    assert not (live / "search" / "00002").exists()
     assert partition_index(live, 3).was_finished
     verify_index(live)
     for folder in (live, whole):
         compact_index(folder, CompactSettings(retrain=True))
     verify_index(live)
     assert len(rows_of(live)) == 3
-    assert [path.name for path in (live / "search").iterdir()] == [Generation.read(live).search.name]
+    assert list(live.glob("search-*")) == [Generation.read(live).search]
     assert_same_answers(live, whole, encoder)
     delete_documents(live, DeleteSettings(ids=PhraseIndex.open(live).store.document_ids(range(2, 29))))
     compact_index(live, CompactSettings())
-    shards = len(list(live.glob("segments/*/vectors/0*")))
+    shards = len(list(live.glob("vectors-*/0*")))
     assert len(rows_of(live)) == shards < 3, "no partition without a shard"
     verify_index(live)
 
 
-@pytest.mark.parametrize("lists", [None, LISTS], ids=str)
-def test_a_partition_killed_again_and_again_ends_in_the_same_bytes(
-    lists: str | None, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live = built(tmp_path / "index", [record(number) for number in range(16)], encoder, lists)
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    partition_index(whole, 3)
-    expected = answers(PhraseFiller.open(whole, encoder))
-
-    def readers_answer() -> None:
-        assert answers(PhraseFiller.open(live, encoder)).keys() == expected.keys()
-
-    kills = kills_until_done(
-        lambda: partition_index(live, 3), lambda kills: 1 + kills, monkeypatch, after=readers_answer
-    )
-    assert kills >= 2
-    assert all_bytes(live) == all_bytes(whole)
-
-
-def test_an_abandoned_partition_is_taken_away_by_the_next_one(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live = built(tmp_path / "index", [record(number) for number in range(16)], encoder, LISTS)
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    partition_index(whole, 3)
-
-    write = stages.write_search_folder
-    made: list[Path] = []
-
-    def killed(folder: Path, *arguments: Any, **more: Any) -> Any:
-        if made:
-            raise Killed
-        made.append(folder)
-        return write(folder, *arguments, **more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(stages, "write_search_folder", killed)  # the first partition is there, the second not
-        with pytest.raises(Killed):
-            partition_index(live, 2)
-    assert [path.name for path in (live / "search" / "00001").iterdir()] == ["00000"]
-    shutil.rmtree(live / "change")
-    assert not partition_index(live, 3).was_finished
-    assert all_bytes(live) == all_bytes(whole)
-
-
-def test_after_a_kill_behind_the_swap_the_same_command_has_nothing_to_do(
-    live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise Killed
-
-    whole = Path(shutil.copytree(live, tmp_path / "whole"))
-    partition_index(whole, 2)
-    with monkeypatch.context() as patched:
-        patched.setattr(changes, "remove_unnamed", killed)
-        with pytest.raises(Killed):
-            partition_index(live, 2)
-    assert partition_index(live, 2).was_finished
-    partition_index(live, 3)
-    partition_index(whole, 3)
-    assert all_bytes(live) == all_bytes(whole)
-
-
-def test_other_changes_wait_for_an_unfinished_partition_and_it_for_them(live: Path, encoder: Encoder) -> None:
+def test_an_unfinished_partition_is_removed_by_another_change(live: Path, encoder: Encoder, tmp_path: Path) -> None:
     def kill(*_: object) -> None:
         raise Killed
 
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
     with pytest.raises(Killed):
         partition_index(live, 3, progress=kill)
-    changed: list[Callable[[], object]] = [
-        lambda: partition_index(live, 2),
-        lambda: compact_index(live, CompactSettings()),
-        lambda: added(live, [record(30)], encoder, name="another"),
-    ]
-    for change in changed:
-        with pytest.raises(ArtifactError, match="npmlm partition partitions=3"):
-            change()
-    delete_documents(live, DeleteSettings(ids=["d5"]))  # makes a generation of its own: the partition begins again
-    assert not partition_index(live, 3).was_finished
-    verify_index(live)
-    with pytest.raises(Killed):
-        compact_index(live, CompactSettings(), progress=kill)
-    with pytest.raises(ArtifactError, match="unfinished"):
-        partition_index(live, 2)
+    for folder in (live, whole):
+        delete_documents(folder, DeleteSettings(ids=["d5"]))
+        partition_index(folder, 2)
+    assert all_bytes(live) == all_bytes(whole)
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 12, 1000])
 def test_too_few_and_too_many_partitions_are_refused(partitions: int, live: Path) -> None:
     before = all_bytes(live)
-    shards = len(list(live.glob("segments/*/vectors/0*")))
+    shards = len(list(live.glob("vectors-*/0*")))
     with pytest.raises(SettingError, match=f"between 1 and {shards}, .* got {partitions}"):
         partition_index(live, partitions)
     assert all_bytes(live) == before
@@ -405,10 +327,3 @@ def test_a_partition_that_was_removed_because_it_was_damaged_is_made_again(live:
     assert not partition_index(live, 3).was_finished
     assert all_bytes(partitions_of(Generation.read(live))[1].folder) == before
     verify_index(live)
-
-
-def test_a_change_follows_a_partition_that_was_killed_after_its_commit(live: Path) -> None:
-    partition_index(live, 3)
-    begin_change(Generation.read(live), None, "partition", {"partitions": 3})  # its note is the last to go
-    assert not partition_index(live, 2).was_finished
-    assert len(partitions_of(Generation.read(live))) == 2

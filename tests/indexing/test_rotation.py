@@ -24,11 +24,11 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.estimate import estimate_build, estimated_sizes
-from npm.indexing.generation import ROTATION_FOLDER, Generation
+from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.rotation import axes_of_build, principal_axes
+from npm.indexing.rotation import opened_axes, principal_axes
 from npm.indexing.settings import (
     CompactSettings,
     DeleteSettings,
@@ -53,6 +53,7 @@ from tests.helpers.live_indexes import (
     all_bytes,
     answers,
     assert_same_answers,
+    part_of,
     record,
     search_settings,
 )
@@ -110,7 +111,7 @@ def test_stored_vectors_are_the_coordinates_of_whole_ones_on_the_stored_axes(
     encoder: Encoder, finished: Path, tmp_path: Path
 ) -> None:
     whole, rotated = stored(built(tmp_path / "whole", encoder)), stored(finished)
-    axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
+    axes = np.load(part_of(finished, "rotation") / "axes.npy")  # f32 [k, d]
     assert rotated.shape == (len(whole), CUT)
     np.testing.assert_allclose(rotated, whole @ axes.T, atol=1e-5)
     expected, share = principal_axes(whole, CUT)
@@ -148,7 +149,7 @@ def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_on
     empty_head: Encoder, tmp_path: Path
 ) -> None:
     folder = built(tmp_path / "index", empty_head, lists="ivf_sq8 4", **ROTATED)
-    axes = (folder / ROTATION_FOLDER / "axes.npy").read_bytes()
+    axes = (part_of(folder, "rotation") / "axes.npy").read_bytes()
     added(folder, [record(number) for number in range(8, 12)], empty_head)
     assert_same_answers(folder, built(tmp_path / "once", empty_head, numbers=range(12), **ROTATED), empty_head)
     delete_documents(folder, DeleteSettings(ids=["d1"]))
@@ -162,15 +163,15 @@ def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_on
     assert (checked.row_count > 0, checked.worst_cosine) == (True, pytest.approx(1, abs=1e-5))
     address = f"file://{tmp_path / 'published'}"
     publish(str(folder), [], TransferSettings(address=address))
-    assert Address(address).sizes()["rotation/axes.npy"] == len(axes)
+    assert Address(address).sizes()[f"{part_of(folder, 'rotation').name}/axes.npy"] == len(axes)
     fetch(str(tmp_path / "fetched"), "", TransferSettings(address=address))
-    assert (tmp_path / "fetched" / ROTATION_FOLDER / "axes.npy").read_bytes() == axes
+    assert (part_of(tmp_path / "fetched", "rotation") / "axes.npy").read_bytes() == axes
     assert answers(PhraseFiller.open(tmp_path / "fetched", empty_head)).keys() == before.keys()
 
 
 def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encoder: Encoder, finished: Path) -> None:
     opened = PhraseIndex.open(finished)
-    axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
+    axes = np.load(part_of(finished, "rotation") / "axes.npy")  # f32 [k, d]
     labels = NonparametricLabels("npm", opened, encoder)
     whole = PassageFiller(list(SENTENCES[:3]), encoder)
     text = "The capital of Iceland is <mask>."
@@ -189,7 +190,7 @@ def test_a_joint_pass_compares_whole_vectors_and_asks_the_index_with_rotated_one
     encoder: Encoder, finished: Path
 ) -> None:
     opened = PhraseIndex.open(finished)
-    axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
+    axes = np.load(part_of(finished, "rotation") / "axes.npy")  # f32 [k, d]
     pairs = [(QUESTIONS[0], 0), (QUESTIONS[0], 1)]
     rotated, whole = (
         list(read_pairs(opened, each, pairs, jointly=True, tokens_per_batch=512))
@@ -222,7 +223,7 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
     with pytest.raises(ArtifactError, match="stage=encode"):
         build_index(jobs, settings, encoder, stage=Stage.merge)
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(2, 2))
-    shutil.move(jobs / ROTATION_FOLDER, tmp_path / "gone")
+    shutil.move(part_of(jobs, "rotation"), tmp_path / "gone")
     with pytest.raises(ArtifactError, match="stage=encode"):
         build_index(jobs, settings, encoder, stage=Stage.quantise)
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(1, 2))
@@ -261,13 +262,13 @@ def test_a_large_corpus_is_sampled_by_blocks(
     sampled, whole = (inspect_index(each).rotation for each in (folder, finished))
     assert sampled is not None and whole is not None
     assert CUT <= sampled["sample_rows"] < whole["sample_rows"]
-    assert not np.array_equal(*(np.load(each / ROTATION_FOLDER / "axes.npy") for each in (folder, finished)))
+    assert not np.array_equal(*(np.load(part_of(each, "rotation") / "axes.npy") for each in (folder, finished)))
 
 
 def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
     index: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
-    place = index / ROTATION_FOLDER
+    place = part_of(index, "rotation")
     file = place / "axes.npy"
     data = file.read_bytes()
     for changed in (None, data[:-1], data[:-1] + bytes([data[-1] ^ 1])):
@@ -296,7 +297,7 @@ def test_axes_that_do_not_fit_the_encoder_are_refused(axes: np.ndarray, encoder:
     with write_folder(tmp_path / "rotation", kind="rotation", settings={}) as writer:
         writer.write_array("axes", axes)
     with pytest.raises(ArtifactError, match="is damaged") as caught:
-        axes_of_build(tmp_path / "rotation", encoder.cut_to(CUT))
+        opened_axes(tmp_path / "rotation", (CUT, encoder.whole_dimensions))
     assert f"float32 [{CUT}, {WHOLE}]" in str(caught.value)
 
 

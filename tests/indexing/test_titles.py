@@ -27,7 +27,7 @@ from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from tests.helpers.live_indexes import added, all_bytes, write_records
+from tests.helpers.live_indexes import added, all_bytes, part_of, write_records
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 RECORDS = [
@@ -126,9 +126,9 @@ def test_words_of_titles_count_for_bm25_as_often_as_without_them_before_blocks(t
     with_titles, without = tmp_path / "with", tmp_path / "without"
     for folder, title_tokens in ((with_titles, 4), (without, 0)):
         build_index(folder, settings_of(folder, block_tokens=128), encoder_of_titles(title_tokens))
-    stores = [BlockStore.open(folder / "segments" / "00000" / "corpus") for folder in (with_titles, without)]
+    stores = [BlockStore.open(part_of(folder, "corpus")) for folder in (with_titles, without)]
     assert texts_of(stores[0]) == texts_of(stores[1])  # all of them fit into a block either way
-    counted = [all_bytes(folder / "segments" / "00000" / "lexicon" / "00000") for folder in (with_titles, without)]
+    counted = [all_bytes(part_of(folder, "lexicon") / "00000") for folder in (with_titles, without)]
     counted = [{name: data for name, data in each.items() if name.endswith(".npy")} for each in counted]
     assert counted[0] and counted[0] == counted[1]
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from fsspec.registry import _registry
 
 from npm.core.errors import ArtifactError, CorpusError, SettingError, StorageError
 from npm.corpus.addresses import Address
-from npm.indexing.settings import TransferSettings
+from npm.indexing.changes import delete_documents
+from npm.indexing.compact import compact_index
+from npm.indexing.settings import CompactSettings, DeleteSettings, TransferSettings
 from npm.indexing.transfer import DIGEST_NAME, fetch, publish
 from npm.indexing.verify import verify_index
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
-from tests.helpers.live_indexes import built, record
-from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.live_indexes import part_of
 
 PLACE = "memory://bucket/index"
 Usage = namedtuple("Usage", "total used free")
@@ -68,15 +70,15 @@ def test_an_index_that_is_published_and_fetched_has_the_same_bytes(
     assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
     verify_index(tmp_path / "copy")
     assert publish(str(built_index), [], at(address)) == (0, 0)
-    (tmp_path / "copy" / "segments" / "00000" / "vectors" / "00000" / "vectors.npy").unlink()
+    (part_of(tmp_path / "copy", "vectors") / "00000" / "vectors.npy").unlink()
     assert fetch(str(tmp_path / "copy"), "", at(address)) == (files, total)  # what is there is read, the rest copied
     assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
 
 
 def test_only_what_the_present_generation_names_is_published(built_index: Path, tmp_path: Path) -> None:
     index = shutil.copytree(built_index, tmp_path / "index")
-    (index / "search" / "00007").mkdir()
-    (index / "search" / "00007" / "lists.bin").write_bytes(b"of an earlier generation")
+    (index / "search-0123456789abcdef").mkdir()
+    (index / "search-0123456789abcdef" / "lists.bin").write_bytes(b"of an earlier generation")
     (index / "notes.txt").write_text("mine")
     publish(str(index), [], at())
     assert {name for name in objects() if name != DIGEST_NAME} == files_of(built_index).keys()
@@ -143,7 +145,7 @@ def test_a_half_published_index_is_not_fetched(built_index: Path, tmp_path: Path
     ("what", "how"),
     [
         *(("vectors.npy", how) for how in ("changed", "longer", "cut")),
-        *(("segments/00000/vectors/manifest.json", how) for how in ("changed", "cut")),
+        *(("vectors-????????????????/manifest.json", how) for how in ("changed", "cut")),
         *(("/manifest.json", how) for how in ("changed", "cut")),
     ],
 )
@@ -151,7 +153,7 @@ def test_a_damaged_file_at_the_address_is_refused_on_arrival(
     what: str, how: str, built_index: Path, tmp_path: Path
 ) -> None:
     publish(str(built_index), [], at())
-    name = next(name for name in objects() if f"/{name}".endswith(what))
+    name = next(name for name in objects() if fnmatch(f"/{name}", f"*{what}"))
     data = objects()[name]
     damaged = {"changed": data[:-9] + b"?" + data[-8:], "longer": data + b" ", "cut": data[:-7]}[how]
     (Address(PLACE) / name).write(damaged)
@@ -182,6 +184,23 @@ def test_a_damaged_index_is_not_published_and_what_is_there_of_it_is_not_taken_f
     assert {name: each for name, each in objects().items() if name != DIGEST_NAME} == files_of(built_index)
 
 
+def test_an_index_that_is_changed_while_it_is_published_is_not_called_damaged(
+    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, upload = shutil.copytree(built_index, tmp_path / "index"), Address.upload
+
+    def changed(self: Address, file: Path) -> None:
+        upload(self, file)
+        if "corpus" in str(file):
+            delete_documents(index, DeleteSettings(ids=["bank"]))
+            compact_index(index, CompactSettings())
+            monkeypatch.undo()
+
+    monkeypatch.setattr(Address, "upload", changed)
+    with pytest.raises(ArtifactError, match="was changed while it was published"):
+        publish(str(index), [], TransferSettings(address=f"file://{tmp_path / 'there'}", parallel=1))
+
+
 def test_a_folder_that_holds_something_else_is_not_written_to(
     built_index: Path, tmp_path: Path, npmlm: CommandLine
 ) -> None:
@@ -192,8 +211,9 @@ def test_a_folder_that_holds_something_else_is_not_written_to(
     notes.mkdir()
     (notes / "todo.txt").write_text("mine")
     unfinished = tmp_path / "unfinished"
-    shutil.copytree(built_index / "segments", unfinished / "segments")
-    (unfinished / "segments" / "00000" / "corpus" / "manifest.json").write_text("{}")
+    corpus = part_of(built_index, "corpus")
+    shutil.copytree(corpus, unfinished / corpus.name)
+    (unfinished / corpus.name / "manifest.json").write_text("{}")
     for folder in (other, notes, unfinished):
         before = all_bytes(folder)
         with pytest.raises(ArtifactError):
@@ -217,7 +237,7 @@ import os, signal, sys
 from pathlib import Path
 from npm.corpus.addresses import Address
 from npm.indexing import transfer
-from npm.indexing.settings import TransferSettings
+from npm.indexing.settings import CompactSettings, DeleteSettings, TransferSettings
 verb, index, address, files = sys.argv[1:]
 name, left = "upload" if verb == "publish" else "download", int(files)
 copy = getattr(Address, name)
@@ -240,25 +260,6 @@ def killed(verb: str, index: Path, address: str, files: int) -> None:
     command = [sys.executable, "-c", KILLED, verb, str(index), address, str(files)]
     done = subprocess.run(command, env=os.environ, capture_output=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-
-
-def test_a_publish_and_a_fetch_that_are_killed_go_on_with_the_same_command(built_index: Path, tmp_path: Path) -> None:
-    address = f"file://{tmp_path}/bucket/index"
-    count = len(files_of(built_index))
-    killed("publish", built_index, address, 5)
-    assert not (tmp_path / "bucket" / "index" / "manifest.json").exists()
-    with pytest.raises(ArtifactError, match="publish again"):
-        fetch(str(tmp_path / "copy"), "", at(address))
-    assert publish(str(built_index), [], at(address))[0] == count - 5
-    killed("fetch", tmp_path / "early", address, 1)  # before anything of a segment
-    fetch(str(tmp_path / "early"), "", at(address))
-    assert all_bytes(tmp_path / "early") == all_bytes(built_index)
-    killed("fetch", tmp_path / "copy", address, 5)
-    left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and not path.name.startswith(".")]
-    assert len(left) == 5
-    assert not (tmp_path / "copy" / "manifest.json").exists()
-    fetch(str(tmp_path / "copy"), "", at(address))
-    assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
 
 
 def test_corpus_files_are_published_with_their_hashes_and_fetched(tmp_path: Path) -> None:
@@ -341,12 +342,3 @@ def test_a_folder_that_cannot_be_one_is_refused(
     texts = write_corpus(tmp_path / "texts.jsonl")
     npmlm("build", f"corpus.files={texts}", f"index={given}").refused("must be a folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "bucket", "texts.jsonl"]
-
-
-def test_a_fetch_that_was_killed_when_only_the_quantiser_was_there_goes_on(tmp_path: Path) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(6)], tiny_encoder("bert"), "ivf_sq8 4")
-    address = f"file://{tmp_path}/bucket/index"
-    publish(str(folder), [], at(address))
-    shutil.copytree(folder / "quantiser", tmp_path / "copy" / "quantiser")  # as copies in parallel may leave it
-    fetch(str(tmp_path / "copy"), "", at(address))
-    assert all_bytes(tmp_path / "copy") == all_bytes(folder)

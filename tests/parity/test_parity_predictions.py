@@ -13,7 +13,7 @@ import torch
 
 from npm.core.types import Answer
 from npm.indexing.build import index_block_store
-from npm.indexing.generation import Segment
+from npm.indexing.layout import GIVEN_CORPUS
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
@@ -59,7 +59,7 @@ def filler_of(
     def filler(rule: PruningRule) -> PhraseFiller:
         if rule not in opened:
             index = folder / rule.value
-            write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
+            write_parity_store(index / GIVEN_CORPUS, recorded, encoder)
             index_block_store(index, IndexBuildSettings(vectors=VectorSettings(pruning=rule)), encoder)
             settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=FillSettings.reference().scoring)
             opened[rule] = PhraseFiller.open(index, encoder, settings=settings)
