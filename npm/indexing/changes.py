@@ -197,14 +197,8 @@ def add_documents(
         segment, search = searched(before, [*before.segments, segment], before.quantiser, progress)
         added = SegmentRecord.of(segment, request["sources"], counts)
         wanted = replace(manifest, segments=(*manifest.segments, added), search_folder=search)
-        return ChangeResult(
-            commit(before, wanted, deleted=deleted, collects=PARTS),
-            was_finished=False,
-            added_documents=store.document_count,
-            deleted_documents=replaced_count,
-            advice=advice(folder),
-            skipped=skipped.summary,
-        )
+        committed = commit(before, wanted, deleted=deleted, collects=PARTS)
+        return ChangeResult(committed, False, store.document_count, replaced_count, advice(folder), skipped.summary)
 
 
 def _deleted(before: Generation, added: BlockStore, *, replaces: bool) -> tuple[np.ndarray, int]:
