@@ -117,15 +117,8 @@ class Encoder(StoredModel):
         self.mask_id = special_id(tokenizer, "mask_token")
         self.pad_id = special_id(tokenizer, "pad_token")
         self.prefix_ids, self.suffix_ids = special_ids_around(tokenizer)
-        self.language_model: PreTrainedModel | None = None
-        """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
         self._leading: int | None = None
         self._axes: torch.Tensor | None = None  # f32 [k, d], of which the vectors are the coordinates
-
-    @property
-    def whole_model(self) -> PreTrainedModel:
-        """The model with its head, if it has one."""
-        return self.language_model or self.model
 
     def recorded(self) -> dict[str, Any]:
         """The entry `npm` of config.json."""

@@ -52,6 +52,7 @@ class StoredModel:
         self.tokenizer = tokenizer
         self.name = name
         self.for_reading = False  # loaded for inference, perhaps without the parts needed only for saving
+        self.language_model: PreTrainedModel | None = None  # once `attach_masked_head` has given it one
         self._weights_digest: str | None = None
 
     def placed(self, device: str, dtype: Precision | str) -> Self:
@@ -63,8 +64,8 @@ class StoredModel:
 
     @property
     def whole_model(self) -> PreTrainedModel:
-        """The saved model: `model`, or the model around it."""
-        return self.model
+        """The saved model: `model`, or the one around it with a head for masked tokens."""
+        return self.language_model or self.model
 
     @property
     def max_input_tokens(self) -> int:

@@ -65,15 +65,8 @@ def test_a_fresh_one_ends_texts_and_has_sentinels_and_modes(family: str, encoder
     assert made.sentinels(MODES).mode_ids == tuple(len(encoder) + SENTINEL_COUNT + place for place in range(3))
     assert made.model.config.decoder_start_token_id == made.pad_id
     assert made.max_input_tokens == UNLIMITED_TOKENS
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_text_that_looks_like_a_sentinel_or_mode_token_is_ordinary_text(
-    family: str, encoder_folders: dict[str, Path]
-) -> None:
-    made = fresh_denoiser(str(encoder_folders[family]), SMALL, mode_tokens=MODES, device="cpu")
     packer = BlockPacker(made.tokenizer, BlockSettings(max_block_tokens=64))
-    blocks = packer.pack(Document(id="d", title="", text="An <extra_id_0> and [R] and [S]."))
+    blocks = packer.pack(Document(id="d", title="", text="An <extra_id_0> and [R] and [S]."))  # ordinary text there
     ids = {token for block in blocks for token in block.token_ids.tolist()}
     assert len(ids) > 8
     assert not ids & set(made.tokenizer.all_special_ids) - {made.tokenizer.unk_token_id}

