@@ -10,7 +10,7 @@ import pytest
 
 from npm.core.artifact import check_folder, manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError
-from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
+from npm.evaluation.results import EVALUATION_KIND, write_results
 from tests.helpers.command_line import all_bytes
 
 
@@ -84,16 +84,6 @@ def test_a_forged_manifest_of_results_names_nothing_that_is_removed(tmp_path: Pa
         "mine.txt",
         "predictions.jsonl",
     ]
-
-
-def test_what_stands_where_results_are_made_is_named_before_the_work(tmp_path: Path) -> None:
-    write_results(tmp_path / "out", record={}, predictions=[], metrics={})
-    mine = tmp_path / "out" / ".results.new" / "mine.txt"
-    mine.parent.mkdir()
-    mine.write_text("mine")
-    with pytest.raises(ArtifactError, match=r"results\.new"):
-        check_out(tmp_path / "out")
-    assert mine.read_text() == "mine"
 
 
 def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:

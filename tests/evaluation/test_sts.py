@@ -154,15 +154,6 @@ def test_broken_rows_are_refused_with_their_line(change: dict[str, Any], tmp_pat
         read_sets(tmp_path, split="test")
 
 
-def test_missing_columns_and_a_single_pair_are_refused(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "stsb-test.jsonl", [{"text1": "a", "sentence2": "b", "score": 1}])
-    with pytest.raises(CorpusError, match="sentence1"):
-        read_sets(tmp_path, split="test")
-    write_jsonl(tmp_path / "stsb-test.jsonl", ROWS[:1])
-    with pytest.raises(CorpusError, match="two or more pairs"):
-        read_sets(tmp_path, split="test")
-
-
 def test_the_historic_forms_of_the_sets_are_converted(tmp_path: Path) -> None:
     for number, name in enumerate(YEARS["STS13"]):
         folder = tmp_path / "STS" / "STS13-en-test"

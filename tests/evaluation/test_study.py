@@ -12,7 +12,6 @@ import yaml
 
 import scripts.study
 from npm.cli.settings import compose_settings
-from npm.core.errors import SettingError
 from scripts.study import FOLDER, LAST_FILES, Study, main
 
 EVALUATE = "evaluate out=$out encoder=$run/encoder task=masked_tokens"
@@ -131,19 +130,6 @@ def test_what_is_finished_is_skipped_and_what_failed_is_repeated(study: Any, tmp
     assert [each[0] for each in study("seeds=[0]")[1]] == ["finetune"]
 
 
-def test_stages_of_other_settings_are_refused(study: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["seeds=[0]", "cells=[low]"]
-    study(*given, "files=[c.jsonl]")
-    assert study(*given, "files=[b.jsonl]") == (0, [])  # the source is not read any more
-    file = Path(study.out) / "commands.json"
-    file.write_text(file.read_text().replace('"task=masked_tokens"', '"task=in_batch"'))
-    capsys.readouterr()
-    assert study(*given) == (2, [])
-    assert "task=in_batch: choose another out=" in capsys.readouterr().err
-    assert study("list=true", "seeds=[0]", "cells=[high]", "measure=[tuned]") == (0, [])
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["edit", "train", "finetune"]
-
-
 def test_what_would_be_refused_is_found_before_anything_is_trained(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,21 +147,3 @@ def test_every_command_of_a_shipped_study_composes(name: str) -> None:
         assert "$" not in " ".join(stage.command)
         compose_settings(stage.command[0], stage.command[1:])
     assert {path.stem for path in FOLDER.glob("*.yaml")} == ARGUMENTS.keys()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        ([], "unknown study ''"),
-        (["masks"], "masking"),
-        (["masking", "files=[a]"], "held_out is required"),
-        (["retrievers", "held_out=[b]", "nonsense"], "KEY=VALUE"),
-        (["retrievers", "held_out=[b]", "held_out=[c]"], "each key once"),
-        (["retrievers", "held_out=[b]", "seeds=[-1]"], "seeds must be integers"),
-        (["retrievers", "held_out=[b]", "cells=[layers]"], "unknown cell 'layers'"),
-    ],
-)
-def test_mistakes_are_named(arguments: list[str], part: str) -> None:
-    with pytest.raises(SettingError) as found:
-        Study.of(arguments[0] if arguments else "", arguments[1:])
-    assert part in str(found.value)

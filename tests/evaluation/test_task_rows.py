@@ -12,7 +12,7 @@ import pytest
 from npm.core.errors import CorpusError
 from npm.evaluation.tasks import Example, Suite, Task, TaskData, TooLong, load_task
 from npm.models.encoder import Encoder
-from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, facts, opened, read_examples, refused, written
+from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, opened, read_examples, refused, written
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -142,14 +142,6 @@ def test_the_passage_is_the_longest_field_as_it_stands_in_the_prompt(tmp_path: P
         assert found.text == f"Short. {found.passage}? <mask>" and not found.blank
 
 
-def test_a_passage_is_cut_with_its_prompt_and_open_tasks_have_none(tmp_path: Path, encoder: Encoder) -> None:
-    written(tmp_path, [{"text": "the river " * 20 + end, "label": number} for number, end in enumerate("ab")])
-    for found in read_examples(replace(closed(), too_long=TooLong.keep_start), tmp_path, encoder=encoder):
-        assert found.cut and found.text == f"{found.passage} It was <mask>." and found.passage.startswith("the river")
-    written(tmp_path, facts(1))
-    assert read_examples(opened(), tmp_path)[0].passage == ""
-
-
 @pytest.mark.parametrize("with_encoder", [False, True])
 def test_a_row_whose_fields_are_all_blank_is_marked(tmp_path: Path, encoder: Encoder, with_encoder: bool) -> None:
     texts = [("a", "b"), ("", "b"), (" ", "\t"), ("", "..."), ("a", "")]
@@ -188,32 +180,6 @@ def test_a_field_that_is_no_text_is_refused(tmp_path: Path, value: object) -> No
 def test_an_example_without_answers_is_refused(tmp_path: Path, answers: object) -> None:
     row = {"relation": "r", "subject": "s", "answers": answers}
     assert "'answers' must be" in refused(tmp_path, opened(), [row])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_number_that_is_none_is_refused_and_others_are_written_out(tmp_path: Path, value: float) -> None:
-    told = refused(tmp_path, closed(), [*REVIEWS, {"text": value, "label": 0}])
-    assert "data.jsonl:4: 'text' must be" in told
-    told = refused(tmp_path, opened(), [{"relation": value, "subject": "s", "answers": ["a"]}])
-    assert "'group' must be" in told
-    written(tmp_path, [{"text": 1.5, "label": 0}, {"text": 10**400, "label": 1}])
-    assert [each.passage for each in read_examples(closed(), tmp_path)] == ["1.5", str(10**400)]
-
-
-@pytest.mark.parametrize(
-    ("change", "column"),
-    [
-        ({"answers": ["a", "half \ud800"]}, "answers"),
-        ({"answers": "\udfff"}, "answers"),
-        ({"subject": "half \ud800"}, "subject"),
-        ({"relation": "half \ud800"}, "group"),
-    ],
-)
-def test_half_a_character_beside_the_prompt_is_refused(tmp_path: Path, change: dict[str, Any], column: str) -> None:
-    row = {"relation": "r", "subject": "s", "answers": ["a"], "text": "t"}
-    told = refused(tmp_path, replace(opened(), template="{{ text }} is <mask>."), [row, {**row, **change}])
-    assert f"data.jsonl:2: {column!r} must be" in told
-    told.encode()
 
 
 def test_a_prompt_with_a_mask_of_its_own_or_none_is_refused(tmp_path: Path) -> None:

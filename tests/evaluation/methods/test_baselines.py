@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npm.core.errors import SettingError
 from npm.core.types import Answer, silent
 from npm.evaluation.methods.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.scoring import ScoringSettings
 
 LABELS = tuple(Label(value=number, name=name, words=(name,)) for number, name in enumerate(("bad", "good", "mixed")))
 CLOSED = Task(
@@ -103,12 +100,6 @@ def test_a_phrase_that_stands_in_two_places_is_drawn_twice_as_often(filler: Phra
     assert abs(counts["Paris"] - 160) < 4 * np.sqrt(400 * 0.24)
 
 
-def test_words_of_the_question_may_be_drawn_where_the_filler_may_answer_with_them(filler: PhraseFiller) -> None:
-    settings = replace(filler.settings, scoring=ScoringSettings(exclude_query_phrases=False))
-    counts = drawn(PhraseFiller(filler.index, filler.encoder, settings), "Norway's capital is <mask>.", draws=100)
-    assert {"Norway", "capital", "Oslo"} <= counts.keys()
-
-
 def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseFiller) -> None:
     (answer,) = RandomSpanOfBestBlock(filler, seed=3).predict(
         OPEN, [Example("7", "Norway's capital is <mask>.")], silent
@@ -131,9 +122,3 @@ def test_what_is_drawn_belongs_to_seed_and_example(filler: PhraseFiller) -> None
 
 def test_a_text_that_shares_no_word_with_the_corpus_has_no_answer(filler: PhraseFiller) -> None:
     assert drawn(filler, "Zebra <mask>", draws=1) == {None: 1}
-
-
-def test_an_index_without_text_is_refused(filler: PhraseFiller) -> None:
-    bare = PhraseFiller(replace(filler.index, lexicon=None), filler.encoder)
-    with pytest.raises(SettingError, match=r"no text.*leave this method out"):
-        RandomSpanOfBestBlock(bare, seed=0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError
 from npm.core.types import silent
 from npm.evaluation.methods import generative
 from npm.evaluation.methods.generative import (
@@ -363,14 +363,3 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     assert load_method("causal", before, resources, list).name == "causal"
     with pytest.raises(EncoderError, match="bos_token"):
         load_method("causal", behind, resources, list)  # before anything is asked
-
-
-def test_an_encoder_decoder_without_sentinels_and_words_that_nothing_spells_are_refused(
-    t5: tuple[SentinelWriter, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, _ = t5
-    with pytest.raises(SettingError, match="unknown tokens in ''"):
-        writer_logs(writer, TEXTS, ["Paris", ""])
-    monkeypatch.setattr(Denoiser, "sentinel_ids", ())
-    with pytest.raises(EncoderError, match="no sentinels"):
-        SentinelWriter(writer.model)

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,22 +142,6 @@ def test_method_npm_asks_an_encoder_of_one_mask_a_query_with_one_mask(index: Phr
     assert not np.allclose(asked["npm"], asked["pair"])
 
 
-def test_words_of_several_tokens_and_words_that_are_missing_are_counted(index: PhraseIndex, encoder: Encoder) -> None:
-    labels = method(index, encoder)
-    assert labels.facts == {}
-    labels.predict(TASK, EXAMPLES, silent)
-    facts = labels.facts
-    assert facts["words"] == {
-        "city": {"city": 2, "capital": 6, "metropolis": 0},
-        "river": {"river": 2, "North Sea": 2},
-    }
-    assert facts["notes"] == [
-        "1 of the 3 words of the label 'city' have no vector in the corpus, by their counts: metropolis (0)"
-    ]
-    assert facts["encoder"]["fingerprint"] == encoder.fingerprint
-    assert facts["scoring"]["label_mean"] == "occurrences"
-
-
 def test_evidence_is_the_best_occurrence_of_each_label_where_it_stands(index: PhraseIndex, encoder: Encoder) -> None:
     for prediction in method(index, encoder).predict(TASK, EXAMPLES, silent):
         assert [each.label for each in prediction.evidence] == [0, 1]
@@ -238,18 +220,6 @@ def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: P
     labels = method(index, encoder, calibration=Calibration.corpus, retrieval=ClosedRetrieval.top_k)
     with pytest.raises(SettingError, match="retrieval=exact"):
         labels.predict(TASK, EXAMPLES, silent)
-
-
-def test_the_verbalizer_of_the_task_is_loaded_unless_another_is_named(
-    index: PhraseIndex, encoder: Encoder, tmp_path: Path
-) -> None:
-    for name, words in {"theirs": ["city"], "mine": ["capital"]}.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps([words, ["river"]]), encoding="utf-8")
-    task = replace(TASK, verbalizer="theirs.json", folder=str(tmp_path))
-    for scoring, word in ((ClosedScoring(), "city"), (ClosedScoring(verbalizer="mine.json"), "capital")):
-        labels = NonparametricLabels("npm", index, encoder, scoring=scoring)
-        labels.predict(task, EXAMPLES[:1], silent)
-        assert list(labels.facts["words"]["city"]) == [word]
 
 
 @pytest.mark.parametrize("retrieval", list(ClosedRetrieval))

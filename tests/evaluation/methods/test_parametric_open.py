@@ -10,12 +10,11 @@ import torch
 from npm.core.types import Answer, silent
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
 from npm.evaluation.evaluate import evaluate_task
-from npm.evaluation.methods import parametric
 from npm.evaluation.methods.parametric import TOO_LONG, GoldLengthPhrases, ParametricPhrases
 from npm.evaluation.tasks import Example, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
-from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
+from tests.helpers.language_models import deaf_head, plain_log_probabilities, published
 from tests.helpers.tiny_models import tiny_encoder
 
 TASK = Task(name="places", suite=Suite.open, data=TaskData(file="places.jsonl"), template="{{ text }}")
@@ -74,24 +73,6 @@ def test_parts_of_words_stop_words_punctuation_and_words_of_the_question_are_no_
     method = ParametricPhrases(bert, head, phrase_count=2)
     assert told(method.fill(["Paris is a <mask>."])[0]) == [("city", pytest.approx(0.06)), ("1", pytest.approx(0.05))]
     assert told(method.fill(["1 city is <mask>."])[0]) == [("paris", pytest.approx(0.08)), ("sea", pytest.approx(0.04))]
-
-
-def test_examples_are_answered_in_their_order_a_call_at_a_time(
-    model: tuple[Encoder, MaskedHead, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder, head, _ = model
-    method = ParametricPhrases(encoder, head)
-    expected = [told(answer) for answer in method.fill(TEXTS)]
-    monkeypatch.setattr(parametric, "LOGITS_AT_ONCE", 1)
-    monkeypatch.setattr("npm.evaluation.methods.parametric.EXAMPLES_PER_CALL", 3)
-    calls: list[tuple[int, int]] = []
-    answers = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total)))
-    assert calls == [(3, 4), (4, 4)]
-    for answer, pairs in zip(answers, expected, strict=True):
-        assert [phrase for phrase, _ in told(answer)] == [phrase for phrase, _ in pairs]
-    facts = method.facts
-    assert facts["encoder"]["fingerprint"] == encoder.fingerprint
-    assert (facts["answers"], facts["cut_texts"]) == ("one token that is a word", 0)
 
 
 def test_a_gold_answer_longer_than_the_model_takes_leaves_its_example_without_an_answer_and_is_told_once() -> None:
