@@ -63,6 +63,7 @@ USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoisin
 """Articles of each task, tokens of the shortest, and blocks of each, where the settings do not say."""
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
+SAMPLE = SampleSettings()
 NO_MODE = "none"
 """Mode of inputs that begin with the text itself."""
 Line = dict[str, Any]
@@ -144,22 +145,27 @@ Measure = Callable[[Article], list[Line]]
 
 
 def _measured(
+    task: str,
     model: StoredModel,
     articles: Sequence[Article],
-    record: Mapping[str, Any],
+    settings: Mapping[str, Any],
     measure: Measure,
     *,
+    facts: Mapping[str, Any] | None = None,
     heads: Sequence[nn.Module] = (),
-    check_record: CheckRecord,
-    progress: Progress,
+    check_record: CheckRecord = any_record,
+    progress: Progress = silent,
 ) -> tuple[dict[str, Any], tuple[Line, ...]]:
-    """The full record, and the lines of all articles, with `model` and `heads` in evaluation mode."""
+    """The record, and the lines of all articles, with `model` and `heads` in evaluation mode.
+
+    `check_record` is called before the work begins; `facts` of the model go into the record.
+    """
     digest = sha256()
     for each in articles:
         digest.update(f"{each.document}\0{each.sequences.offsets.tolist()}".encode())
         digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
-    facts = {**model_facts(model), "dtype": model.dtype_name, **record["encoder"]}
-    record = {**record, "encoder": facts, "corpus_digest": digest.hexdigest()}
+    encoder = {**model_facts(model), "dtype": model.dtype_name, **(facts or {})}
+    record = {"task": task, "settings": as_json(settings), "encoder": encoder, "corpus_digest": digest.hexdigest()}
     check_record(record)
     lines: list[Line] = []
     with torch.inference_mode(), evaluating(model.model, *heads):
@@ -221,10 +227,8 @@ def evaluate_in_batch(
     encoder: Encoder,
     articles: Sequence[Article],
     settings: InBatchSettings,
-    sample: SampleSettings | None = None,
-    *,
-    check_record: CheckRecord = any_record,
-    progress: Progress = silent,
+    sample: SampleSettings = SAMPLE,
+    **tell: Any,
 ) -> Result:
     """Mask the articles, and count how often the best key is a positive; `top1` is the mean of both sides.
 
@@ -232,13 +236,12 @@ def evaluate_in_batch(
     with one mask single tokens are masked, and the one query counts for both sides, its loss once. Raises CorpusError
     if nothing could be masked, SettingError for blocks that the encoder does not accept with their masks.
     """
-    sample = sample if sample is not None else SampleSettings()
     lengths = [each for each in sorted(settings.dimensions) if each < encoder.dimensions]
     names = ("similarity_scale", "dimensions", "trained_dimensions")
     facts = as_json({name: getattr(encoder, name) for name in names})
-    record = {"task": "in_batch", "settings": _asked(settings, sample), "encoder": facts}
     measure = _in_batch_measure(encoder, settings, lengths, sample.seed)
-    record, lines = _measured(encoder, articles, record, measure, check_record=check_record, progress=progress)
+    asked = _asked(settings, sample)
+    record, lines = _measured("in_batch", encoder, articles, asked, measure, facts=facts, **tell)
     spans = np.array([line["spans"] for line in lines])  # i64 [A]
     if not spans.any():
         raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
@@ -306,26 +309,20 @@ def evaluate_masked_tokens(
     head: MaskedHead,
     articles: Sequence[Article],
     settings: MaskedTokensSettings,
-    sample: SampleSettings | None = None,
-    *,
-    check_record: CheckRecord = any_record,
-    progress: Progress = silent,
+    sample: SampleSettings = SAMPLE,
+    **tell: Any,
 ) -> Result:
     """Mask tokens of the articles and predict them; standard errors take articles as clusters.
 
     Article i is masked by the seed, epoch 0 and i. Perplexity exp(NLL) compares encoders of one tokenizer only. Raises
     CorpusError if nothing was masked.
     """
-    sample = sample if sample is not None else SampleSettings()
     unread = ("least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
-    asked = {name: value for name, value in as_json(asdict(settings)).items() if name not in unread}
+    asked = {name: value for name, value in asdict(settings).items() if name not in unread}
     asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
     facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
-    record = {"task": "masked_tokens", "settings": asked, "encoder": facts}
     measure = _masked_measure(encoder, head, settings, sample.seed)
-    record, lines = _measured(
-        encoder, articles, record, measure, heads=[head], check_record=check_record, progress=progress
-    )
+    record, lines = _measured("masked_tokens", encoder, articles, asked, measure, facts=facts, heads=[head], **tell)
     # what `compare` pairs documents by: the same tokens of the same text
     asked_of = digest_of({key: record[key] for key in ("settings", "corpus_digest")} | facts)
     lines = tuple(
@@ -369,17 +366,14 @@ def evaluate_denoising(
     denoiser: Denoiser,
     articles: Sequence[Article],
     settings: HeldOutSettings,
-    sample: SampleSettings | None = None,
-    *,
-    check_record: CheckRecord = any_record,
-    progress: Progress = silent,
+    sample: SampleSettings = SAMPLE,
+    **tell: Any,
 ) -> Result:
     """NLL of every denoiser under every mode token; intervals are from a bootstrap over articles.
 
     The masks of an article depend on the seed, its number and the denoiser alone. Raises EncoderError if the tokenizer
     has too few sentinels.
     """
-    sample = sample if sample is not None else SampleSettings()
     tested, sentinels = UL2, denoiser.sentinels()
     most_spans = max(each.most_spans(settings.max_block_tokens) for each in tested)
     check_sentinel_count(len(sentinels.sentinel_ids), most_spans)
@@ -400,8 +394,7 @@ def evaluate_denoising(
                 lines.append({"denoiser": corruption.name, "mode": mode, **sums})
         return lines
 
-    record = {"task": "denoising", "settings": _asked(settings, sample), "encoder": {}}
-    record, lines = _measured(denoiser, articles, record, measure, check_record=check_record, progress=progress)
+    record, lines = _measured("denoising", denoiser, articles, _asked(settings, sample), measure, **tell)
     by_cell = {(each.name, mode): each.mode for each in tested for mode in modes}
     cells = [
         _cell([line for line in lines if (line["denoiser"], line["mode"]) == cell], own_mode, sample)
