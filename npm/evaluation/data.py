@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -38,6 +38,7 @@ MAX_ANSWER_TOKENS = 4
 """Answers of this many tokens or more are one group, as in the paper."""
 FITTED_AT_ONCE = 1024
 SHOWN_CHARS = 120
+compiled = lru_cache(ENVIRONMENT.compile_expression)
 
 
 def find_data(task: Task, data_dir: Path | None, split: Split) -> Source | None:
@@ -79,7 +80,7 @@ class RowReader:
         if expression in row:
             return row[expression]
         try:
-            found = _compiled(expression)(row)
+            found = compiled(expression)(row)
         except jinja2.TemplateError:
             found = None
         if found is None:
@@ -144,11 +145,6 @@ class RowReader:
         passage = self.task.prompt.longest(values) if self.task.suite is Suite.closed else ""
         is_blank = self.task.prompt.render(values) == self.task.prompt.empty()
         return replace(example, blank=is_blank, passage=passage)
-
-
-@lru_cache
-def _compiled(expression: str) -> Callable[..., Any]:
-    return ENVIRONMENT.compile_expression(expression)
 
 
 def _wrong_cell(column: str, expected: str, value: object, where: str) -> CorpusError:

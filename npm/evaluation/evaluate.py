@@ -160,17 +160,17 @@ class TaskResult:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The task's lines of predictions.jsonl, one for each example and method."""
-        closed = self.task.suite is Suite.closed
+        closed, names = self.task.suite is Suite.closed, [label.name for label in self.task.labels]
         for method in self.methods:
             for number, (example, prediction) in enumerate(zip(self.examples, method.predictions, strict=True)):
                 common = {"task": self.task.name, "method": method.name, "id": example.id, "text": example.text}
-                own = self._label_record(example, prediction) if closed else self._answer_record(number, prediction)
+                if closed:
+                    evidence = [asdict(each) for each in prediction.evidence]
+                    own = {"gold": names[example.label], "prediction": names[prediction.label]}
+                    own |= {"scores": list(prediction.scores), "evidence": evidence}
+                else:
+                    own = self._answer_record(number, prediction)
                 yield {**common, "correct": bool(method.right[number]), **own}
-
-    def _label_record(self, example: Example, prediction: Any) -> dict[str, Any]:
-        names = [label.name for label in self.task.labels]
-        shown = {"scores": list(prediction.scores), "evidence": [asdict(each) for each in prediction.evidence]}
-        return {"gold": names[example.label], "prediction": names[prediction.label], **shown}
 
     def _answer_record(self, number: int, answer: Any) -> dict[str, Any]:
         example, best = self.examples[number], answer.phrases[0] if answer.phrases else None

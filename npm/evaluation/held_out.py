@@ -53,7 +53,7 @@ from npm.objectives.settings import NonparametricSettings
 if TYPE_CHECKING:
     from torch import nn
 
-    from npm.core.types import Block, Document
+    from npm.core.types import Document
     from npm.models.denoiser import Denoiser
     from npm.models.encoder import Encoder
     from npm.models.masked_lm import MaskedHead
@@ -110,7 +110,10 @@ def held_out_articles(
         packed = packer.pack(document)
         text_tokens = sum(int((~is_title(block.flags)).sum()) for block in packed)  # titles make no article longer
         if packed and (every or (text_tokens >= least_tokens and len(packed) >= count)):
-            sequences = _sequences(packed if every else packed[:count])
+            own = packed if every else packed[:count]
+            offsets = np.cumsum([0, *(len(block.token_ids) for block in own)])  # i64 [blocks + 1]
+            ids, flags = (np.concatenate([getattr(each, name) for each in own]) for name in ("token_ids", "flags"))
+            sequences = Sequences(ids.astype(np.int32), flags, offsets)
             articles.append(Article(len(articles), document.id, sequences))
             if len(articles) == wanted and not every:
                 return articles
@@ -122,12 +125,6 @@ def held_out_articles(
         f"too few long articles: {len(articles)} of {wanted} with at least {least_tokens} tokens "
         f"in {count} blocks; give more text, or a smaller limit"
     )
-
-
-def _sequences(blocks: Sequence[Block]) -> Sequences:
-    offsets = np.cumsum([0, *(len(block.token_ids) for block in blocks)])  # i64 [blocks + 1]
-    token_ids, flags = (np.concatenate([getattr(each, name) for each in blocks]) for name in ("token_ids", "flags"))
-    return Sequences(token_ids.astype(np.int32), flags, offsets)
 
 
 def _check_length(model: StoredModel, token_count: int, *, task: str, block_tokens: int | None = None) -> None:

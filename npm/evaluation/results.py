@@ -141,12 +141,9 @@ def write_results(
         writer.open_binary(METRICS).write(json_bytes(metrics))
         if report:
             writer.open_binary(REPORT).write(report.encode())
-    if fresh != out:
-        _replace_results(fresh, out)
-
-
-def _replace_results(fresh: Path, out: Path) -> None:
-    """Move the files of `fresh` into `out`. The manifest comes first: until all are there, their hashes differ."""
+    if fresh == out:
+        return
+    # The manifest comes first: until all files are there, their hashes differ.
     files = read_manifest(fresh, kind=EVALUATION_KIND).files
     before = read_manifest(out, kind=EVALUATION_KIND).files if (out / MANIFEST_NAME).is_file() else {}
     if REPORT in before.keys() - files.keys():  # only names of our own, whatever that manifest says
