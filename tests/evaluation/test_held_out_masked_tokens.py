@@ -13,7 +13,7 @@ import torch
 
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Sequences
-from npm.evaluation.held_out import Article, evaluate_masked_tokens, held_out_articles
+from npm.evaluation.held_out import SAMPLE, Article, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.results import Result
 from npm.evaluation.settings import MaskedTokensSettings, MaskedUnit, SampleSettings
@@ -32,7 +32,7 @@ def held_out(encoder: Encoder, settings: MaskedTokensSettings = SETTINGS, limit:
     return held_out_articles(DOCUMENTS, encoder, settings, limit=limit, task="masked_tokens")
 
 
-def evaluated(model: Model, settings: MaskedTokensSettings = SETTINGS, sample: SampleSettings | None = None) -> Result:
+def evaluated(model: Model, settings: MaskedTokensSettings = SETTINGS, sample: SampleSettings = SAMPLE) -> Result:
     encoder, head, _ = model
     return evaluate_masked_tokens(encoder, head, held_out(encoder, settings), settings, sample)
 
