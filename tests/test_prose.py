@@ -1,0 +1,44 @@
+"""The pages that users read first are in short sentences and the usual words of English."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.helpers.command_line import REPOSITORY
+
+PAGES = (
+    *("README.md", "SECURITY.md", "docs/index.md", "docs/installing.md", "docs/own-corpus.md", "docs/own-task.md"),
+    *("docs/prompt.md", "docs/python.md", "docs/serving.md", "docs/large-corpora.md", "docs/training.md"),
+    *("docs/evaluation.md", "docs/plots.md", "docs/security.md", "docs/glossary.md"),
+)
+IDIOMS = re.compile(
+    r"\b(stands? (?!for\b)|beside\b|anew\b|go(es)? on with\b|whatever\b|lack(s|ing)?\b|passed over\b|at hand\b"
+    r"|but for\b|is told\b|is asked\b|what is (left|there|deleted)\b|a line a\b|nobody\b)"
+)
+"""Turns of phrase that native technical English puts otherwise."""
+MAX_MEAN_WORDS, LONG_SENTENCE_WORDS, MAX_LONG_FRACTION = 20, 30, 0.1
+
+
+def prose(page: str) -> str:
+    """The running text of a page, without code, tables and front matter."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(\||    |#).*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"`[^`]*`", "code", text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sentences_are_short(page: str) -> None:
+    sentences = [words for part in re.split(r"(?<=[.!?:])\s+|\n\n", prose(page)) if len(words := part.split()) > 2]
+    lengths = [len(words) for words in sentences]
+    long = [" ".join(words) for words in sentences if len(words) > LONG_SENTENCE_WORDS]
+    assert sum(lengths) <= MAX_MEAN_WORDS * len(lengths)
+    assert len(long) <= MAX_LONG_FRACTION * len(lengths) + 1, "\n".join(long)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_idioms_that_read_like_a_translation_do_not_occur(page: str) -> None:
+    found = [match.group() for match in IDIOMS.finditer(" ".join(prose(page).split()))]
+    assert not found
