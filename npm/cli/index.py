@@ -73,6 +73,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     groups={
         "vectors": "pruning tokens_per_batch tokens_per_shard",
         "lexicon": "stemming",
+        "cluster": "address cpus_per_job gpus_per_job",
         "search": "tier list_count train_iterations thread_count",
     },
 )

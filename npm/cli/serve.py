@@ -36,6 +36,7 @@ class ServeCommand(ServeSettings, EncoderCommand):
     groups={
         "fill": "k occurrences overlaps retrieval bm25_blocks literal_weight documents where max_phrase_tokens",
         "fill.scoring": "",
+        "cluster": "address replicas cpus_per_replica",
     },
 )
 def run_serve(settings: ServeCommand) -> int:

@@ -55,13 +55,6 @@ def test_help_is_given_however_it_is_asked_for(verb: str, npmlm: CommandLine) ->
         assert any(required) == (find_verb(verb).required is not None)
 
 
-def test_the_version_has_a_short_name_and_needs_no_verb(npmlm: CommandLine) -> None:
-    version = npmlm("--version")
-    assert version.out.startswith("npmlm ")
-    for words in (["-V"], ["fill", "-V"], ["fill", "--version"]):
-        assert npmlm(*words) == version
-
-
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
