@@ -158,8 +158,7 @@ def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
     [
         ("masked_tokens.masked_fraction=0", ["masked_tokens.masked_fraction"]),
         ("masked_tokens.masked_fraction=1", ["masked_tokens.masked_fraction"]),
-        ("masked_tokens.unit=collocation", ["masked_tokens.unit", "token, word"]),
-        ("masked_tokens.unit=letter", ["masked_tokens.unit", "token, word"]),
+        ("masked_tokens.unit=collocation", ["masked_tokens.unit", "'token' or 'word'"]),
         ("encoder=", ["encoder is empty"]),
         ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
         ("limit=3", ["too few long articles"]),

@@ -61,7 +61,7 @@ def test_an_index_behind_a_rotation_is_built_shown_verified_added_to_and_filled_
     build = ("build", f"corpus.files={texts}", encoder, index, "blocks.max_block_tokens=64")
     npmlm(*build, "rotation=pca").refused("rotation=pca requires dimensions", "dimensions=128")
     npmlm(*build, "rotation=pca", "dimensions=33").refused("dimensions", "32", "33")
-    npmlm(*build, "rotation=turn", "dimensions=8").refused("none, pca")
+    npmlm(*build, "rotation=turn", "dimensions=8").refused("'none' or 'pca'")
     outcome = npmlm(*build, "rotation=pca", "dimensions=8")
     assert (outcome.status, "note" in outcome.err, "rotation: " in outcome.err) == (0, False, True), outcome.err
     assert "pca of " in npmlm("inspect", index).out
