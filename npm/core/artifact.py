@@ -135,7 +135,7 @@ def refuse_link(path: Path) -> None:
 
 
 def part_folder(folder: Path, name: str) -> Path:
-    """The part `name`, such as segments/00000/corpus, of a folder; raises ArtifactError if a link is on the way."""
+    """The part `name`, such as 00000, of a folder; raises ArtifactError if a link is on the way."""
     for part in accumulate(name.split("/"), "{}/{}".format):
         refuse_link(folder / part)
     return folder / name

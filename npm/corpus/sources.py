@@ -30,8 +30,8 @@ FORMATS = {
 KNOWN_SUFFIXES = f"{', '.join(FORMATS)}, all but the last also with .gz or .zst"
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Behind the extension of any format but parquet, which compresses by itself."""
-INDEX_PART = "segments/00000"
-"""Folder of every index, also while it is built: an index in a corpus folder is not part of the corpus."""
+INDEX_PART = f"corpus-{16 * '[0-9a-f]'}"
+"""A folder in every index, also while it is built: an index in a corpus folder is not part of the corpus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _files_below(folder: str) -> list[str]:
     found: list[Path] = []
     for place, folders, names in os.walk(folder):
         folders[:] = [
-            name for name in folders if not name.startswith(".") and not Path(place, name, INDEX_PART).is_dir()
+            name for name in folders if not name.startswith(".") and not any(Path(place, name).glob(INDEX_PART))
         ]
         paths = (Path(place, name) for name in names if not name.startswith("."))
         # a .json file in a folder is rarely a list of documents

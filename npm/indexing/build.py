@@ -104,15 +104,14 @@ def build_index(
     progress: Progress = silent,
     notice: Callable[[str], None] = print_nothing,
 ) -> BuildResult:
-    """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
+    """Build the index in `folder`, or resume one with the same settings that was stopped.
 
     `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder` None
     loads the one of the settings; `notice(message)` says whom a job waits for, and what to think of
     `settings.dimensions` and `settings.blocks.title_tokens`. Raises CorpusError for input that cannot be read,
-    SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` holds something else,
-    was begun with other settings or lacks what an earlier stage should have left, EncoderError if the encoder cannot
-    serve, StorageError if the disk has no room. A new folder in which nothing was finished is taken away
-    again.
+    SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` contains something else
+    or another finished index, or lacks what an earlier stage should have left, EncoderError if the encoder cannot
+    serve, StorageError if the disk has no room. A new folder in which nothing was finished is removed again.
     """
     folder = Path(folder)
     refuse_others(folder)

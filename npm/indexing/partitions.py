@@ -1,6 +1,6 @@
 """Partitions of an index: consecutive vector shards with a search folder of their own, so that machines share a search.
 
-The search folder of a partitioned index, search/00001, holds one search folder for each partition, 00000, 00001, …, and
+The search folder of a partitioned index holds one search folder for each partition, 00000, 00001, …, and
 its manifest says how many vector shards and rows each has. All have the quantiser of the index; documents, blocks, text
 and term counts stay whole.
 """

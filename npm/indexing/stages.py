@@ -123,7 +123,7 @@ def encode_segments(
 ) -> None:
     """Write this shard's vector shards and term counts of `segments`, each with the store that holds its blocks.
 
-    Raises ArtifactError if a shard was made otherwise, StorageError if the disk has no room for them.
+    Raises ArtifactError if a shard is damaged, StorageError if the disk has no room for them.
     """
     shards = [
         (segment, store, recorded, number, blocks)

@@ -9,6 +9,7 @@ import pytest
 
 from npm.core.errors import ArtifactError, UserError
 from npm.corpus.documents import CorpusSettings
+from npm.corpus.sources import find_sources
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
@@ -133,6 +134,12 @@ def test_an_index_of_which_a_part_lies_elsewhere_is_refused_and_the_part_left_al
             change()
         assert str(place) in str(caught.value)
     assert all_bytes(tmp_path).items() >= before.items()
+
+
+def test_an_index_in_a_folder_of_a_corpus_is_no_part_of_it(index: Path, tmp_path: Path) -> None:
+    for place in (tmp_path, next(index.glob("corpus-*"))):
+        (place / "text.txt").write_text("A text.")
+    assert [source.name for source in find_sources([str(tmp_path)])] == ["text.txt"]
 
 
 def test_an_index_may_be_named_by_a_link(index: Path, tmp_path: Path) -> None:
