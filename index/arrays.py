@@ -12,7 +12,7 @@ NUMBERS_PER_PIECE = 1 << 17
 KEPT_BITS = np.int32(-0x70002000)
 """0x8FFFE000: the sign, and below it the 15 bits of a half precision number moved up by 13."""
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""What SplitMix64 adds before it mixes (Steele et al. 2014): 2^64 over the golden ratio, odd."""
+"""Increment of SplitMix64 (Steele et al. 2014): 2^64 over the golden ratio, odd."""
 EXPONENT_SHIFT = np.float32(2.0**112)
 """The bias of float32 exponents, 127, less that of float16, 15."""
 

@@ -31,7 +31,7 @@ GATHERED_SHARE = 0.25
 
 
 def max_queries(row_count: int) -> int:
-    """How many queries one scan of `row_count` rows may hold: as many as `SCORE_BYTES_PER_SCAN` takes, at least 1."""
+    """Maximum queries per scan of `row_count` rows within `SCORE_BYTES_PER_SCAN`, at least 1."""
     return max(1, SCORE_BYTES_PER_SCAN // max(1, 4 * row_count))
 
 
@@ -269,7 +269,7 @@ def _check_scores(scores: torch.Tensor) -> None:
 def allowed_rows(
     allowed: np.ndarray | None, row_count: int, *, most_gathered: float
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """What is allowed, as rows i64 [m] to be gathered or as the mask bool [n] of hits; neither for all rows.
+    """The allowed rows, as rows i64 [m] to gather or as the mask bool [n] of hits; neither for all rows.
 
     A mask of at most `most_gathered` rows becomes these. Raises ValueError for rows of another index, or that do not
     ascend.

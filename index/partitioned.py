@@ -36,7 +36,7 @@ class PartitionedSearcher:
 
     @property
     def max_queries_per_scan(self) -> int:
-        """What the part takes that takes least."""
+        """Minimum over the parts."""
         return min(part.max_queries_per_scan for part in self.parts)
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> PartitionedScan:

@@ -24,7 +24,7 @@ ThreadCount = Annotated[int, Field(ge=1, le=1024)]
 
 
 class SearchTier(Enum):
-    """How rows are searched."""
+    """Method of searching rows."""
 
     auto = "auto"
     exact = "exact"
@@ -33,7 +33,7 @@ class SearchTier(Enum):
 
 
 class SearchSettings(Settings):
-    """How the search index is built, and how it is searched unless said otherwise at opening."""
+    """Settings of building the search index, and defaults for searching it."""
 
     tier: SearchTier = SearchTier.auto
     """auto: `exact` up to a million rows, `ivf_sq8` (a byte per dimension) up to five million, `ivf_rabitq` (a bit per

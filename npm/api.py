@@ -44,13 +44,13 @@ class IndexState:
     """Documents that this call added, and deleted, with those that were replaced."""
     deleted: int
     was_finished: bool
-    """Whether there was nothing to do: the same call had been made before."""
+    """There was nothing to do: the same call had been made before."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` read, and how near a sample of vectors came when it was encoded again."""
+    """Result of `verify`: files read, and the difference of a sample of vectors encoded again."""
 
     bytes: int
     vectors: int

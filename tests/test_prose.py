@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -41,4 +43,27 @@ def test_sentences_are_short(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_idioms_that_read_like_a_translation_do_not_occur(page: str) -> None:
     found = [match.group() for match in IDIOMS.finditer(" ".join(prose(page).split()))]
+    assert not found
+
+
+STILL_BEGIN_WITH_A_QUESTION_WORD = ("npm/indexing/", "npm/evaluation/", "npm/cli/")
+QUESTION_WORD = re.compile(r"(What|How|Which|Where|Whether)\b")
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring, those of attributes and constants included."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text)), lineno=line):
+                    yield line, text
+
+
+def test_docstrings_begin_with_a_noun_phrase_or_an_imperative() -> None:
+    found = []
+    for path in sorted(path for folder in ("npm", "index") for path in (REPOSITORY / folder).rglob("*.py")):
+        name = path.relative_to(REPOSITORY).as_posix()
+        if not name.startswith(STILL_BEGIN_WITH_A_QUESTION_WORD):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found += [f"{name}:{line}: {text}" for line, text in docstrings(tree) if QUESTION_WORD.match(text)]
     assert not found

@@ -178,7 +178,7 @@ def print_places(phrase: Phrase) -> None:
 
 
 def print_passage(occurrence: Occurrence, text: str) -> None:
-    """What stands around an occurrence in the `text` of its document, the phrase marked, on stdout."""
+    """Print the surroundings of an occurrence in the `text` of its document, the phrase marked."""
     around = replace(occurrence, context=text, context_start_char=0)
     heading = Text(f"{one_line(occurrence.document_name)}, characters {occurrence.start_char} to {occurrence.end_char}")
     _write(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))

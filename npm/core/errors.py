@@ -104,7 +104,7 @@ def named(names: Sequence[str], *, most: int = 4) -> str:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """What to write instead of a misspelt `name`: the known one nearest to it, else all of them.
+    """Suggestion for a misspelled `name`: the known one nearest to it, else all of them.
 
     >>> near("trian", ["train", "fill"]), near("x", ["train", "fill"])
     ("did you mean 'train'?", 'choose one of train, fill')

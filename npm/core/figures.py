@@ -54,7 +54,7 @@ class Plot:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib, of the extra `plots`, is installed."""
+    """Return True if matplotlib, of the extra `plots`, is installed."""
     return find_spec("matplotlib") is not None
 
 

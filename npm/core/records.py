@@ -1,4 +1,4 @@
-"""What a manifest records: files by size and hash, and settings, read by type and compared."""
+"""Content of a manifest: files by size and hash, and settings, read by type and compared."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def enum_value(value: object) -> Any:
-    """What `json.dumps` writes for an enum among settings; raises TypeError for anything else it cannot write."""
+    """Value of an enum for `json.dumps`; raises TypeError for anything else it cannot write."""
     if isinstance(value, Enum):
         return value.value
     raise TypeError(f"not a setting: {value!r}")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 MASK_TEXT = "<mask>"
-"""What users write in a text where a phrase is missing, whatever the encoder's own mask token is."""
+"""Mark of a missing phrase in users' texts, independent of the encoder's own mask token."""
 REPR_CHARS, REPR_PHRASES = 80, 3
-"""How much of an answer its `repr` shows."""
+"""Maximum characters and phrases of an answer in its `repr`."""
 INVISIBLE = "\u2060"
 """WORD JOINER, a character without width, in the place of what a file has and nobody reads: marks of Markdown, tags."""
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -28,7 +28,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TokenFlag(IntFlag):
-    """What is known of a token from its surface text; one byte a token is stored."""
+    """Properties of a token's surface text; stored as one byte per token."""
 
     WORD_START = 1  # a phrase may start here
     WORD_END = 2  # a phrase may end here
@@ -88,7 +88,7 @@ class Spans:
 
 
 class Progress(Protocol):
-    """What long work reports while it goes on: in which stage, how much is done, of how much (None: not known)."""
+    """Progress of long work: the stage, how much is done, and of how much (None: unknown)."""
 
     def __call__(self, stage: str, done: float, total: float | None, /) -> None: ...
 
@@ -98,7 +98,7 @@ def silent(stage: str, done: float, total: float | None, /) -> None:
 
 
 class View(Protocol):
-    """What one or more objectives read of a training batch."""
+    """Part of a training batch that one or more objectives read."""
 
     @property
     def token_count(self) -> int:

@@ -94,7 +94,7 @@ LEAST_TEXT_SHARE = 0.5
 """Of a block, where titles stand before it."""
 
 CHARS_PER_TOKEN = 12
-"""How many characters of a title are encoded for each of its tokens."""
+"""Characters of a title that are encoded per token."""
 
 
 class BlockSettings(Settings):

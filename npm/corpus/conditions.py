@@ -25,7 +25,7 @@ NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+
 MAX_INTEGER_CHARS = 4000
 """Python reads no longer ones; they are compared as floats."""
 SEVERAL = re.compile(r"\s(?:and|or|AND|OR)\s.*[=<>]")
-"""What looks like a second condition in the operand of the first."""
+"""Pattern of a second condition within the operand of the first."""
 LISTED = re.compile(r'\s*("(?:[^"\\]|\\.)*"\s*|[^,"\[\]]+)(?:,|\Z)', re.S)
 
 

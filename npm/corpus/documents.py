@@ -31,10 +31,10 @@ class CorpusSettings(Settings):
     files of a folder, also of those in it, and of a glob are read in sorted order."""
 
     split: DocumentSplit = DocumentSplit.file
-    """What is one document in a .txt file: file, paragraph (between empty lines) or line."""
+    """Unit of one document in a .txt file: file, paragraph (between empty lines) or line."""
 
     join_lines: bool = True
-    """Whether single line breaks within a paragraph of a .txt or .md file are read as spaces; not with split=line."""
+    """Read single line breaks within a paragraph of a .txt or .md file as spaces; not with split=line."""
 
     id_field: str = "id"
     """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat.

@@ -42,7 +42,7 @@ _UNIT_SIGN = (
 )
 _UNIT = rf"(?:(?i:{_UNIT_WORD})|{_UNIT_SIGN})(?!\w)"
 _TAILS = r"(?:s|t|d|m|ll|re|ve)(?!\w)"
-"""What follows an apostrophe in a contraction or a possessive: phrases end before it."""
+"""Letters after an apostrophe in a contraction or a possessive: phrases end before it."""
 _NUMBERED = r"(?:[Nn]os?|[Vv]ols?|[Pp]p?|[Ff]igs?|[Cc]h|[Ss]ecs?|[Aa]rts?|[Oo]p|[Ee]q)"
 _TITLES = (
     r"(?:Mr|Mrs|Ms|Messrs|Dr|Prof|St|Mt|Gen|Col|Sgt|Capt|Lt|Cmdr|Adm|Maj|Rev|Hon|Sen|Gov|Pres|"

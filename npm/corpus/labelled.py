@@ -53,9 +53,9 @@ class LabelledSettings(Settings):
     most_score: PositiveFloat = 5.0
     """Highest score there is."""
     header: bool = True
-    """Whether the first line of a .csv or .tsv file names its columns; without, these are called 1, 2, …"""
+    """The first line of a .csv or .tsv file names its columns; without, they are called 1, 2, …"""
     level: LabelLevel = LabelLevel.sequence
-    """What has a label: a whole text or pair (`sequence`), or each word (`token`), on its first piece."""
+    """Unit with a label: a full text or pair (`sequence`), or each word (`token`), on its first piece."""
     layer: NonNegativeInt | None = None
     """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained.
     null: fine-tuning; the head reads the last layer, and the encoder is trained too."""

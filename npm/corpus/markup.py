@@ -187,7 +187,7 @@ _LITERAL = re.compile(
     r"(?<!`)(`+)(?!`)([\s\S]+?)(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~]|(?=\s))|<((?:https?|ftp|mailto):[^\s<>]*)>"
     r"|(https?://[^\s<>()\[\]*`]+)"
 )
-"""Where no mark counts: code, what a backslash stands before, addresses. The last group is read."""
+"""Text in which no mark counts: code, escaped characters, addresses. The last group is read."""
 _BRACKETED = r"((?:[^\[\]]|\[[^\[\]]*\])*)"
 _TARGET = r"(?:\((?:[^()\n]|\([^()\n]*\))*\)|\[[^\[\]]*\])"
 _EDGE, _EDGE_BEFORE = r"(?=[^ \t\r\n])", r"(?<=[^ \t\r\n])"

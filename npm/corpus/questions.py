@@ -48,7 +48,7 @@ class SupervisionSettings(Settings):
     """Fraction of the questions that are also read with a passage without an answer, one of their `negatives` or the
     wrong block, where they have any; a wrong block that is read is a negative of all questions of the batch."""
     file_weights: list[float] = field(default_factory=list)
-    """How often each file of `questions` is drawn from, as [0.65,0.35]; empty: each row equally often."""
+    """Weights by which files of `questions` are drawn, as [0.65,0.35]; empty: each row equally often."""
     step_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Fraction of the micro-steps that show questions where other objectives, too, have a weight."""
 

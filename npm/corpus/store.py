@@ -39,7 +39,7 @@ TOKENS_PER_SHARD = 4_194_304
 DOCUMENTS_PER_BATCH = 64
 CHARS_PER_BATCH = 1_000_000
 SHARED_SETTINGS = ("tokenizer_fingerprint", "special_tokens_in_blocks", "vocabulary_size")
-"""What must be equal in stores that are read as one."""
+"""Settings that must be equal in stores that are read as one."""
 
 
 class BlockStore:

@@ -41,7 +41,7 @@ NUMBERED_ABBREVIATIONS = frozenset(_NUMBERED_ABBREVIATIONS.split())
 """Abbreviations only before a number, as in "No. 5"; elsewhere they may be words."""
 
 CONTEXT_CHARS = 1000
-"""How far a context reaches to each side of a phrase at most, in code points: some sentences are whole files."""
+"""Longest context to each side of a phrase, in code points: some sentences are whole files."""
 NEAR_CHARS, LOOKED_BACK = 300, 32
 """Most sentences end this near; and what is looked at around a boundary to tell whether it is one."""
 
@@ -150,7 +150,7 @@ NAMES = frozenset({"US", "IT", "WHO", "May", "Will"})
 """Written so, these are names: no stop-words."""
 
 CONTRACTION_TAILS = frozenset({"s", "t", "d", "m", "ll", "re", "ve"})
-"""What stands after an apostrophe in a contraction; stop-words there only, so that "vitamin D" keeps its D."""
+"""Letters after an apostrophe in a contraction; stop-words there only, so that "vitamin D" keeps its D."""
 
 APOSTROPHES = "'\u2019\u02bc"
 
@@ -192,14 +192,14 @@ UNSPACED_SCRIPTS = (
 LONGEST_STOP_WORD_CHARS = 12
 CLAUSE_CODE_POINTS = np.frombuffer("!,.:?".encode("utf-32-le"), dtype=np.uint32)
 BARRIER_CODE_POINTS = np.frombuffer('()[]{}<>"“”„‟«»‹›;…—§¶•‣◦▪·†‡*|'.encode("utf-32-le"), dtype=np.uint32)
-"""What no phrase contains, so that none leaves a bracket or a quotation open."""
+"""Characters that no phrase contains, so that none leaves a bracket or a quotation open."""
 SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°".encode("utf-32-le"), dtype=np.uint32)
 PLUS_MINUS_CODE_POINTS = np.frombuffer("-\u2212+±".encode("utf-32-le"), dtype=np.uint32)
-"""What a phrase may begin or end with, next to a number."""
+"""Characters at which a phrase may begin or end next to a number."""
 
 
 CODED = (range(0x40000), range(0xE0000, 0xE1000))
-"""Where code points have a category: Unicode has assigned none beyond, and the rest is for private use."""
+"""Ranges of code points with a category: Unicode has assigned none beyond, and the rest is for private use."""
 
 
 @functools.cache

@@ -32,9 +32,9 @@ TOKENIZER_KIND = "tokenizer"
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 INSIDE = "##"
-"""What a WordPiece piece within a word begins with."""
+"""Prefix of a WordPiece piece within a word."""
 WORD_MARKS = (INSIDE, "Ġ", "▁")
-"""What pieces of tokenizers have before their letters."""
+"""Marks of tokenizers before the letters of a piece."""
 MAX_WORD_CHARS = 100
 Pair = tuple[str, str]
 
@@ -56,7 +56,7 @@ class TokenizerSettings(Settings):
     size: PositiveInt = 4096
     """Pieces, special tokens and single characters or bytes included; fewer if the text has no more."""
     lowercase: bool = False
-    """Whether upper case is made lower case; accents always stay."""
+    """Convert upper case to lower case; accents always stay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class CollocationSettings(Settings):
     vocabulary: PathText = ""
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
     min_count: PositiveInt = 11
-    """How often an n-gram must stand in the text; at least 1."""
+    """Least number of occurrences of an n-gram in the text; at least 1."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The vocabulary grows until its entries hold this share of the text's tokens, or all n-grams are in; above 0, at
     most 1."""

@@ -227,10 +227,10 @@ class CorruptionSettings(Settings):
     """Settings of masking for masked language modelling."""
 
     unit: CorruptionUnit = CorruptionUnit.token
-    """What is masked as a whole: `token`, `word`, `collocation`, or what stands in another sequence of the group too
+    """Unit that is masked entirely: `token`, `word`, `collocation`, or one that occurs in another sequence too
     (`cooccurring`: single tokens with the uniform sampler, phrases with the geometric one)."""
     sampler: CorruptionSampler = CorruptionSampler.uniform
-    """How units are drawn: `uniform`, `geometric` (spans of words or cooccurring phrases), or for tokens `partition`
+    """Sampler of units: `uniform`, `geometric` (spans of words or cooccurring phrases), or for tokens `partition`
     (runs as in T5) and `suffix`."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Corruption rate: tokens masked in one copy, as a share of the sequence's tokens that are not special; above 0,

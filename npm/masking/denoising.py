@@ -33,7 +33,7 @@ from npm.masking.samplers import PartitionSampler, Sampler, SuffixSampler, run_c
 from npm.masking.units import TokenUnits
 
 NO_TARGET = -100
-"""What stands in targets behind their end; the models of `transformers` and the loss pass over it."""
+"""Padding of targets, which the models of `transformers` and the loss ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Sentinels:
     """Ends inputs and targets."""
     pad_id: int
     mode_ids: tuple[int, ...] = ()
-    """What inputs begin with, by the number of their denoiser; empty: no input has such a token."""
+    """First token of the inputs, by the index of their denoiser; empty: no input has such a token."""
 
     def render(self, sequences: Sequences, spans: Spans, denoisers: np.ndarray) -> DenoisingBatch:
         """The batch, on the CPU; `denoisers` i64 [S] says which denoiser drew the spans of each sequence.
@@ -118,7 +118,7 @@ class DenoiserSettings(Settings):
     mean_span_tokens: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of the spans of R and X, in tokens; at least 1."""
     weight: NonNegativeFloat = 1.0
-    """How often this denoiser is drawn, relative to the others of the mixture; at least 0."""
+    """Frequency of this denoiser relative to the others of the mixture; at least 0."""
 
     @property
     def mode(self) -> str:

@@ -196,12 +196,12 @@ class MaskingSettings(Settings):
     max_spans_per_sequence: PositiveInt = 64
     """Spans masked in one sequence at most; each may lengthen it by one token; at least 1."""
     stopword_span_skip_probability: Fraction = 0.0
-    """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
+    """Probability of skipping a span of stop-words and punctuation only (both units); from 0 to 1."""
     context_fraction: Fraction = 0.0
     """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
     of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
     question: QuestionForm = QuestionForm.whole
-    """What a question keeps of its own sequence: `whole`, one `sentence`, or either of them (`mixed`)."""
+    """Part of its own sequence that a question keeps: `whole`, one `sentence`, or either of them (`mixed`)."""
 
     def check(self) -> None:
         """Raise SettingError for a group's least share of masked tokens above the share to mask."""

@@ -35,7 +35,7 @@ MASKS_PER_SPAN = 2
 
 
 EDGE_BITS = 32
-"""Where whole words count, what a token is known as has the flags of a word's ends above its id."""
+"""Bits of a token id; if only full words count, the flags of a word's ends are above them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class MaskRenderer:
     max_input_tokens: int = 512
     """Longest input of the encoder in tokens; what a masked copy reads is cut to fit."""
     whole_words: bool = False
-    """Whether an occurrence counts only where it begins and ends with a word, as in `CooccurringWordUnits`."""
+    """Count an occurrence only if it begins and ends with a word, as in `CooccurringWordUnits`."""
     masks_per_span: int = MASKS_PER_SPAN
 
     def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:

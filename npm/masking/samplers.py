@@ -51,9 +51,9 @@ class CandidateThinning:
     """Leaves candidates out at random by what they are made of, so that frequent small words do not fill the budget."""
 
     clause_punctuation_skip_probability: float = CLAUSE_SKIP_PROBABILITY
-    """How often a span that is one CLAUSE_PUNCTUATION token is left out."""
+    """Probability of skipping a span that is one CLAUSE_PUNCTUATION token."""
     stopword_span_skip_probability: float = 0.0
-    """How often a span made of STOPWORD and PUNCTUATION tokens only is left out."""
+    """Probability of skipping a span of STOPWORD and PUNCTUATION tokens only."""
 
     def keep(self, candidates: MaskableSpans, sequences: Sequences, rng: np.random.Generator) -> MaskableSpans:
         """The candidates that stay, in their order."""
@@ -81,7 +81,7 @@ class GeometricSpanSampler:
     """Longest span, in words where the candidates' lengths are drawn in words."""
     max_spans_per_sequence: int = 64
     max_repeats_per_phrase: int = 10
-    """How many occurrences of the same phrase may be masked in a group."""
+    """Maximum number of masked occurrences of the same phrase in a group."""
     overshoot: bool = True
     """Mask a last span that is longer than the rest of the budget; without it only those that fit are masked."""
 

@@ -67,7 +67,7 @@ class CooccurringUnits:
     max_span_tokens: int = 10
     word_boundaries: bool = True
     anywhere: bool = False
-    """Whether spans that stand in no other sequence are candidates too."""
+    """Spans that occur in no other sequence are candidates too."""
 
     def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All such spans, shortest first, equal phrases together.

@@ -57,7 +57,7 @@ class Denoising(nn.Module):
         return terms
 
     def _rows_by_family(self, denoisers: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Which rows belong to each family, bool [B], by the name of its term."""
+        """The rows of each family, bool [B], by the name of its term."""
         found = {}
         for family in dict.fromkeys(self.families):
             numbers = [number for number, own in enumerate(self.families) if own == family]

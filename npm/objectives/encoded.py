@@ -167,7 +167,7 @@ class EncodedBatch:
 
     @cached_property
     def key_token_ids(self) -> torch.Tensor:
-        """What the keys are known as, i64 [T]: token ids, with the ends of words where whole words count."""
+        """Identities of the keys, i64 [T]: token ids, with word-end flags if only full words count."""
         return key_identities(self.batch)[self._is_key]
 
     @cached_property
@@ -183,7 +183,7 @@ def clean_copy_keys(batch: MaskedBatch) -> torch.Tensor:
 
 
 def key_identities(batch: MaskedBatch) -> torch.Tensor:
-    """What the tokens of the clean copies are known as, i64 [B, Lk]."""
+    """Identities of the tokens of the clean copies, i64 [B, Lk]."""
     return batch.key_input_ids if batch.key_identities is None else batch.key_identities
 
 
@@ -217,7 +217,7 @@ class EncodedRows(Generic[Rows]):
 
 
 class EncodedDenoising:
-    """What an encoder-decoder expects at every position of the targets of a `DenoisingBatch`."""
+    """Predictions of an encoder-decoder at every target position of a `DenoisingBatch`."""
 
     def __init__(self, passes: Passes, batch: DenoisingBatch) -> None:
         self.passes, self.batch = passes, batch

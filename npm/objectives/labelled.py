@@ -53,7 +53,7 @@ class LabelledText(nn.Module):
         return {"labelled": count} | ({"labelled_top1": count} if self.outputs > 1 else {})
 
     def predictions(self, encoded: EncodedRows[LabelledBatch]) -> torch.Tensor:
-        """What the head says of each target, f32 [n, C]."""
+        """Outputs of the head for each target, f32 [n, C]."""
         batch = encoded.batch
         vectors = encoded.states(self.layer)[batch.rows, batch.slots]  # [n, d]
         outputs: torch.Tensor = self.head(vectors).float()  # f32 [n, C]

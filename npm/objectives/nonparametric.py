@@ -35,7 +35,7 @@ from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import NonparametricSettings, OwnSequence
 
 NO_TOKEN = -2
-"""Where a span would run out of its sequence; -1 is the padding of `span_token_ids`."""
+"""Id past the end of a sequence; -1 is the padding of `span_token_ids`."""
 MAX_LOGITS_PER_CHUNK = 16_777_216
 """Query-key logits held at once; bounds memory by working through the queries in chunks."""
 
@@ -189,7 +189,7 @@ def reversed_spans(span_token_ids: torch.Tensor) -> torch.Tensor:
 
 
 def positive_keys(spans: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Which keys begin an occurrence of each span: bool [c, T] from spans i64 [c, m] and `following_tokens`."""
+    """Keys that begin an occurrence of each span: bool [c, T] from spans i64 [c, m] and `following_tokens`."""
     matches = spans[:, 0, None] == following[0]  # bool [c, T]
     for step in range(1, spans.shape[1]):
         tokens = spans[:, step, None]  # i64 [c, 1]
@@ -198,7 +198,7 @@ def positive_keys(spans: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
 
 
 def phrase_edges(spans: torch.Tensor, keys: Keys) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which keys begin and which end an occurrence of each span i64 [c, m]: bool [c, T] each.
+    """Keys that begin, and keys that end, an occurrence of each span i64 [c, m]: bool [c, T] each.
 
     >>> keys = Keys(torch.zeros(4, 1), torch.tensor([7, 8, 9, 7]), torch.tensor([0, 0, 0, 1]))
     >>> [edges.int().tolist() for edges in phrase_edges(torch.tensor([[7, 8], [7, -1]]), keys)]

@@ -23,7 +23,7 @@ def rank() -> int:
 
 
 def row_counts(rows: torch.Tensor) -> list[int]:
-    """How many rows each rank holds, in rank order."""
+    """Number of rows on each rank, in rank order."""
     if world_size() == 1:
         return [rows.shape[0]]
     own = torch.tensor([rows.shape[0]], device=rows.device)  # i64 [1]
@@ -84,7 +84,7 @@ def sum_over_ranks(values: Mapping[str, float], device: torch.device) -> dict[st
 
 
 def of_first_rank(own: Shared) -> Shared:
-    """What the first rank holds, on every rank, so that all decide alike."""
+    """Broadcast the value of the first rank, so that all ranks decide alike."""
     if world_size() == 1:
         return own
     values = [own]

@@ -85,7 +85,7 @@ def reading_losses(
 
 
 def _reading_spans(batch: MaskedBatch) -> torch.Tensor:
-    """Which spans stand in a copy that reads a block, bool [n]."""
+    """Mask of the spans in copies that read a block, bool [n]."""
     if batch.read_tokens is None:
         return torch.zeros_like(batch.span_sequences, dtype=torch.bool)  # bool [n]
     return batch.read_tokens.any(1)[batch.span_sequences]

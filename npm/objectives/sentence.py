@@ -65,6 +65,6 @@ def contrast_logits(anchors: torch.Tensor, *keys: torch.Tensor, temperature: flo
 
 
 def own_columns(anchors: torch.Tensor) -> torch.Tensor:
-    """Where the positives of this rank's anchors [n, d] stand among those of all ranks, i64 [n]."""
+    """Columns of the positives of this rank's anchors [n, d] among those of all ranks, i64 [n]."""
     first = sum(row_counts(anchors)[: rank()])
     return torch.arange(first, first + len(anchors), device=anchors.device)  # i64 [n]

@@ -14,20 +14,20 @@ from npm.models.settings import PoolerKind, check_leading_dimensions
 
 
 class OwnSequence(Enum):
-    """What the keys of a query's own sequence are."""
+    """Role of the keys of a query's own sequence."""
 
     ignored = "ignored"  # neither positive nor negative
     negatives = "negatives"
 
 
 class NonparametricSettings(Settings):
-    """How the contrastive loss over token vectors is computed."""
+    """Settings of the contrastive loss over token vectors."""
 
     similarity_scale: Annotated[float, Field(gt=0, le=1)] | None = None
     """Factor between an inner product and a logit, saved with the encoder; null keeps the one saved with the encoder
     that training starts from, or takes the reference's 1/√d where there is none."""
     own_sequence: OwnSequence = OwnSequence.ignored
-    """Whether keys of a query's own sequence are `ignored`, or `negatives`."""
+    """Role of the keys of a query's own sequence: `ignored`, or `negatives`."""
     dimensions: list[int] = field(default_factory=list)
     """Shorter lengths at which the loss is taken too, such as [64,128,256], so that an index can be built with
     dimensions= of these; each length, the whole one included, counts alike. Empty: whole vectors only."""
@@ -38,7 +38,7 @@ class NonparametricSettings(Settings):
 
 
 class MaskedSettings(Settings):
-    """How masked tokens are predicted over the vocabulary."""
+    """Settings of masked-token prediction over the vocabulary."""
 
     visible_only: bool = False
     """Encode only the tokens that are not masked, and predict from a light decoder that is not kept; cheaper above
@@ -59,7 +59,7 @@ class SentenceSettings(Settings):
     """The contrastive loss over sentences (SimCSE)."""
 
     pooler: PoolerKind = PoolerKind.cls
-    """What gives a sentence its vector: `cls`, `cls_before_pooler` or `avg`."""
+    """Pooler of sentence vectors: `cls`, `cls_before_pooler` or `avg`."""
     mlp_only_train: bool = False
     """With `cls`: the MLP serves in training only and is thrown away afterwards; best without labelled pairs."""
 
@@ -91,13 +91,13 @@ class SpanSupervisionSettings(Settings):
     teacher_weight: NonNegativeFloat = 3.0
     """Weight of 1 − cosine to the passage vectors of `objective.block_teacher.encoder`, or of the start."""
     rival_weight: PositiveFloat = 1.0
-    """How many times each of a question's `rivals` counts among the negatives of the joint pass."""
+    """Weight of each of a question's `rivals` among the negatives of the joint pass."""
     distill_weight: NonNegativeFloat = 0.0
     """Weight of teaching the vectors of an index the joint pass's distribution over the tokens of a passage."""
 
 
 class ObjectiveSettings(Settings):
-    """Which losses are summed, with which weight."""
+    """Losses to sum, each with its weight."""
 
     nonparametric: NonparametricSettings = field(default_factory=NonparametricSettings)
     """The contrastive loss over the tokens of the batch."""

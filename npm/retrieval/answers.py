@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SURFACES_COMPARED = 16
-"""How many of a phrase's best occurrences decide how it is written."""
+"""Number of a phrase's best occurrences that decide how it is written."""
 DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
 
 
@@ -146,7 +146,7 @@ def _phrase(
 
 
 def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
-    """Whether all words of `phrase`, function words aside, are among those of the question, case-folded.
+    """Return True if all words of `phrase`, except function words, are in the question, case-folded.
 
     >>> says_nothing_new("the king of Bhutan", {"the", "king", "bhutan", "reigns", "from"})
     True

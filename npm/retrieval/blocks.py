@@ -1,4 +1,4 @@
-"""Which blocks a text is answered from: ranked by the words they share with it, by block vectors, or by both.
+"""Ranking of the blocks that a text is answered from: by shared words, by block vectors, or by both.
 
 Shapes: q texts, n candidate blocks of one text, k blocks a text, d dimensions.
 """
@@ -77,7 +77,7 @@ def block_restrictions(
 
 
 def vector_share(index: PhraseIndex, settings: FillSettings) -> float:
-    """How much of a block's score comes from its vector; 0 is BM25 alone."""
+    """Weight of a block's vector in its score; 0 is BM25 alone."""
     if settings.retrieval is Retrieval.blocks:
         return 1.0
     if settings.retrieval is not Retrieval.hybrid or index.block_vectors is None:
@@ -86,7 +86,7 @@ def vector_share(index: PhraseIndex, settings: FillSettings) -> float:
 
 
 def sentence_pooler(index: PhraseIndex, settings: FillSettings) -> PoolerKind | None:
-    """What makes the sentence vectors of texts that `rank_blocks` is to rank for; None: it needs none."""
+    """Pooler of the texts that `rank_blocks` ranks for; None if it needs no sentence vectors."""
     return index.block_pooler if vector_share(index, settings) > 0 else None
 
 

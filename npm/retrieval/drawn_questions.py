@@ -32,7 +32,7 @@ class DrawnQuestion:
 
 
 def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
-    """Which documents the quantiser's training has not seen, bool [documents]; None if that is not known."""
+    """Mask of documents that the quantizer's training has not seen, bool [documents]; None if unknown."""
     generation = Generation(index.folder, index.manifest)
     if generation.quantiser is None:
         return np.ones(index.store.document_count, dtype=bool)

@@ -84,21 +84,21 @@ class Filler(ABC):
 
     @property
     def index(self) -> PhraseIndex:
-        """What answers. Raises SettingError if this filler was closed."""
+        """The index that answers. Raises SettingError if this filler was closed."""
         if self._opened is None:
             raise closed_error(self)
         return self._opened[0]
 
     @property
     def encoder(self) -> Encoder:
-        """What encodes the texts. Raises SettingError if this filler was closed."""
+        """The encoder of the texts. Raises SettingError if this filler was closed."""
         if self._opened is None:
             raise closed_error(self)
         return self._opened[1]
 
     @property
     def _facts(self) -> str:
-        """What answers, in words."""
+        """Description of the index and the encoder."""
         live, store = self.index.live_documents, self.index.store
         count = store.document_count if live is None else int(np.count_nonzero(live))
         return f"{str(self.index.folder)!r}, {count:,} documents, {store.token_count:,} tokens, {self.encoder.name}"
@@ -339,12 +339,12 @@ class Filler(ABC):
         return kept[1]
 
     def span_finder(self, settings: FillSettings) -> SpanFinder:
-        """What grows hits into the spans that `settings` allow: single words where the encoder asks with one mask."""
+        """Finder of the spans that `settings` allow around hits: single words for one-mask encoders."""
         limits = settings.phrase_limits(self.encoder)
         return SpanFinder(self.index.store, self.index.rows, limits, settings.scoring, digit_tokens=self._digit_tokens)
 
     def similarity_factor(self, scoring: ScoringSettings) -> float:
-        """What an inner product is multiplied with, by the scale of the encoder and the temperature.
+        """Factor of an inner product, from the scale of the encoder and the temperature.
 
         The one query of a single mask is that of both ends, and e^(s + t) would count it twice: halved, a word of one
         token weighs e^s, as it was trained.

@@ -120,7 +120,7 @@ class MaskContext:
 
 
 def _matches(context: Sequence[str], pieces: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Where in a sentence the `context` from the mask outwards follows, and its words that do.
+    """Position in a sentence where the `context` from the mask outwards follows, and its words that do.
 
     Of a side without words that is after the last word of the sentence, and no words.
     """

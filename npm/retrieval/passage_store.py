@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CACHED_VECTOR_BYTES = 256 << 20
 """Vectors of passages kept for later calls: 175,000 tokens of 384 dimensions."""
 WORDS_IN_MEMORY = 1024
-"""How many different words have their places kept, for those who ask for the same words in many texts."""
+"""Number of words whose positions are cached, for callers that ask for the same words in many texts."""
 
 
 @dataclass(frozen=True, slots=True)

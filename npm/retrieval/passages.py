@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 SHARED_CACHE = PassageCache()
-"""What fillers take passages from unless they are given another cache."""
+"""Default cache of passages."""
 SCORE_BYTES = 64 << 20
 """Similarities of texts with all tokens held at once, in float64."""
 NO_CONTENT = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
@@ -140,7 +140,7 @@ class PassageFiller(Filler):
     def score_claim(self, claims: Texts) -> list[float]: ...
 
     def score_claim(self, claims: str | Texts) -> float | list[float]:
-        """How well the passages support each claim: the mean probability of its content tokens, each masked in turn.
+        """Support of each claim by the passages: the mean probability of its content tokens, masked in turn.
 
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
         phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose encoder asks with one mask).
@@ -193,7 +193,7 @@ class PassageFiller(Filler):
         return float(weights[np.searchsorted(numbers, given)].sum())
 
     def _weights(self, similarities: np.ndarray, spans: CandidateSpans, hits: np.ndarray) -> np.ndarray:
-        """What each span counts, f64 [m], by the similarities f64 [2, T] of one text; `hits` i64 [n] as in a search."""
+        """Weight of each span, f64 [m], by the similarities f64 [2, T] of one text; `hits` i64 [n] as in a search."""
         return candidate_weights(
             lambda side, rows: similarities[side, rows], spans, (hits, hits), self.settings.scoring
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 Texts = list[str] | tuple[str, ...]
 MAX_MASKS = 8
-"""How many `<mask>` a text has at most that is filled jointly."""
+"""Maximum number of `<mask>` in a text that is filled jointly."""
 YEAR_WORDS = frozenset({"in", "since"})
 """Words before a mask after which the year alone answers, as it does where the text says `year`; else the date does."""
 JOINING = "$€£¥₹₩₽%‰°-"
@@ -53,7 +53,7 @@ class QueryVectors:
         return np.append(0, np.cumsum(counts))
 
     def per_mask(self, of_texts: Sequence[Value]) -> list[Value]:
-        """What belongs to each of the q texts, once for each of its masks: n values."""
+        """Repeat the value of each of the q texts once per mask: n values."""
         pairs = zip(of_texts, np.diff(self.offsets).tolist(), strict=True)
         return [value for value, count in pairs for _ in range(count)]
 
@@ -104,7 +104,7 @@ def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
 
 
 def place_of(number: int, count: int, name: str = "text") -> str:
-    """What messages call number `number`, from 1, of `count` texts.
+    """Name in messages of text `number`, from 1, of `count`.
 
     >>> place_of(1, 1), place_of(2, 3, "claim")
     ('text', 'claim 2 of 3')
@@ -119,7 +119,7 @@ def shown_start(text: str, max_chars: int = SHOWN_CHARS) -> str:
 
 
 def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ...]:
-    """What a reader of the answer should know about how the text was read."""
+    """Notes for a reader of the answer about how the text was read."""
     masks = "the masks" if text.count(MASK_TEXT) > 1 else "the mask"
     longer = f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around {masks}"
     has_controls = bool(CONTROL_CHARACTERS.search(text))
@@ -278,6 +278,6 @@ class MaskNeighbors:
 
 
 def mask_strips(encoder: Encoder) -> tuple[bool, bool]:
-    """Whether the tokenizer's mask token takes the space to its left and to its right with it (RoBERTa's: left)."""
+    """For the left and the right: True if the mask token absorbs the space there (RoBERTa's: left)."""
     token = encoder.tokenizer.backend_tokenizer.get_added_tokens_decoder().get(encoder.mask_id)
     return (bool(token.lstrip), bool(token.rstrip)) if token is not None else (False, False)

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from npm.retrieval.blocks import Restriction
 
 TRAINED_JOINT_SHARE = 0.75
-"""How much the keys of the joint pass count for an encoder that was trained for them."""
+"""Weight of the keys of the joint pass for an encoder that was trained for them."""
 PAIRS_AT_ONCE = 256
 """Whose keys are held at once: 100 MB of blocks of 256 tokens and 384 dimensions."""
 
 
 def joint_share(settings: FillSettings, encoder: Encoder) -> float:
-    """How much of a similarity comes from the keys of the joint pass."""
+    """Fraction of a similarity that comes from the keys of the joint pass."""
     if settings.joint_share is None:
         return TRAINED_JOINT_SHARE if encoder.reads_jointly else 0.0
     return settings.joint_share

@@ -77,7 +77,7 @@ class RemoteFiller:
 
     @property
     def index(self) -> dict[str, Any]:
-        """What the server reported of its index at connection, as under /v1/index."""
+        """Facts of the index that the server reported at connection, as under /v1/index."""
         if self._client.is_closed:
             raise closed_error(self)
         return self._index
@@ -165,5 +165,5 @@ class RemoteFiller:
 
 
 def _place_among(found: re.Match[str], *, first: int, count: int) -> str:
-    """What a text of a request that begins with number `first` is called among all `count`."""
+    """Name among all `count` texts of one in a request that begins with number `first`."""
     return place_of(first + int(found[1]) + 1, count)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RERANKED_PHRASES = 10
 TOKEN_SHARE = 0.02
-"""What the similarity of a phrase's ends is multiplied by, next to the cosine of its sentences, which is 1 at most.
+"""Factor of the similarity of a phrase's ends, next to the cosine of its sentences, which is 1 at most.
 Chosen with encoder-mini, of which the ends of one phrase in two sentences have a similarity of about 70 together."""
 SHORT_WORD_CHARS = 3
 """Lower-case words of at most so many letters occur within names: Miguel de Cervantes, Ludwig van Beethoven."""
@@ -58,7 +58,7 @@ class PhraseInSentence:
 
 
 def rerank_pooler(settings: FillSettings, encoder: Encoder) -> PoolerKind | None:
-    """What makes the vectors of sentences that phrases are reranked by; None: they are not reranked."""
+    """Pooler of the sentences that phrases are reranked by; None: they are not reranked."""
     if settings.retrieval is not Retrieval.hybrid or settings.rerank_weight == 0:
         return None
     return encoder.block_pooler
@@ -113,7 +113,7 @@ def own_sentence(phrase: Phrase) -> PhraseInSentence:
 
 
 def is_name(phrase: str) -> bool:
-    """Whether a phrase is written as names and numbers are: only stop-words and short words in lower case, not all.
+    """Return True for a phrase written as a name or number: only stop-words and short words in lower case, not all.
 
     By its letters alone, so that a word that begins a sentence is one, and every phrase of most scripts without case.
 

@@ -1,4 +1,4 @@
-"""How much one occurrence of a phrase counts: our formula and the reference's.
+"""Weight of one occurrence of a phrase: our formula and the reference's.
 
 Shapes: m candidate spans of one query, n stored vectors.
 """
@@ -19,14 +19,14 @@ LEAST_TEMPERATURE = 1e-3
 
 
 class Combination(Enum):
-    """How the start and the end of an occurrence are combined."""
+    """Combination of the start and the end of an occurrence."""
 
     sum = "sum"
     product = "product"
 
 
 class ScoringSettings(Settings):
-    """How candidate spans are allowed, weighed and put together; the defaults are ours."""
+    """Settings that filter, weigh and combine candidate spans; the defaults are ours."""
 
     reference: bool = False
     """The rules of the implementation of arXiv 2212.01349 instead of ours: an occurrence weighs p_s + p_e, softmaxes
@@ -38,13 +38,13 @@ class ScoringSettings(Settings):
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] = 1.0
     """Divides the scaled similarities s and t; at least 0.001."""
     cut_expressions: bool = False
-    """Whether a phrase may begin or end inside a number, a date, a quantity, a hyphenated word or an abbreviation."""
+    """A phrase may begin or end inside a number, a date, a quantity, a hyphenated word or an abbreviation."""
     exclude_query_phrases: bool = True
-    """Whether phrases whose words, function words aside, all occur in the question are omitted."""
+    """Omit phrases whose words, except function words, all occur in the question."""
 
     @property
     def combination(self) -> Combination:
-        """How the two ends of an occurrence are combined."""
+        """Combination of the two ends of an occurrence."""
         return Combination.sum if self.reference else Combination.product
 
 

@@ -1,4 +1,4 @@
-"""What the queries of a mask found in the index, and what the spans grown from it count.
+"""Hits of the queries of a mask in the index, and weights of the spans grown from them.
 
 Shapes: n rows, m candidate spans of one mask, d dimensions.
 """
@@ -26,7 +26,7 @@ Similarities = Callable[[int, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the two queries of one mask hit, and the exact similarity of each with any row that was scanned for them."""
+    """Hits of the two queries of one mask, and the exact similarity of each to any row scanned for them."""
 
     index: PhraseIndex
     scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
@@ -65,7 +65,7 @@ def candidate_weights(
     sides: tuple[np.ndarray, np.ndarray],
     scoring: ScoringSettings,
 ) -> np.ndarray:
-    """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
+    """Weight of each candidate, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
     start = similarities(0, candidates.start_rows)  # f64 [m]
     end = similarities(1, candidates.end_rows)  # f64 [m]
     if not scoring.reference:

@@ -1,4 +1,4 @@
-"""How texts are filled: the settings of `Filler`."""
+"""Settings of `Filler`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Retrieval(Enum):
-    """Where phrases are looked for."""
+    """Rows in which phrases are searched."""
 
     dense = "dense"
     bm25 = "bm25"
@@ -37,11 +37,11 @@ class Overlaps(Enum):
 MAX_PHRASES = 10_000
 """Largest `k`."""
 MAX_PHRASE_WORDS, MAX_PHRASE_TOKENS = 10, 128
-"""Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
+"""Defaults if phrases are counted in words: most words, and most tokens of such a phrase."""
 
 
 class FillSettings(Settings):
-    """How texts are filled."""
+    """Settings for filling texts."""
 
     k: Annotated[int, Field(ge=1, le=MAX_PHRASES)] = 5
     """Phrases an answer has at most."""
@@ -76,8 +76,8 @@ class FillSettings(Settings):
     the first ten phrases that the text with it is near to the sentence in which it occurs, and the phrase to itself in
     both; 0 leaves them as they are, which is faster."""
     name_weight: Annotated[float, Field(ge=0, le=1_000)] = 1.0
-    """Where phrases are reranked, how much it counts that a phrase is written as names are, or numbers in digits,
-    without longer words in lower case: at 1 it counts 2.7 times as much as others, at 2 7.4 times; 0: nothing."""
+    """Weight in reranking of phrases written as names, or as numbers in digits, without longer words in lower case:
+    at 1 such a phrase counts 2.7 times as much as others, at 2 7.4 times; 0: no effect."""
     candidates_per_side: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not. An occurrence with neither end
@@ -104,7 +104,7 @@ class FillSettings(Settings):
     tokens_per_batch: Annotated[int, Field(ge=1, le=10_000_000)] = 8192
     """Tokens of texts encoded at once, padding included."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
-    """How candidate spans are weighed and put together."""
+    """Weights and combination of candidate spans."""
 
     def phrase_limits(self, encoder: Encoder) -> tuple[int, int | None]:
         """Longest phrase in tokens, and in words if they count; one word where the encoder asks with one mask."""

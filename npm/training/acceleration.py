@@ -172,7 +172,7 @@ class PreparedModel:
 
     @property
     def may_overflow(self) -> bool:
-        """Whether a gradient that is not finite may only have been scaled too far: that step is left out."""
+        """Return True if a non-finite gradient may be due to the loss scale alone: that step is skipped."""
         return self.scaler is not None and self.scaler.get_scale() > 1
 
     def step(self) -> None:

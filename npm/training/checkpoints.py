@@ -52,7 +52,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Counters(Settings):
-    """How far a run has come."""
+    """Progress of a run."""
 
     step: NonNegativeInt
     seconds: NonNegativeFloat
@@ -62,7 +62,7 @@ class Counters(Settings):
     gradient_scale: dict[str, Any] = field(default_factory=dict)
     """The state of the gradient scaler of float16; empty without."""
     first_step: NonNegativeInt = 0
-    """Where the schedule began: above 0 in a run that continues the checkpoint of another (start.from_run)."""
+    """Step at which the schedule began: above 0 in a run that continues the checkpoint of another (start.from_run)."""
     first_seconds: NonNegativeFloat = 0.0
 
 

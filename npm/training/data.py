@@ -1,7 +1,7 @@
-"""Where the batches of a run come from: blocks of the corpus, sentences, or both, in the views its objectives read.
+"""Sources of a run's batches: blocks of the corpus, sentences, or both, in the views of its objectives.
 
-What a batch holds is a function of the seed and the micro-step alone. Nothing about the position needs to be saved but
-the step, and a resumed run sees exactly what an undisturbed one does.
+The content of a batch is a function of the seed and the micro-step alone. Only the step has to be saved as the
+position, and a resumed run sees exactly the batches of an uninterrupted one.
 
 Shapes: p places in an order, N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table of
 pairs, L padded length.
@@ -148,7 +148,7 @@ class EpochOrder:
         self._keys = sequence.generate_state(ROUNDS, np.uint64)  # u64 [rounds]
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """What stands at some places i64 [p] of the order, i64 [p]."""
+        """The items i64 [p] at positions i64 [p] of the order."""
         assert len(places) == 0 or (places.min() >= 0 and places.max() < self.count), f"places outside of {self.count}"
         numbers = self._permuted(places.astype(np.uint64))  # u64 [p]
         while (outside := numbers >= self.count).any():
@@ -163,7 +163,7 @@ class EpochOrder:
 
 
 DRAWS_PER_PAIR = 64
-"""How many other pairs are looked at for each that cannot be used, before all of them are."""
+"""Other pairs tried for each one that cannot be used, before all of them are tried."""
 
 
 class SentenceSource:

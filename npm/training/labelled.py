@@ -43,7 +43,7 @@ def labelled_batch(
 
 
 def has_token_types(encoder: Encoder) -> bool:
-    """Whether an encoder tells the second text of a pair from the first by an embedding of its own."""
+    """Return True if the encoder marks the second text of a pair by token-type embeddings."""
     return int(getattr(encoder.model.config, "type_vocab_size", 0) or 0) > 1
 
 

@@ -1,4 +1,4 @@
-"""What is trained: the model that a run starts from, its objective, and both as one module."""
+"""The trained module: the model that a run starts from, together with its objective."""
 
 from __future__ import annotations
 

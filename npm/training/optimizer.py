@@ -1,4 +1,4 @@
-"""Which parameters are trained, which of them decay, how fast each moves, and by what.
+"""The optimizer: trained parameters, weight decay, learning rates per layer, and the update rule.
 
 Biases and the weights of normalizations do not decay; matrices and embeddings do (Devlin et al. 2019,
 arXiv 1810.04805, appendix A.2, and its code).
@@ -119,7 +119,7 @@ def parameter_groups(
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises: torch's own norms, and those that model families define for themselves."""
+    """Return True for a normalization module: torch's own, and those that model families define."""
     return isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)) or type(module).__name__.endswith("Norm")
 
 

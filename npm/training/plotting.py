@@ -38,19 +38,19 @@ MARKERS_OF_A_CURVE = 8
 
 
 class PlotAxis(Enum):
-    """What the curves run over."""
+    """Horizontal axis of the curves."""
 
     tokens = "tokens"
     steps = "steps"
 
 
 class CurveSettings(Settings):
-    """Which curves of training runs are drawn, and over what."""
+    """Settings of the curves of training runs."""
 
     terms: list[str] = field(default_factory=list)
     """Terms and metrics by their names in metrics.jsonl, a panel each; empty: all that the runs have in common."""
     x: PlotAxis = PlotAxis.tokens
-    """What the curves run over: tokens of training text seen, or optimiser steps."""
+    """Horizontal axis: tokens of training text seen, or optimizer steps."""
     smoothed_points: PositiveInt = 25
     """A point of a training curve is the mean of this many lines of metrics up to it; held-out curves are drawn as
     measured."""

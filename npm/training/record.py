@@ -1,4 +1,4 @@
-"""What a training run records of its settings, and which of them may differ when it goes on."""
+"""Recorded settings of a training run, and those that may differ when it resumes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
-    """Where text comes from, by content, with one key for each source; data sets of the hub by name only."""
+    """The sources of text by content, one key per source; data sets of the hub by name only."""
     found: dict[str, str] = {}
     for number, source in enumerate(sources, start=1):
         digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(source.file)}"

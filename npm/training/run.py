@@ -122,7 +122,7 @@ def refuse_no_text(settings: TrainingSettings) -> None:
 
 
 def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: set[str]) -> dict[str, str]:
-    """What a run is made from, by content: the start and all texts. Raises CorpusError for a missing file."""
+    """The inputs of a run by content: the start and all texts. Raises CorpusError for a missing file."""
     facts = {"encoder_fingerprint": trained.fingerprint}
     if settings.packed:
         if files := (*settings.corpus.files, *settings.evaluation.files):

@@ -11,7 +11,7 @@ from npm.core.settings import Fraction, Settings
 
 
 class ScheduleSettings(Settings):
-    """How long a run lasts and how its learning rate moves. Set one of `max_steps`, `max_epochs` and `max_minutes`."""
+    """Length and learning rate of a run. Set one of `max_steps`, `max_epochs` and `max_minutes`."""
 
     max_steps: PositiveInt | None = None
     """Optimiser steps in the whole run; such a run can be repeated exactly."""

@@ -33,7 +33,7 @@ class FrozenSettings(Settings):
     """Parts of the encoder that training leaves as they are."""
 
     layers: NonNegativeInt = 0
-    """How many of the lowest layers are not trained; in either half of an encoder-decoder."""
+    """Number of lowest layers that are not trained; in either half of an encoder-decoder."""
     embeddings: bool = False
     """Token and position embeddings and their norm are not trained. Where a masked-token head shares the token
     embeddings as its output matrix, that matrix is frozen with them; the head's transform and bias are trained."""
@@ -56,20 +56,20 @@ class TrainingEvaluationSettings(Settings):
     best: str = HELD_OUT_LOSS
     """Name in metrics.jsonl of the metric that decides which encoder is kept in RUN/best-encoder."""
     higher_is_better: bool = False
-    """Whether more of that metric is better."""
+    """A higher value of that metric is better."""
     patience_evaluations: PositiveInt | None = None
     """Early stopping: end after this many evaluations in a row that were not the best; null: never."""
 
 
 class Sharding(Enum):
-    """What the ranks share out among themselves."""
+    """Tensors that are sharded over the ranks."""
 
     none = "none"
     full = "full"
 
 
 class OptimizerKind(Enum):
-    """What moves the weights."""
+    """Update rule of the weights."""
 
     adamw = "adamw"
     muon = "muon"
@@ -145,7 +145,7 @@ class StartSettings(Settings):
     encoder_half_tokens: Annotated[int, Field(ge=8)] = 1024
     """Longest input in tokens of such a start, whose relative positions set no limit."""
     frozen: FrozenSettings = field(default_factory=FrozenSettings)
-    """What is left as it is in training."""
+    """Parameters that training leaves unchanged."""
     from_run: PathText = ""
     """A run folder whose newest checkpoint this run goes on from: weights, averages, optimiser, generators and place in
     the data. The schedule begins there; only `schedule`, `evaluation`, `objective.reading_weight`, logging and saving
@@ -153,7 +153,7 @@ class StartSettings(Settings):
 
 
 class GroupSettings(Settings):
-    """How blocks are put together for training."""
+    """Grouping of blocks for training."""
 
     sequences_per_group: Annotated[int, Field(ge=2)] = 16
     """Blocks masked together; a span is only masked if it stands in another block of its group too."""
@@ -177,36 +177,36 @@ class TrainingSettings(Settings):
     """A run folder whose text, cut into blocks, is read in the place of `corpus.files` and `evaluation.files`: on a
     machine that has neither the text nor what reads it, or for many runs on one text."""
     blocks: BlockSettings = field(default_factory=BlockSettings)
-    """How it is cut into sequences."""
+    """Cutting of the text into sequences."""
     groups: GroupSettings = field(default_factory=GroupSettings)
-    """How sequences are put together."""
+    """Grouping of sequences."""
     masking: MaskingSettings = field(default_factory=MaskingSettings)
-    """Which spans are masked for the phrase loss."""
+    """Masked spans of the phrase loss."""
     corruption: CorruptionSettings = field(default_factory=CorruptionSettings)
-    """What is masked for the prediction over the vocabulary, and for the contrast with a teacher."""
+    """Masked tokens of the prediction over the vocabulary, and of the contrast with a teacher."""
     denoising: DenoisingSettings = field(default_factory=DenoisingSettings)
-    """What is corrupted for encoder-decoders."""
+    """Corrupted spans for encoder-decoders."""
     sentences: SentenceDataSettings = field(default_factory=SentenceDataSettings)
-    """Where the sentences of the contrastive loss over sentences come from."""
+    """Sentences of the contrastive loss over sentences."""
     labelled: LabelledSettings = field(default_factory=LabelledSettings)
     """Labelled text for a head over the encoder."""
     questions: list[PathText] = field(default_factory=list)
     """Files with questions, their answers and the passages that contain them, for objective.span_supervision_weight."""
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
-    """How these questions are shown."""
+    """Presentation of these questions."""
     start: StartSettings = field(default_factory=StartSettings)
-    """How the encoder is set up for training."""
+    """Setup of the encoder for training."""
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    """What is minimised."""
+    """Minimized losses."""
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     """The loop."""
     schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(max_steps=1000))
-    """How long, and the learning rate."""
+    """Length of the run, and its learning rate."""
     evaluation: TrainingEvaluationSettings = field(default_factory=TrainingEvaluationSettings)
     """Measures during training, the best encoder so far, and early stopping."""
 
     def check(self) -> None:
-        """What depends on several groups of settings, before any work."""
+        """Check what depends on several groups of settings, before any work."""
         if self.device not in ("auto", "cpu", "cuda"):
             raise SettingError(
                 f"device must be auto, cpu or cuda, got {self.device}; CUDA_VISIBLE_DEVICES=N chooses among GPUs"

@@ -105,13 +105,13 @@ class EarlyStopping:
         return better
 
     def patience_exhausted(self, patience_evaluations: int | None) -> bool:
-        """Whether as many evaluations in a row as there is patience for were no better; never without a limit."""
+        """Return True if `patience` evaluations in a row were no better; never without a limit."""
         return patience_evaluations is not None and self.evaluations_since >= patience_evaluations
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a progress display shows after a step."""
+    """Figures that a progress display shows after a step."""
 
     step: int
     progress: float
@@ -153,7 +153,7 @@ class Trainer:
 
     @property
     def model(self) -> TrainedModel:
-        """What is trained, without the wrapper of several ranks."""
+        """The trained module, without the wrapper of several ranks."""
         return self.prepared.bare
 
     def train(

@@ -61,9 +61,9 @@ class GenerateSettings(Settings):
     target: PathText = ""
     """Folder of the tokenizer of a target language: words that are pieces of it are refused."""
     grammar: GrammarSettings = field(default_factory=GrammarSettings)
-    """How the grammar is counted, and drawn from."""
+    """Counting of the grammar, and drawing from it."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)
-    """Which words there are."""
+    """The words of the language."""
 
     def check(self) -> None:
         """Raise SettingError for a treebank next to a grammar."""

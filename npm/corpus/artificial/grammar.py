@@ -49,11 +49,11 @@ class GrammarSettings(Settings):
     subtypes: bool = True
     """Relations with their subtypes, such as obl:mod; otherwise obl alone."""
     punctuation: bool = False
-    """Whether punctuation is a relation like the others; otherwise it is removed."""
+    """Treat punctuation as a relation like the others; otherwise it is removed."""
     relations: PositiveInt = 20
     """Relations kept, the most frequent ones."""
     removed: Removed = Removed.subtree
-    """What goes with a node of another relation: `subtree`, all that depends on it, or `splice`, itself alone."""
+    """Nodes removed with one of another relation: `subtree`, all that depends on it, or `splice`, itself alone."""
     max_tokens: PositiveInt = 126
     """Longest sentence; longer ones are rejected and drawn again."""
     file: PathText = ""

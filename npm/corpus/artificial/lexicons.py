@@ -30,7 +30,7 @@ SYLLABLE_COUNT = 3
 TYPE_PREFIX, CLOSING_PREFIX = "xq", "zq"
 """No word of a natural language begins so."""
 SENTENCES, TOPICS, VECTORS, SAMPLE = range(4)
-"""What is drawn, each from generators of its own."""
+"""Streams of random draws, each with its own generators."""
 SAMPLED_TOPICS = 256
 TEMPERATURE_DIGITS = 3
 """A temperature that is found is rounded, so that no last bit of a processor decides about words."""

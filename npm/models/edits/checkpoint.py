@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 RECORD = "edit.json"
-"""What was edited, in the folder of the edited encoder."""
+"""Record of the edit in the folder of the edited encoder."""
 HEADS = {"bert": "cls.predictions.", "roberta": "lm_head.", "xlm-roberta": "lm_head.", "modernbert": ""}
 """Prefixes of the output matrix and its bias by `model_type`, for all families that can be edited."""
 LAYER = r"(?:encoder\.layer|layers)\.(\d+)\."

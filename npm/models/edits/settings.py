@@ -66,17 +66,17 @@ class EditStep(Settings):
     """One edit."""
 
     name: EditName
-    """Which edit."""
+    """Name of the edit."""
     layers: list[NonNegativeInt] = field(default_factory=list)
     """Layers by number, from 0: those that are kept, in this order; or those that `reinitialise` draws, empty: all."""
     keep: LayerChoice = LayerChoice.listed
-    """Which layers `keep_layers` keeps."""
+    """Layers that `keep_layers` keeps."""
     force: bool = False
     """Move layers of a family whose layers differ too: a norm that a place lacks is dropped, one it needs is 1."""
     scope: Scope | None = None
-    """Which tensors `reinitialise` draws."""
+    """Tensors that `reinitialise` draws."""
     scheme: Scheme = Scheme.default
-    """How it draws them."""
+    """Distribution that it draws them from."""
     keep_mean: bool = False
     """With `match_std`: add the mean of the old matrix."""
     matrices_only: bool = False
@@ -84,7 +84,7 @@ class EditStep(Settings):
     filter: str = ""
     """Regular expression of the tokens whose rows change places; empty: those of Latin letters alone."""
     others: bool = False
-    """Whether the rows of all other tokens change places among each other too; special tokens never do."""
+    """Permute the rows of all other tokens among each other too; special tokens never move."""
     donor: PathText = ""
     """Encoder whose tokenizer and word vectors are taken, or whose tensors are averaged with."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.5

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LATIN_PIECE, LATIN_WORD = r"(##)?[A-Za-z]+", r"\s?[A-Za-z]+"
 """Tokens of Latin letters: of WordPiece, and of tokenizers whose tokens carry the space before them."""
 SPACE = "▁"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's mark of a space."""
 
 
 def token_texts(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
