@@ -152,7 +152,7 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
     dimensions = search.typed("dimensions", Count)
     if search["tier"] == SearchTier.exact.value:
-        found = {"vectors (float32)": 4 * search.typed("row_count", Count) * dimensions}
+        found = {"vectors (float32, dense only)": 4 * search.typed("row_count", Count) * dimensions}
     elif generation.quantiser is None:
         raise damaged(generation.folder / MANIFEST_NAME, "inverted lists without a quantizer")
     else:

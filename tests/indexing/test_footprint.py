@@ -90,8 +90,8 @@ def test_hot_bytes_are_those_of_the_searcher(folder: Path) -> None:
     assert row_count == len(index.rows)
     if generation.quantiser is None:
         index.searcher.scan(np.zeros((1, 32), dtype=np.float32)).top(1)  # which reads the vectors
-        assert hot["vectors (float32)"] == 4 * row_count * 32
-        assert 0 <= held_bytes(index.searcher) - hot["vectors (float32)"] < 200
+        assert hot["vectors (float32, dense only)"] == 4 * row_count * 32
+        assert 0 <= held_bytes(index.searcher) - hot["vectors (float32, dense only)"] < 200
     else:
         lists, code_bytes = (LISTS, 32) if index.manifest.settings["search"]["tier"] == "ivf_sq8" else (4, 28)
         assert code_bytes * row_count <= hot["codes"] <= code_bytes * (row_count + 7 * lists)
