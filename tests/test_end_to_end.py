@@ -244,7 +244,7 @@ def test_two_processes_of_a_launcher_train_what_one_process_trains_on_the_same_t
     assert [outcome.status for outcome in outcomes] == [0] * nodes, "\n".join(outcome.err for outcome in outcomes)
     assert [outcome.err.count("training on cpu") for outcome in outcomes] == [1, 0][:nodes]
     (checkpoint,) = (tmp_path / "two" / "checkpoints").iterdir()
-    assert {path.name for path in checkpoint.glob("generator-*")} == {"generator-0-cpu.npy", "generator-1-cpu.npy"}
+    assert set(load_file(checkpoint / "generators.safetensors")) == {"0-cpu", "1-cpu"}
 
     outcome = npmlm("train", *settings, f"run={tmp_path / 'one'}", "trainer.groups_per_device_batch=2")
     assert outcome.status == 0, outcome.err

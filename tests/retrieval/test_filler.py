@@ -45,11 +45,11 @@ def test_what_is_no_text_is_refused(texts: Any, told: str, filler: PhraseFiller)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("k", 1.5), ("k", "3"), ("k", True), ("occurrences", "all")),
+        *(("k", 1.5), ("k", "three"), ("occurrences", "all")),
         *(("retrieval", 1), ("retrieval", "zz")),
         *(("documents", [1]), ("documents", "bank"), ("documents", 3), ("documents", b"bank"), ("documents", {"a": 1})),
         *(("where", [3]), ("where", 3)),
-        *(("blocks", ["a"]), ("blocks", [1.5]), ("blocks", "01"), ("blocks", 1), ("blocks", [[0]]), ("blocks", [True])),
+        *(("blocks", ["a"]), ("blocks", [1.5]), ("blocks", "01"), ("blocks", 1), ("blocks", [[0]])),
         *(("blocks", np.array([0.5])), ("blocks", [10**30])),
     ],
 )
@@ -70,7 +70,7 @@ def test_options_are_taken_from_any_collection(filler: PhraseFiller) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("folder", None), ("folder", 3), ("encoder", 3), ("encoder", b"minilm")),
+        *(("folder", None), ("folder", 3), ("encoder", 3), ("encoder", [])),
         *(("dtype", "float99"), ("dtype", 16), ("device", 0), ("device", None)),
         *(("settings", {"k": 3}), ("settings", {}), ("settings", "k=3"), ("settings", Retrieval.dense)),
     ],
@@ -94,7 +94,7 @@ def test_a_closed_filler_refuses_and_says_so(built_index: Path) -> None:
     for ask in (lambda: filler.fill(QUESTION), filler.refresh):
         with pytest.raises(UserError, match="closed"):
             ask()
-    with PhraseFiller.over(["Oslo is in Norway."], built_index / "encoder") as passages:
+    with PhraseFiller.over(["Oslo is in Norway."], next(built_index.glob("encoder-*"))) as passages:
         assert passages.score(QUESTION, "Oslo") > 0
     for ask in (lambda: passages.score(QUESTION, "Oslo"), lambda: passages.score_claim("Oslo"), passages.refresh):
         with pytest.raises(UserError, match="closed"):
@@ -106,7 +106,7 @@ def test_fillers_say_what_they_answer_from(built_index: Path) -> None:
     assert repr(filler).startswith(f"PhraseFiller({str(built_index)!r}, 6 documents, ")
     filler.close()
     assert repr(filler) == "PhraseFiller(closed)"
-    shown = repr(PhraseFiller.over(["Oslo.", "Paris."], built_index / "encoder"))
+    shown = repr(PhraseFiller.over(["Oslo.", "Paris."], next(built_index.glob("encoder-*"))))
     assert shown.startswith("PassageFiller(2 passages, 4 tokens, ")
 
 
