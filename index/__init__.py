@@ -1,1 +1,1 @@
-"""Numpy arrays in, row numbers and scores out: the phrase index's storage and search, without text or models."""
+"""Numpy arrays in, row indices and scores out: the phrase index's storage and search, without text or models."""

@@ -44,7 +44,7 @@ def to_float32(array: np.ndarray) -> np.ndarray:
 
 
 def mixed_bits(numbers: np.ndarray) -> np.ndarray:
-    """A permutation of the numbers u64 of any shape that spreads each bit over all (the finaliser of SplitMix64)."""
+    """A permutation of the numbers u64 of any shape that spreads each bit over all (the finalizer of SplitMix64)."""
     mixed = numbers + GOLDEN_GAMMA
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -105,7 +105,7 @@ class ShardedArray:
         return taken.reshape((*indices.shape, *self.shape[1:]))
 
     def slice(self, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop); a view where they lie in one shard, else a copy."""
+        """Rows [start, stop); a view if they are in one shard, else a copy."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"rows [{start}, {stop}) of an array of {len(self)} rows")
         shards = slice(max(0, int(self._starts.searchsorted(start, "right")) - 1), int(self._starts.searchsorted(stop)))

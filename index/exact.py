@@ -1,6 +1,6 @@
 """Exact search: one matrix product over all stored vectors, by torch on the CPU or a GPU.
 
-Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d dimensions.
+Shapes: q queries, k hits per query, n rows, m rows scanned, c rows of a chunk, d dimensions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
 ROWS_PER_CHUNK = 1 << 16
 FEW_QUERIES = 8
-"""Up to so many, vectors times queries is the faster product, on one thread 1.3 times (8) to 4 times (2)."""
+"""Up to this number, vectors times queries is the faster product, on one thread 1.3 times (8) to 4 times (2)."""
 GATHERED_ROWS_PER_CHUNK = 1 << 9
 """Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
 GATHERED_SHARE = 0.25
@@ -36,7 +36,7 @@ def max_queries(row_count: int) -> int:
 
 
 def fitting_device(vector_bytes: int) -> str:
-    """`cuda` if there is a GPU with room for `vector_bytes` and as much again for scores, else `cpu`."""
+    """`cuda` if there is a GPU with space for `vector_bytes` and as much again for scores, else `cpu`."""
     import torch
 
     fits = torch.cuda.is_available() and 2 * vector_bytes <= torch.cuda.mem_get_info("cuda")[0]
@@ -81,7 +81,7 @@ class ExactSearcher:
         """Score `queries` f32 [q, d] with all rows, or only the allowed ones: i64 [m], ascending, or bool [n].
 
         Costs one pass over the vectors for the whole batch and 4·q·m bytes, at most `SCORE_BYTES_PER_SCAN`; where a
-        mask holds for many rows, all n are scored and the others left out of the hits.
+        mask holds for many rows, all n are scored and the others excluded from the hits.
         """
         queries = checked_queries(queries, self.dimensions)
         rows, mask = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
@@ -129,7 +129,7 @@ class ExactScan:
         self._mask = mask  # bool [n]: which of all rows may be hits; None for all
 
     def top(self, k: int) -> Hits:
-        """The k best rows scanned of every query, by (-score, row); with fewer than k rows the rest is not found."""
+        """The k best rows scanned of every query, by (-score, row); with fewer than k rows other slots are empty."""
         hits = Hits.none(len(self._scores), k)
         mask = None if self._mask is None else _tensor(self._mask).to(self._scores.device)  # bool [n]
         most = self._scores.shape[1] if self._mask is None else int(np.count_nonzero(self._mask))
@@ -180,7 +180,7 @@ def exact_top(
 ) -> Hits:
     """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` f16|f32 [n, d].
 
-    Reads all vectors once, chunk by chunk, whatever their number; the reference for search at any size. `allowed` as
+    Reads all vectors once, chunk by chunk, for any number; the reference for search at any size. `allowed` as
     in `ExactSearcher.scan`; `progress(rows done, n)`.
     """
     row_count, dimensions = vectors.shape
@@ -202,7 +202,7 @@ def exact_top(
         for query in np.flatnonzero(better.any(axis=1)).tolist():
             columns = np.flatnonzero(better[query])  # i64 [survivors]
             joined = np.concatenate([best[query][0], scores[query, columns]])  # f32 [k + survivors]
-            kept = best_columns(joined, k)  # [<= k]; earlier rows stand before later ones of equal score
+            kept = best_columns(joined, k)  # [<= k]; earlier rows come before later ones of equal score
             best[query] = joined[kept], np.concatenate([best[query][1], start + columns])[kept]
             worst[query] = joined[kept[-1]] if len(kept) == k else -np.inf
         progress(start + len(chunk), row_count)

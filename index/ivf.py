@@ -1,6 +1,6 @@
-"""Inverted lists by FAISS: training, the codes of vector shards, and the lists merged out of them.
+"""Inverted lists by FAISS: training, the codes of vector shards, and the lists merged from them.
 
-A row belongs to the list with the nearest centroid, by Euclidean distance; queries look for lists by inner product.
+A row belongs to the list with the nearest centroid, by Euclidean distance; queries find lists by inner product.
 Measured on contextual token vectors, these two together find more than lists by inner product, because codes of one bit
 per dimension want short residuals.
 
@@ -33,7 +33,7 @@ from npm.core.files import FolderWriter, digest_of, replace_file, sha256_of_byte
 QUANTISER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
 CODEC_TRAIN_ROWS = 1 << 16
-"""Rows that a codec is trained on; ranges of numbers need no more."""
+"""Rows that a codec is trained on; ranges of values need no more."""
 ROW_GRAPH_LISTS, ROW_GRAPH_SEARCH = 4096, 16
 """From this many lists on, the nearest one of a row is found through a graph, visiting 16 candidates: at 8192
 lists a third of the time, another list for 2 % of the rows, on average 0.3 % further away."""
@@ -53,9 +53,9 @@ def train_quantiser(
 ) -> Manifest:
     """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
-    `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with whatever else the
-    caller adds to them; a finished quantiser of the same settings is kept. The last round of k-means is in
-    `.<name>.partial` beside `folder`: after a kill the same call resumes there and ends in the same bytes.
+    `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with any further
+    ones of the caller; a finished quantizer of the same settings is kept. The last round of k-means is in
+    `.<name>.partial` next to `folder`: after a kill the same call resumes there and ends in the same bytes.
     `progress(rounds done, rounds)`. Raises SettingError for more lists than rows, ArtifactError if a vector is not
     finite, another process is training it, or `folder` was made with other settings.
     """
@@ -94,7 +94,7 @@ def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoint: Path, 
     settings = {"settings": dict(resolved), "sample": sha256_of_bytes(sample.reshape(-1).view(np.uint8).data)}
     centroids = _centroids(sample, resolved, checkpoint, digest_of(settings), progress)  # f32 [K, e]
     lists.quantizer.add(centroids)
-    # The codec codes what is left of rows after subtracting the centroid of their list.
+    # The codec codes the residuals of rows after subtracting the centroid of their list.
     coded = sample[:: -(-len(sample) // CODEC_TRAIN_ROWS)].copy()  # f32 [<= CODEC_TRAIN_ROWS, e]
     numbers = RowAssigner(centroids).nearest(coded)  # i64 [<= CODEC_TRAIN_ROWS]
     if lists.by_residual:
@@ -127,7 +127,7 @@ def _centroids(
             niter=1,
             seed=seed,
             min_points_per_centroid=1,
-            max_points_per_centroid=len(sample),  # of all rows: there is no other sample within this one
+            max_points_per_centroid=len(sample),  # all rows: no second sampling
         )
         means.train(sample, init_centroids=centroids)
         done, centroids = done + 1, means.centroids
@@ -171,7 +171,7 @@ class RowAssigner:
 
 
 class Quantiser:
-    """A trained quantiser: which list a vector belongs to, and the few bytes that stand for it there."""
+    """A trained quantizer: the list that a vector belongs to, and the few bytes of its code there."""
 
     def __init__(self, file: Path, *, digest: str, thread_count: int) -> None:
         self.index = read_faiss(file)
@@ -184,13 +184,13 @@ class Quantiser:
 
     @classmethod
     def open(cls, folder: Path) -> Quantiser:
-        """The quantiser in `folder`; raises ArtifactError if it is missing or damaged."""
+        """The quantizer in `folder`; raises ArtifactError if it is missing or damaged."""
         manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
         threads = manifest.settings.typed("thread_count", ThreadCount)
         return cls(folder / TRAINED_FILE, digest=manifest.digest, thread_count=threads)
 
     def check_dimensions(self, dimensions: int) -> None:
-        """Raise ArtifactError unless vectors of `dimensions` fit this quantiser."""
+        """Raise ArtifactError unless vectors of `dimensions` fit this quantizer."""
         if dimensions != self.index.d:
             raise ArtifactError(
                 f"{self.file} was trained for vectors of {self.index.d} dimensions, got {dimensions}; "
@@ -212,7 +212,7 @@ class Quantiser:
 
 
 def code_shard_settings(quantiser: Quantiser, vectors_digest: str) -> dict[str, Any]:
-    """Settings of a code shard: the quantiser and the vector shard, by the digests of their manifests."""
+    """Settings of a code shard: the quantizer and the vector shard, by the digests of their manifests."""
     return {"quantiser": quantiser.digest, "vectors": vectors_digest}
 
 
@@ -222,7 +222,7 @@ def write_code_shard(
     """Code all `vectors` f16|f32 [n, d] of one shard, sorted by list; `settings` are those of `code_shard_settings`.
 
     A finished shard of the same settings is kept. Raises ArtifactError if the vectors have other dimensions than the
-    quantiser, one is not finite, or `folder` was made with other settings.
+    quantizer, one is not finite, or `folder` was made with other settings.
     """
     quantiser.check_dimensions(vectors.shape[1])
 
@@ -253,9 +253,9 @@ def write_search_folder(
 ) -> Manifest:
     """Write the search folder over `vectors` f16|f32 [n, d], or keep a finished one of the same.
 
-    With a quantiser it holds the lists of all code shards, which follow each other in the order of their rows; without,
+    With a quantizer it holds the lists of all code shards, which follow each other in the order of their rows; without,
     for exact search, vectors are checked to be finite, and the manifest is all there is. `progress(done, of all)`
-    counts lists or rows. Raises ArtifactError for damage, another quantiser, or shards that do not make up the rows.
+    counts lists or rows. Raises ArtifactError for damage, another quantizer, or shards that do not cover the rows.
     """
     row_count, dimensions = vectors.shape
     settings = {**resolved, "row_count": row_count}
@@ -311,7 +311,7 @@ def _capacity(size: Any) -> Any:
 def attach_lists(quantiser: Quantiser, folder: Path) -> Any:
     """Map the lists of a checked search folder into the index of `quantiser`; the result must live as long as it.
 
-    Raises ArtifactError if the lists do not fit the quantiser.
+    Raises ArtifactError if the lists do not fit the quantizer.
     """
     faiss = import_faiss()
     sizes, code_bytes = open_array(folder, "list_sizes"), quantiser.code_bytes  # i64 [K]
@@ -322,7 +322,7 @@ def attach_lists(quantiser: Quantiser, folder: Path) -> Any:
     lists = faiss.OnDiskInvertedLists()
     lists.nlist, lists.code_size = len(sizes), code_bytes
     lists.read_only, lists.filename, lists.totsize = True, str(path), int(ends[-1])
-    lists.prefetch_nthread = 0  # its threads would read whole lists ahead of the search, into all cores
+    lists.prefetch_nthread = 0  # its threads would read entire lists ahead of the search, on all cores
     for size, offset in zip(sizes.tolist(), [0, *ends[:-1].tolist()], strict=True):
         one = faiss.OnDiskOneList()
         one.size, one.capacity, one.offset = size, _capacity(size), offset

@@ -1,6 +1,6 @@
-"""Several searchers over consecutive rows as one: every part is asked, and what they find is merged by score.
+"""Several searchers over consecutive rows as one: every part is searched, and their hits are merged by score.
 
-Shapes: q queries, k hits a query, n rows, m allowed rows, d dimensions, P parts.
+Shapes: q queries, k hits per query, n rows, m allowed rows, d dimensions, P parts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Ask = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 class PartitionedSearcher:
     """The rows of `parts`, one after the other, as one `Searcher`; a part may have no rows.
 
-    Hits are those of one searcher over all rows where the parts search exactly. Parts that look for candidates first
+    Hits are those of one searcher over all rows where the parts search exactly. Parts that first search candidates
     each rerank their own, so that the k-th score is at least that of one index. `ask` calls the parts: `map` one after
-    the other, that of a thread pool at once. Parts that have no allowed row are not asked.
+    the other, that of a thread pool at once. Parts that have no allowed row are not searched.
     """
 
     def __init__(self, parts: Sequence[Searcher], *, ask: Ask = map) -> None:
@@ -42,7 +42,7 @@ class PartitionedSearcher:
     def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> PartitionedScan:
         """Start a scan of `queries` f32 [q, d] in every part with allowed rows: i64 [m], ascending, or bool [n]."""
         rows, mask = allowed_rows(allowed, self.row_count, most_gathered=-1)  # i64 [m], or bool [n]
-        own: dict[int, np.ndarray | None] = {}  # what is allowed of each part that has any, counted from its first row
+        own: dict[int, np.ndarray | None] = {}  # allowed rows of each part that has any, counted from its first row
         for number, (first, stop) in enumerate(itertools.pairwise(self.first_rows.tolist())):
             if first < stop and rows is None and (mask is None or mask[first:stop].any()):
                 own[number] = None if mask is None else mask[first:stop]
@@ -53,12 +53,12 @@ class PartitionedSearcher:
 
 
 class PartitionedScan:
-    """One batch of queries, and the scans of the parts that were asked."""
+    """One batch of queries, and the scans of the parts that were searched."""
 
     def __init__(self, searcher: PartitionedSearcher, queries: np.ndarray, scans: dict[int, Scan]) -> None:
         self._searcher = searcher
         self._queries = queries  # f32 [q, d]
-        self._scans = scans  # by the number of the part
+        self._scans = scans  # by the index of the part
 
     def top(self, k: int) -> Hits:
         """The k best of the hits of all parts of every query by (-score, row)."""
@@ -85,7 +85,7 @@ class PartitionedScan:
 
         def scores_of(number: int) -> np.ndarray:
             scan = self._scans.get(number)
-            if scan is None:  # it has no allowed rows, yet may be asked for the score of any
+            if scan is None:  # it has no allowed rows, but the score of any may be requested
                 scan = searcher.parts[number].scan(self._queries, np.zeros(0, dtype=np.int64))
             return scan.at(query, rows[owners == number] - searcher.first_rows[number])  # f32 [rows of the part]
 
@@ -97,5 +97,5 @@ class PartitionedScan:
 
 
 def parts_of(searcher: Searcher) -> tuple[Searcher, ...]:
-    """The parts of a partitioned searcher, or the one that there is."""
+    """The parts of a partitioned searcher, or the single searcher."""
     return searcher.parts if isinstance(searcher, PartitionedSearcher) else (searcher,)

@@ -1,6 +1,6 @@
 """Search by inverted lists with exact scores, and the opening of a search folder.
 
-Shapes: q queries, k hits a query, n rows, m allowed rows, d dimensions.
+Shapes: q queries, k hits per query, n rows, m allowed rows, d dimensions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ QUERY_BITS = 4
 class FaissSearcher:
     """Candidates from the lists in `folder`, coded by `quantiser`, and scores from the stored vectors.
 
-    `probed_lists` is the number of inverted lists looked into for a query; for k hits, k times `rerank_factor`
-    candidates are scored exactly. Raises ArtifactError if the lists are not those of the quantiser and the vectors.
+    `probed_lists` is the number of inverted lists searched for a query; for k hits, k times `rerank_factor`
+    candidates are scored exactly. Raises ArtifactError if the lists are not those of the quantizer and the vectors.
     """
 
     max_queries_per_scan = 256
@@ -78,11 +78,11 @@ class FaissSearcher:
         _, ids = self._index.search(queries, min(count, self.row_count), params=parameters)  # i64 [q, count]
         if ids.max(initial=-1) >= self.row_count:
             raise damaged("the index", f"its lists name row {ids.max()} of {self.row_count}")
-        return [np.sort(found[found >= 0]) for found in ids]  # FAISS fills places without a hit with -1
+        return [np.sort(found[found >= 0]) for found in ids]  # FAISS fills slots without a hit with -1
 
 
 class FaissScan:
-    """One batch of queries; nothing is searched before `top` says how many hits are wanted."""
+    """One batch of queries; nothing is searched before `top` sets the number of hits."""
 
     def __init__(self, searcher: FaissSearcher, queries: np.ndarray, allowed: np.ndarray | None) -> None:
         self._searcher = searcher
@@ -90,7 +90,7 @@ class FaissScan:
         self._allowed = allowed  # bool [n], or None
 
     def top(self, k: int) -> Hits:
-        """The k best of the candidates of every query by (-exact score, row); what FAISS did not find is not found."""
+        """The k best of the candidates of every query by (-exact score, row); rows missed by FAISS are not found."""
         hits = Hits.none(len(self._queries), k)
         wanted = k * self._searcher.rerank_factor
         for query, candidates in enumerate(self._searcher.candidates(self._queries, self._allowed, wanted)):
@@ -121,11 +121,11 @@ def open_search(
 ) -> ExactSearcher | FaissSearcher:
     """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
 
-    Exact search reads all vectors into memory (that of a GPU, where torch finds one with room) at the first scan of all
+    Exact search reads all vectors into memory (of a GPU, if torch finds one with enough) at the first scan of all
     of them. The other tiers need the folder of their `quantiser`, map the lists and the
     vectors, and read what a query asks for: of these, lists over 64 MB are hashed by `verify_folder` only.
     `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtifactError
-    if the folder is damaged, or was built over other vectors or with another quantiser.
+    if the folder is damaged, or was built over other vectors or with another quantizer.
     """
     settings = check_folder(folder, kind=SEARCH_KIND).settings
     built_over = (settings.typed("row_count", int), settings.typed("dimensions", int))

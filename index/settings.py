@@ -1,4 +1,4 @@
-"""Settings of search: which tier, with which numbers, and what of it the bytes on disk depend on."""
+"""Settings of search: the tier, its parameters, and those that the bytes on disk depend on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from npm.core.settings import Settings
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
 SHORT_DIMENSIONS = 192
-"""Vectors of up to so many numbers have codes of two bits a number where longer ones have one (docs/results)."""
+"""Vectors of up to this many dimensions have codes of two bits per dimension, longer ones of one (docs/results)."""
 TRAIN_ROWS_PER_LIST = 39
-"""FAISS warns of poor centroids below this many training rows a list."""
+"""FAISS warns of poor centroids below this many training rows per list."""
 
 
 ThreadCount = Annotated[int, Field(ge=1, le=1024)]
@@ -41,11 +41,11 @@ class SearchSettings(Settings):
     list_count: PositiveInt | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two."""
     probed_lists: PositiveInt | None = None
-    """Number of inverted lists looked into for one query; unset: 256, or all lists where there are fewer."""
+    """Number of inverted lists searched for one query; unset: 256, or all lists where there are fewer."""
     rerank_factor: PositiveInt | None = None
-    """Candidates scored exactly, for each hit asked for; unset: 4 with codes of a bit or two a dimension, else 2."""
+    """Candidates scored exactly per requested hit; unset: 4 with codes of one or two bits per dimension, else 2."""
     train_rows: PositiveInt = 1 << 19
-    """Number of rows sampled to train the quantiser; they are held in memory as float32."""
+    """Number of rows sampled to train the quantizer; they are held in memory as float32."""
     train_iterations: PositiveInt = 10
     """Iterations of k-means."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -71,7 +71,7 @@ def automatic_tier(row_count: int) -> SearchTier:
 
 
 def automatic_list_count(row_count: int, train_rows: int) -> int:
-    """The power of two nearest to 4·√rows, by exponent, with at least 39 training rows a list.
+    """The power of two nearest to 4·√rows, by exponent, with at least 39 training rows per list.
 
     >>> automatic_list_count(1_000_000, 1 << 18)
     4096
@@ -86,12 +86,12 @@ def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
     if settings.tier is not SearchTier.auto:
         return settings.tier
     tier = automatic_tier(row_count)
-    # Lists that are asked for are made, also where there are few rows.
+    # Requested lists are made even if there are few rows.
     return SearchTier.ivf_sq8 if tier is SearchTier.exact and settings.list_count is not None else tier
 
 
 def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:
-    """Every choice made that the bytes of quantiser, codes and lists depend on; manifests record it."""
+    """Every choice made that the bytes of quantizer, codes and lists depend on; manifests record it."""
     tier = chosen_tier(settings, row_count)
     resolved: dict[str, Any] = {"tier": tier.value, "dimensions": dimensions}
     if tier is SearchTier.exact:
@@ -99,7 +99,7 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
     list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
     # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
     lists = f"IVF{list_count}"
-    # Codes of a bit or two per dimension want numbers of like size in all of them: a random rotation sees to it.
+    # Codes of a bit or two per dimension want values of similar size in all of them: a random rotation ensures that.
     bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
     factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ{bits}"
     return resolved | {
@@ -114,7 +114,7 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
 
 
 def check_search(settings: SearchSettings, *, row_count: int | None = None) -> None:
-    """Raise SettingError for more lists than rows to train them on, before hours are spent on vectors.
+    """Raise SettingError for more lists than rows to train them on, before hours of encoding vectors.
 
     `row_count` None: the rows are not counted yet.
     """
@@ -126,5 +126,5 @@ def check_search(settings: SearchSettings, *, row_count: int | None = None) -> N
 
 
 def default_probed_lists(list_count: int) -> int:
-    """Inverted lists looked into for one query unless said otherwise."""
+    """Default number of inverted lists searched for one query."""
     return max(1, min(256, list_count))

@@ -2,10 +2,10 @@
 
 A scan of the signs finds candidates, which are then scored by the stored vectors: memory holds a sixteenth of half
 precision vectors, and those themselves stay in their mapped files. A row's score in the scan is the sum of a query's
-numbers, each with the sign that the row has there: the query is not rounded to signs, as it would be for a Hamming
+values, each with the sign of the row there: the query is not rounded to signs, as it would be for a Hamming
 distance, which needs eight times as many candidates for the same recall (docs/results/index-at-scale.md).
 
-Shapes: q queries, k hits a query, n rows, m candidates, d dimensions.
+Shapes: q queries, k hits per query, n rows, m candidates, d dimensions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from index.types import Hits
 EXACT_ROWS = 1 << 10
 """Up to this many rows are all scored: from about a thousand on, the scan of their signs is faster."""
 CANDIDATES = 512
-"""Rows of the scan that are scored by their vectors; at least four times as many as hits are asked for."""
+"""Rows of the scan that are scored by their vectors; at least four times the number of requested hits."""
 ROWS_PER_CHUNK = 1 << 14
 
 
@@ -58,7 +58,7 @@ class SignSearcher:
     def _candidates(self, query: np.ndarray, count: int, rows: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
         """The `count` allowed `rows` i64 [n] that the scan ranks first for `query` f32 [1, d]: ascending i64 [m]."""
         padded = np.pad(query, ((0, 0), (0, -self.dimensions % 8)))
-        # A filter that has nothing to do with the query leaves its share at any depth; others may leave nothing.
+        # A filter unrelated to the query leaves its fraction at any depth; others may leave nothing.
         depth = count if allowed is None else 2 * count * self.row_count // len(rows)
         while depth < self.row_count:
             found = self._scanner.search(padded, depth)[1][0]  # i64 [depth]
@@ -74,7 +74,7 @@ class SignSearcher:
     def _scanner(self) -> FaissIndex:
         """Scans rows of signs by inner product.
 
-        A product quantizer that nothing has to be trained for: each four dimensions have sixteen patterns of signs,
+        A product quantizer that needs no training: each four dimensions have sixteen patterns of signs,
         which are its centroids. So its fast scan (André et al., "Quicker ADC", 2019) adds up a query's numbers, rounded
         to 8 bits, with the signs of 32 rows at a time, out of registers.
         """

@@ -1,6 +1,6 @@
 """Types of the search index: hits, scans and searchers.
 
-Shapes: q queries, k hits a query, n rows, d dimensions.
+Shapes: q queries, k hits per query, n rows, d dimensions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 Report = Callable[[int, int], None]
-"""Called with how much of a piece of work is done, and of how much."""
+"""Called with the amount of work done, and the total."""
 
 
 def no_report(done: int, total: int) -> None:
@@ -21,7 +21,7 @@ def no_report(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """The best rows of each query, best first; places without a hit have `found` False, row 0 and score -inf."""
+    """The best rows of each query, best first; slots without a hit have `found` False, row 0 and score -inf."""
 
     rows: np.ndarray  # i64 [q, k]
     scores: np.ndarray  # f32 [q, k], raw inner products

@@ -1,1 +1,1 @@
-"""Errors, settings, types and display: what every package of the project may use."""
+"""Errors, settings, types and display, for use by every package of the project."""

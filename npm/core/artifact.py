@@ -1,11 +1,11 @@
 """Artifacts: folders of files on disk, written completely or not at all, with a manifest that reveals damage.
 
 An artifact is written as `.NAME.tmp`, every file is flushed to the disk, the manifest comes last, and one rename makes
-it visible. So a folder with its final name is complete, and what a killed process leaves is a temporary folder that the
+it visible. So a folder with its final name is complete, and a killed process leaves a temporary folder that the
 next writer removes. Writers hold the lock `.NAME.lock`. Nothing written here has a time, host, process id or absolute
-path: the same input gives the same bytes. Removed is only what a manifest of ours names, or what has a temporary name.
+path: the same input gives the same bytes. Only files that our manifest names, or with a temporary name, are removed.
 
-A manifest may come from anybody: its names are plain ones below its own folder, and links are refused.
+A manifest may come from anyone: its names are plain ones below its own folder, and links are refused.
 """
 
 from __future__ import annotations
@@ -195,9 +195,9 @@ def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], part
 
 
 def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest:
-    """Check what can be checked fast: manifest, sizes, array headers, and the hashes of files under 64 MB.
+    """Check quickly: manifest, sizes, array headers, and the hashes of files under 64 MB.
 
-    `hash_all` hashes larger files too: for callers that go on to read them completely, as exact search does. The
+    `hash_all` hashes larger files too: for callers that then read them completely, as exact search does. The
     manifests of parts must be those that were recorded; their files are checked where the parts are opened. Raises
     ArtifactError on the first fault.
     """
@@ -291,8 +291,8 @@ def remove(folder: Path, *, also: Collection[str] = ()) -> None:
     """Remove an artifact: the files and parts that its manifest names, and temporary names of ours.
 
     `also` are names of files or parts that are ours without a manifest to say so; of a folder without a manifest so are
-    numbered parts. What anybody else put there stays, and so do the folders around it. A link is removed itself, and
-    what it leads to stays. The manifest goes last, so that what a kill leaves can still be told apart.
+    numbered parts. Files of others stay, and so do the folders around them. A link itself is removed, its
+    target stays. The manifest is removed last, so that the rest after a kill can still be identified.
     """
     if folder.is_symlink():
         folder.unlink()

@@ -1,4 +1,4 @@
-"""Answers as people and as programs read them."""
+"""Display of answers, for people and for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TITLE_CHARS = 400
 CONTEXT_CHARS = 150
 """Characters of a sentence shown around a phrase."""
 SENTENCE_CHARS = 400
-"""Characters of a sentence shown by itself."""
+"""Characters of a sentence shown alone."""
 PASSAGE_CHARS = 1500
 """Characters of a document shown around a phrase."""
 
@@ -29,14 +29,14 @@ PASSAGE_CHARS = 1500
 def answer_json(answer: Answer, *, line: int | None = None) -> str:
     """The answer as one line of JSON, with the `line` of its text in a file or a pipe, from 1.
 
-    Raises ValueError for a score that is no number, which JSON cannot hold.
+    Raises ValueError for a score that is not a number, which JSON cannot hold.
     """
     record = asdict(answer) if line is None else {**asdict(answer), "line": line}
     return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
 def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:
-    """The sentence an occurrence stands in, the phrase bold and in guillemets; a long sentence is shortened around it.
+    """The sentence of an occurrence, the phrase bold and in guillemets; a long sentence is shortened around it.
 
     >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100)).plain
     'It is run from «Reykjavík».'
@@ -56,7 +56,7 @@ def one_line(text: str) -> str:
 
 
 def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
-    """A text for a terminal: what is near its masks and between them, and no character that a terminal would obey.
+    """A text for a terminal: the part near its masks and between them, without control characters.
 
     >>> shown_text("It is \\x1b[31m <mask>"), shown_text("a " * 9 + "<mask>" + " b" * 9, most_chars=14)
     ('It is �[31m <mask>', '…a a <mask> b b…')
@@ -165,7 +165,7 @@ def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
 
 
 def print_places(phrase: Phrase) -> None:
-    """The places of a phrase on stdout, numbered, each with its sentence and its document."""
+    """Print the occurrences of a phrase, numbered, each with its sentence and its document."""
     shown, count = len(phrase.occurrences), phrase.occurrence_count
     heading = Text.assemble((one_line(phrase.phrase), "bold"), f"  {count} {'place' if count == 1 else 'places'} found")
     if shown < count:

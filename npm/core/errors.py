@@ -6,9 +6,9 @@ A message says what is wrong, the value, the full key of the setting or the path
     UserError
     ├── SettingError    a setting is unknown, of the wrong type, out of range, or contradicts another
     ├── CorpusError     a corpus or data file is missing, empty, damaged or in another form
-    ├── EncoderError    a model cannot be loaded, or cannot do what is asked of it
+    ├── EncoderError    a model cannot be loaded, or cannot do what is required
     ├── ArtifactError   a folder that we wrote is missing, unfinished, damaged or made with other settings
-    ├── StorageError    no space for what is to be written, or an object store or standard output refuses it
+    ├── StorageError    no space to write, or an object store or standard output refuses a write
     ├── QueryError      a text to be filled is empty, has no mask or too many
     └── ServerError     a server of `npmlm serve` cannot be reached, is busy or gives an unexpected response
 """
@@ -39,15 +39,15 @@ class CorpusError(UserError):
 
 
 class EncoderError(UserError):
-    """A model cannot be loaded or cannot do what is asked of it."""
+    """A model cannot be loaded, or cannot do what is required."""
 
 
 class ArtifactError(UserError):
-    """A folder that we wrote is missing, unfinished, damaged, or was made by something else than expected."""
+    """A folder that we wrote is missing, unfinished, damaged, or made with other settings."""
 
 
 class StorageError(UserError):
-    """No space for what is to be written, or an object store or standard output refuses it; files raise OSError."""
+    """No space to write, or an object store or standard output refuses a write; files raise OSError."""
 
 
 class QueryError(UserError):
@@ -86,7 +86,7 @@ def exclusive(first: str, second: str) -> SettingError:
 
 
 def damaged(path: Path | str, detail: str) -> ArtifactError:
-    """Error for a folder or file of ours that is not as it was written.
+    """Error for a damaged folder or file of ours.
 
     >>> str(damaged("my-index/vectors.npy", "1 byte is missing"))
     'my-index/vectors.npy is damaged: 1 byte is missing; fetch it again, or build it again'

@@ -73,14 +73,14 @@ def check_figure(file: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure whole, as PNG or SVG by the suffix of `path`; the same figure gives the same bytes."""
+    """Write a complete figure, as PNG or SVG by the suffix of `path`; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     is_svg = path.suffix.lower() == ".svg"
     metadata = {"Creator": MARK, "Date": None} if is_svg else {"Software": MARK}
     data = BytesIO()
     with rc_context({"svg.hashsalt": MARK}), warnings.catch_warnings():
-        # A folder may have a name that the font lacks; a box is drawn in the place of such a character.
+        # A folder's name may have characters that are missing from the font; a box is drawn instead.
         warnings.filterwarnings("ignore", message="Glyph ")
         figure.savefig(data, format="svg" if is_svg else "png", dpi=DPI, metadata=metadata)
     replace_file(path, data.getvalue())
@@ -110,7 +110,7 @@ def marker(number: int) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A name from outside as matplotlib shows it: not as a formula, and not left out of a legend.
+    """A name from outside as matplotlib shows it: not as a formula, and not hidden from a legend.
 
     >>> shown_name("_run $1$"), shown_name("a\\nb\\0")
     (' _run \\\\$1\\\\$', 'a b�')
@@ -121,7 +121,7 @@ def shown_name(name: str) -> str:
 
 
 def plain_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
-    """Label the axes and take away what carries no number."""
+    """Label the axes and remove lines that carry no information."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_title(title, fontsize=10)
@@ -150,7 +150,7 @@ def legend_below(figure: Figure, axes: Sequence[Axes], *, columns: int) -> None:
 
 
 def folder_names(folders: Sequence[Path]) -> list[str]:
-    """Names of folders; with as many of the folders above as it takes to tell them apart.
+    """Names of folders; with as many parent folders as needed to distinguish them.
 
     Raises SettingError without folders, or if one is named twice.
 

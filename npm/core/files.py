@@ -19,7 +19,7 @@ from npm.core.errors import ArtifactError, StorageError
 from npm.core.records import FileRecord
 
 KEPT_FREE_BYTES = 64 << 20
-"""Disk space that is left to everything else."""
+"""Disk space that is reserved for everything else."""
 
 
 class Readable(Protocol):
@@ -89,7 +89,7 @@ def sync(path: Path) -> None:
 
 
 def name_file(error: BaseException, path: Path) -> None:
-    """Let an OSError that names no file, as one of a full disk, name `path`."""
+    """Add `path` to an OSError that names no file, such as one of a full disk."""
     if isinstance(error, OSError) and error.filename is None:
         error.filename = str(path)
 
@@ -129,7 +129,7 @@ def sha256_of_file(path: Readable) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a JSON value, whatever the order of its keys.
+    """SHA-256 of a JSON value, independent of the order of its keys.
 
     >>> digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     True
@@ -200,7 +200,7 @@ class FolderWriter:
         return {path.name: FileRecord(path.stat().st_size, sha256_of_file(path)) for path in paths}
 
     def abandon(self) -> None:
-        """Close every file whatever its content."""
+        """Close every file regardless of its content."""
         for file in self._files:
             with suppress(OSError):
                 file.close()

@@ -13,10 +13,10 @@ from npm.core.errors import ArtifactError
 
 @contextmanager
 def folder_lock(folder: Path, *, wait: bool = False, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock file `.NAME.lock` beside `folder`; the thread that holds it may take it again.
+    """Hold the lock file `.NAME.lock` next to `folder`; the thread that holds it may take it again.
 
     With `wait` the call waits until the lock is free, and `on_wait()` is called once before; otherwise it raises
-    ArtifactError. The system drops the lock of a process that ends in whatever way.
+    ArtifactError. The system drops the lock of a process however it ends.
     """
     path = _lock_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def _lock_path(folder: Path) -> Path:
 
 
 def clear_locks(folder: Path) -> None:
-    """Remove the lock files, which are empty, that killed processes left beside and in `folder`."""
+    """Remove the lock files, which are empty, that killed processes left next to and in `folder`."""
     for path in (_lock_path(folder), *folder.rglob(".*.lock")):
         with suppress(OSError):  # a Timeout is one
             if path.lstat().st_size == 0:

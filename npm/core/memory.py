@@ -12,7 +12,7 @@ PRIVATE_FIELDS = ("RssAnon", "RssShmem")
 
 
 def private_bytes(process: int | str = "self") -> int:
-    """RssAnon + RssShmem of a process, by /proc; 0 where there is no /proc, or no such process any more."""
+    """RssAnon + RssShmem of a process, by /proc; 0 where there is no /proc, or no such process anymore."""
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
@@ -26,7 +26,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  # parameters 
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc's allocator to reuse large blocks instead of returning them; whether it could be told.
+    """Tell glibc's allocator to reuse large blocks instead of returning them; returns True if it does.
 
     A step allocates and frees the same large temporaries every time; returned to the system, each costs a page
     fault per 4 KiB when it comes back (a third of the step of a 6×384 encoder, `benchmarks/bench_training.py`).
@@ -35,9 +35,9 @@ def keep_freed_memory() -> bool:
 
 
 def share_one_heap() -> bool:
-    """Tell glibc's allocator to serve all threads begun from now on from one heap; whether it could be told.
+    """Tell glibc's allocator to serve all threads begun from now on from one heap; returns True if it does.
 
-    The heap of a thread of its own shrinks whenever its end is free, so that a thread which encodes a text pays the
+    The heap of a separate thread shrinks whenever its end is free, so that a thread which encodes a text pays the
     page faults again for the next text (about 4 ms of a single caller's, `benchmarks/bench_server.py`).
     """
     return _set_allocator((_ARENA_MAX, 1))
@@ -49,7 +49,7 @@ def _set_allocator(*parameters: tuple[int, int]) -> bool:
 
 
 def _of_glibc(name: str) -> Any:
-    """A function of the C library; None where it is another one than glibc."""
+    """A function of the C library; None unless it is glibc."""
     try:
         return getattr(ctypes.CDLL(None), name) if sys.platform.startswith("linux") else None
     except (OSError, AttributeError):
@@ -63,17 +63,17 @@ KEPT_KERNELS = 48
 
 
 def keep_few_kernels() -> None:
-    """Keep only the latest kernels for matrix products in bfloat16; of no effect once a model was loaded.
+    """Keep only the latest kernels for matrix products in bfloat16; without effect once a model was loaded.
 
     One is compiled for each shape, and 1024 are kept in each of two caches: with batches of many lengths that is 20 MB
-    a step, and as much again in the gaps that they leave in the heap (`benchmarks/bench_training.py` part=memory).
+    per step, and as much again in the gaps that they leave in the heap (`benchmarks/bench_training.py` part=memory).
     """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, str(KEPT_KERNELS))
 
 
 def return_freed_memory() -> bool:
-    """Give what was freed back to the system, where glibc can; whether anything was given back.
+    """Return freed memory to the system, where glibc can; returns True if any was returned.
 
     The temporaries of batches of many lengths leave gaps in the heap, which otherwise grows with every shard.
     """

@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses that pydantic validates when they are made, from Python, YAML or the command line.
 
 A mistake is one SettingError with the full key, pydantic's words for what the setting may be, the value, and the
-closest name if it is misspelt. What belongs together is checked by `check` of the class that has it.
+closest name if it is misspelled. Settings that depend on each other are checked by `check` of their class.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read_settings(kind: type[Kind], values: Mapping[str, Any], prefix: str = "")
 
 
 def _over(default: Any, values: Any) -> Any:
-    """`values` of a group over those that the class which has the group gives it by default."""
+    """`values` of a group over the defaults given by the class with the group."""
     if not (is_dataclass(default) and isinstance(values, Mapping)):
         return values
     own = {item.name: getattr(default, item.name) for item in fields(default)}
@@ -127,7 +127,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `values`, whose keys may be dotted, in place of what it has under them.
+    """`base` with `values`, whose keys may be dotted, in place of its own under these keys.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a.b": 3, "d": 4})
     {'a': {'b': 3, 'c': 2}, 'd': 4}

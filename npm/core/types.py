@@ -1,4 +1,4 @@
-"""Names and shapes that cross the borders between packages. docs/glossary.md has the words.
+"""Types, names and shapes shared between packages. docs/glossary.md has the words.
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded sequences, L padded length, d dimensions.
 """
@@ -22,9 +22,9 @@ MASK_TEXT = "<mask>"
 REPR_CHARS, REPR_PHRASES = 80, 3
 """Maximum characters and phrases of an answer in its `repr`."""
 INVISIBLE = "\u2060"
-"""WORD JOINER, a character without width, in the place of what a file has and nobody reads: marks of Markdown, tags."""
+"""WORD JOINER, a character without width, in place of markup that is not read: marks of Markdown, tags."""
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, which an escape in JSON or YAML can write, and neither a tokenizer nor a UTF-8 file takes."""
+"""Half a character, which an escape in JSON or YAML can contain, but no tokenizer or UTF-8 file accepts."""
 
 
 class TokenFlag(IntFlag):
@@ -36,7 +36,7 @@ class TokenFlag(IntFlag):
     STOPWORD = 8  # belongs to a word on the stop-word list, or is a bracket, quotation mark or list marker
     SENTENCE_START = 16  # first token of a sentence
     CLAUSE_PUNCTUATION = 32  # exactly one of ! , . : ?
-    SPECIAL = 64  # a special token standing inside a stored block, such as <s>
+    SPECIAL = 64  # a special token inside a stored block, such as <s>
     LINKING = 128  # of a STOPWORD: names are built with it, such as of and the
     JOINED = (
         LINKING  # of any other token of text: continues the expression of the token before it, such as 000 in 15,000
@@ -46,7 +46,7 @@ class TokenFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with an id and a title; `fields` holds what else the source said, JSON values only."""
+    """A text with an id and a title; `fields` holds further facts of the source, JSON values only."""
 
     id: str
     title: str
@@ -128,11 +128,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class MaskedBatch(Batch):
-    """The masked copies (queries), the clean copies (keys), and where each span's masks stand.
+    """The masked copies (queries), the clean copies (keys), and the positions of each span's masks.
 
     With mask pairs, `start_slots` and `end_slots` are the two masks of a span; where a span has one mask only they
     are equal. `span_token_ids` is padded with -1. Q is B, or a multiple of it where every sequence is shown several
-    times with different masks; the clean copies then stand there once all the same.
+    times with different masks; the clean copies are then there only once.
     """
 
     query_input_ids: torch.Tensor  # i64 [Q, Lq]
@@ -142,9 +142,9 @@ class MaskedBatch(Batch):
     span_sequences: torch.Tensor  # i64 [n], which of the Q masked copies a span is in
     start_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the start query
     end_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the end query
-    span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], what was masked, padded with -1
+    span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], the masked tokens, padded with -1
     pad_id: int  # what stands under attention 0
-    key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are no keys; None: there are none
+    key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are not keys; None: there are none
     key_identities: torch.Tensor | None = None  # i64 [B, Lk], what keys are compared by with spans; None: key_input_ids
     read_tokens: torch.Tensor | None = None  # bool [Q, Lq], of the blocks that masked copies read; None: none reads
 
@@ -166,7 +166,7 @@ class SentenceBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class DenoisingBatch(Batch):
-    """Corrupted texts and what is to be written back, for an encoder-decoder."""
+    """Corrupted texts and their targets, for an encoder-decoder."""
 
     input_ids: torch.Tensor  # i64 [B, Li]
     attention_mask: torch.Tensor  # i64 [B, Li]
@@ -250,7 +250,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One place in the corpus where a phrase stands; offsets are Unicode code points in the document's text."""
+    """One occurrence of a phrase in the corpus; offsets are Unicode code points in the document's text."""
 
     document: str
     title: str
@@ -261,7 +261,7 @@ class Occurrence:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The context before the phrase, the phrase as it stands there, and the context after it.
+        """The context before the phrase, the phrase as it is there, and the context after it.
 
         >>> Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100).parts
         ('It is run from ', 'Reykjavík', '.')
@@ -297,9 +297,9 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """An answer: its representative surface form, its share of the evidence, and its best occurrences.
+    """An answer: its representative surface form, its fraction of the evidence, and its best occurrences.
 
-    `occurrence_count` is of the occurrences looked at: all in the blocks that are ranked or given, and in unrestricted
+    `occurrence_count` is of the occurrences considered: all in the blocks that are ranked or given, and in unrestricted
     search (`dense`) those with an end among the candidates. The corpus may contain more.
     """
 
@@ -332,7 +332,7 @@ class Answer:
         """A flat dict for each occurrence that the answer holds, as `pandas.DataFrame` takes them.
 
         Keys: `text`; `mask`, `rank` (of the phrase) and `place` (of the occurrence), all from 1; the fields of Phrase
-        and of Occurrence. So `place == 1` leaves one a phrase. A phrase without occurrences has one dict, in which
+        and of Occurrence. So `place == 1` selects one per phrase. A phrase without occurrences has one dict, in which
         `place` and what follows are None.
         """
         return list(_records(self.text, 1, self.phrases))
@@ -423,7 +423,7 @@ def _html_of_phrases(phrases: tuple[Phrase, ...]) -> str:
 
 
 def _html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of cells that are HTML already; without `rows` a sentence in its place."""
+    """A table of cells that are HTML already; without `rows` a sentence instead."""
     style = 'style="text-align:left;vertical-align:top"'
     lines = [("th", header), *(("td", row) for row in rows)]
     cells = ["".join(f"<{tag} {style}>{cell}</{tag}>" for cell in line) for tag, line in lines]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of the whole definition of a fast tokenizer; how a call cuts and pads is no part of it."""
+    """SHA-256 of the full definition of a fast tokenizer, without the truncation and padding of a call."""
     return _definition_digest(tokenizer.backend_tokenizer.to_str())
 
 
@@ -49,7 +49,7 @@ about half (54 % in a trial), of Thai, Armenian and Khmer all; one without its v
 
 
 class UnknownTokens:
-    """Counts what a tokenizer does not know of the first tokens that it makes."""
+    """Counts unknown tokens among the first that a tokenizer makes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._unknown_id, self._name = tokenizer.unk_token_id, str(tokenizer.name_or_path)
@@ -69,7 +69,7 @@ class UnknownTokens:
 
     @property
     def note(self) -> str:
-        """Remark on a text of which a part is unknown; empty where hardly anything is."""
+        """Note on a text of which a part is unknown; empty if hardly any is."""
         if self._unknown <= NOTED_UNKNOWN_SHARE * self.tokens:
             return ""
         share = self._unknown / self.tokens
@@ -91,7 +91,7 @@ MAX_PIECE_CHARS = 1_000_000
 
 MOST_TITLE_TOKENS = 64
 LEAST_TEXT_SHARE = 0.5
-"""Of a block, where titles stand before it."""
+"""Minimum fraction of text in a block after its title."""
 
 CHARS_PER_TOKEN = 12
 """Characters of a title that are encoded per token."""
@@ -110,11 +110,11 @@ class BlockSettings(Settings):
     """Tokens kept from the beginning of each document; null keeps all."""
 
     min_filled_fraction: Fraction = 0.5
-    """A block ends with a sentence, or else before a space, only where this share of it is filled; near 1 keeps
+    """A block ends with a sentence, or else before a space, only if this fraction of it is filled; near 1 keeps
     blocks full and cuts sentences."""
 
     title_tokens: Annotated[int, Field(ge=0, le=MOST_TITLE_TOKENS)] | None = None
-    """Tokens of its document's title, and a full stop, that stand before every block as the encoder sees it: a block
+    """Tokens of its document's title, and a full stop, that precede every block as the encoder sees it: a block
     from the middle of a text does not say what it is about. They are never masked and no answer is found in them. 0:
     none; unset: as many as the encoder was trained with."""
 
@@ -127,7 +127,7 @@ class BlockPacker:
     """Cuts documents into blocks with a fast tokenizer; special tokens in the text are ordinary text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: BlockSettings) -> None:
-        """Raises SettingError if special tokens or titles leave a block no room; `tokenizer` is a fast one."""
+        """Raises SettingError if special tokens or titles leave a block no space; `tokenizer` is a fast one."""
         self.settings = settings
         self.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
         self._backend = private_backend(tokenizer)
@@ -236,7 +236,7 @@ def _placed(blocks: Sequence[Block], text: str) -> list[Block]:
 def _with_title(block: Block, title_ids: np.ndarray) -> Block:
     """A block with text, the tokens i32 [title] of its document's title before it: T + title tokens.
 
-    In the text they stand, without a character, where the block begins.
+    In the text they are, without a character, at the start of the block.
     """
     assert block.start_chars is not None and block.end_chars is not None, "a block without text"
     count = len(title_ids)
@@ -260,9 +260,9 @@ def block_cuts(
 ) -> list[int]:
     """Cuts [0, …, T] of a document's T tokens into blocks of at most `capacity` tokens and `max_words` words.
 
-    Each block is the longest that ends at a sentence's end, if that fills enough of its room; else the longest
-    before a space, likewise; else the longest that ends with a word; else it is as full as characters stay whole, and
-    cuts a word.
+    Each block is the longest that ends at a sentence's end, if that fills enough of it; else the longest
+    before a space, likewise; else the longest that ends with a word; else the longest that cuts a word,
+    but no character.
     """
     count = len(flags)
     # of text: bytes and byte pairs may be nothing but a space, which ends where the next word starts
@@ -347,7 +347,7 @@ class SentenceTokenizer:
         _check_special(self._backend, token_ids, self._special_ids, f"the sentences from {joined[:40]!r} on")
         self._unknown.count([token_ids])
         stops = np.cumsum(lengths)  # i64 [x]
-        places = np.arange(len(token_ids)) - np.repeat(stops - lengths, lengths)  # i64 [T], place in its text
+        places = np.arange(len(token_ids)) - np.repeat(stops - lengths, lengths)  # i64 [T], position in its text
         kept = places < self._max_tokens  # bool [T]
         kept_lengths = np.minimum(lengths, self._max_tokens)  # i64 [x]
         return Sequences(token_ids[kept], flags[kept], np.append(0, np.cumsum(kept_lengths)))

@@ -40,7 +40,7 @@ ORDERS = (">=", "<=", ">", "<")
 class Condition:
     """A comparison of one field with one operand, or with one of several.
 
-    An operand is a text and the number that it stands for, None if it is none or was quoted.
+    An operand is a text and the number that it denotes, None if it is not a number or was quoted.
     """
 
     field: str
@@ -50,7 +50,7 @@ class Condition:
     def accepts(self, value: Any) -> bool:
         """Return True if the condition holds for a JSON value, or for an element of a list; never for null.
 
-        Two numbers compare as numbers, all else as text in the order of code points: a string as it is, another
+        Two numbers compare as numbers, all else as text in the order of code points: a string unchanged, another
         value as its JSON text. More or less than a number is only a number, or a string that is one.
 
         >>> [condition] = parse_conditions(["year >= 1990"])
@@ -84,7 +84,7 @@ def parse_conditions(where: Sequence[str]) -> list[Condition]:
     """The conditions written in `where`: FIELD OPERATOR VALUE each, or FIELD in [VALUE, …].
 
     The operators are = (or ==), !=, >=, <=, > and <. A value in double quotes is a JSON string, compared as text.
-    Raises SettingError for what is no condition.
+    Raises SettingError for text that is not a condition.
 
     >>> parse_conditions(["topic in [history, 7]"])
     [Condition(field='topic', operator='in', operands=(('history', None), ('7', 7)))]
@@ -154,7 +154,7 @@ def _parse(text: str) -> Condition:
 
 
 def _number(text: str) -> int | float | None:
-    """The number that a text stands for; None if it is none."""
+    """The number that a text denotes; None if it is not a number."""
     if NUMBER.fullmatch(text) is None:
         return None
     is_whole = text.lstrip("+-").isdigit() and len(text) <= MAX_INTEGER_CHARS

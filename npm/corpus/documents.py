@@ -60,14 +60,14 @@ class SkippedRecords:
     """Records that `skip_bad` skipped: counted by kind, the first few kept, all of them as JSON lines in a file."""
 
     def __init__(self, report: Path | None = None) -> None:
-        """Without a `report` no list is written; it is begun anew with the first record."""
+        """Without a `report` no list is written; the first record starts a new one."""
         self._report = report
         self._kinds: Counter[str] = Counter()
         self._first: list[str] = []
 
     @classmethod
     def beside(cls, folder: Path) -> SkippedRecords:
-        """Report next to `folder`, which contains nothing but what its manifest lists: FOLDER.skipped.jsonl."""
+        """Report next to `folder`, which contains only the files of its manifest: FOLDER.skipped.jsonl."""
         place = folder.resolve()
         return cls(place.with_name(f"{place.name}.skipped.jsonl"))
 
@@ -105,7 +105,7 @@ def read_corpus(
 
     Texts are not normalized; those of `.txt`, `.md` and `.html` files keep their length, with HIDDEN in place of what
     is not read (see `npm.corpus.markup`). All paths are checked before anything is read. Raises CorpusError, with file
-    and line, for a record that is no document, and for a repeated id; with `settings.skip_bad` these go to `skipped`.
+    and line, for a record that is not a document or repeats an id; with `settings.skip_bad` these go to `skipped`.
     """
     sources = find_sources(settings.files) if sources is None else sources
     on_bad = (skipped or SkippedRecords()).add if settings.skip_bad else _refuse
@@ -136,7 +136,7 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
         required = [settings.text_field]
         read = read_records(source, required=required, optional=others, keys="corpus.text_field", on_bad=on_bad)
         for number, row in read:
-            # an empty cell of a table is no value
+            # an empty cell of a table is not a value
             yield number, {name: cell for name, cell in row.items() if cell} if source.format == "table" else row
         return
     names = (settings.title_field, *settings.kept_fields)

@@ -53,7 +53,7 @@ _OPENERS = (
     r"(?:The|This|That|These|It|Its|An|In|On|At|He|She|They|We|You|His|Her|Their|There|Every|Each|All|But|And|If|When)"
     r"(?!\w)"
 )
-"""Words that begin a sentence after a letter, as in `vitamin C. It …`, rather than go on a name."""
+"""Words that begin a sentence after a letter, as in `vitamin C. It …`, rather than continue a name."""
 
 _CONNECTORS = tuple(
     re.compile(pattern)

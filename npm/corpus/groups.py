@@ -62,11 +62,11 @@ class BlockGroups:
             extremes = [find.reduceat(grouped, offsets[:-1]) for find in (np.minimum, np.maximum)]  # [G] each
             is_mixed = extremes[0] != extremes[1]  # [G]
         self.mixed_share = float(is_mixed.mean()) if len(is_mixed) else 0.0
-        """Share of the groups that mix documents."""
+        """Fraction of the groups that mix documents."""
         self._order = np.arange(len(is_mixed))  # [G]
         if mixing is GroupMixing.document:
-            # A group stands where its last document ends, after the full groups of that document; the rest of the queue
-            # is known to be the rest only at the very end.
+            # A group is put where its last document ends, after the full groups of that document; the rest of the queue
+            # is known only at the very end.
             is_rest = np.diff(offsets) < sequences_per_group  # [G]
             self._order = np.lexsort((is_mixed, of_groups[offsets[1:] - 1], is_rest))  # [G]
         self._blocks, self._offsets = blocks, offsets

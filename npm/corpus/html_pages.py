@@ -19,7 +19,7 @@ _UNREAD = re.compile("template|noscript|svg|title|nav")
 def page_text(page: str) -> tuple[str, str]:
     """Text of an HTML page, of the same length, and its title, else its first `h1`; "" without one.
 
-    Tags, comments, scripts, styles, templates, drawings and navigation are hidden. Blocks are lines of their own, the
+    Tags, comments, scripts, styles, templates, drawings and navigation are hidden. Blocks are separate lines, the
     cells of a row are parted by `|`, `pre` keeps its lines.
 
     >>> text, title = page_text("<title>Leave</title><p>Up to <b>45</b>\\n days &amp; more.<p>Ask.")

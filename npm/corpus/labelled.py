@@ -1,6 +1,6 @@
 """Labelled text: sentences, pairs of sentences, or sentences of words, with labels or scores, as token ids in memory.
 
-Shapes: X examples, T tokens of all examples in a row, N targets (one an example, or one a word), n targets of some.
+Shapes: X examples, T tokens of all examples in a row, N targets (one per example, or one per word), n targets of some.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LabelledSettings(Settings):
 
     files: list[PathText] = field(default_factory=list)
     """Files of labelled rows (.jsonl, .csv, .tsv, .parquet, hub:NAME@CONFIG/SPLIT; .txt and .tsv of words, one a line
-    with its tag last and an empty line behind each sentence, with level=token)."""
+    with its tag last and an empty line after each sentence, with level=token)."""
     text_column: str = "sentence"
     """Column with the text, or with level=token the list of words."""
     second_column: str = ""
@@ -47,7 +47,7 @@ class LabelledSettings(Settings):
     """Column with the label or the score, or with level=token the list of labels."""
     labels: list[str] = field(default_factory=list)
     """The labels, in the order of their numbers; a row has the label itself or its number. Empty: the column holds
-    scores, and squared error is what is minimised."""
+    scores, and squared error is minimized."""
     least_score: NonNegativeFloat = 0.0
     """Lowest score there is."""
     most_score: PositiveFloat = 5.0
@@ -57,7 +57,7 @@ class LabelledSettings(Settings):
     level: LabelLevel = LabelLevel.sequence
     """Unit with a label: a full text or pair (`sequence`), or each word (`token`), on its first piece."""
     layer: NonNegativeInt | None = None
-    """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained.
+    """Probing: the head reads the states after this layer (0: the embeddings) of an encoder that is not trained.
     null: fine-tuning; the head reads the last layer, and the encoder is trained too."""
     max_tokens: Annotated[int, Field(ge=8)] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
@@ -67,7 +67,7 @@ class LabelledSettings(Settings):
     """Examples that one device works on at once."""
 
     def check(self) -> None:
-        """Raise SettingError for what does not fit together."""
+        """Raise SettingError for incompatible settings."""
         if self.least_score >= self.most_score:
             raise SettingError(f"labelled.most_score must be above labelled.least_score, got {self.most_score}")
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
@@ -85,7 +85,7 @@ class LabelledSettings(Settings):
 
     @property
     def output_count(self) -> int:
-        """Numbers that the head gives: one a label, or one score."""
+        """Outputs of the head: one per label, or one score."""
         return len(self.labels) or 1
 
     @property

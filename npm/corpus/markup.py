@@ -81,7 +81,7 @@ def hidden(text: str) -> str:
 
 
 class _Blocks:
-    """Cuts lines into paragraphs and what stands between them, and hides the marks of block quotes."""
+    """Cuts lines into paragraphs and the text between them, and hides the marks of block quotes."""
 
     def __init__(self, *, is_markdown: bool, join_lines: bool = True) -> None:
         self._is_markdown, self._join_lines = is_markdown, join_lines
@@ -220,7 +220,7 @@ def markdown_text(text: str, *, join_lines: bool = True) -> tuple[str, str]:
     """Text that people read in Markdown, of the same length, and its first heading; "" without one.
 
     Bullets, marks of headings and emphasis, link targets, images, HTML tags, comments and template tags are hidden;
-    code stays as it is, without its fences; the cells of a table stay parted by `|`.
+    code stays unchanged, without its fences; the cells of a table stay separated by `|`.
 
     >>> plain, title = markdown_text("# Leave\\n\\nTake **45\\ndays** ([form](/f.pdf)).\\n")
     >>> title, visible(plain)
@@ -265,7 +265,7 @@ def _inline(text: str) -> str:
 
 
 def _last_group(found: re.Match[str]) -> str:
-    """The last group of a match in its place, all else hidden."""
+    """The last group of a match in its position, all else hidden."""
     first, last = found.span(found.lastindex) if found.lastindex else (found.start(), found.start())
     return HIDDEN * (first - found.start()) + found.string[first:last] + HIDDEN * (found.end() - last)
 
@@ -287,7 +287,7 @@ def decoded(entity: str) -> str:
 
 
 def squeezed(text: str) -> str:
-    """Of white space with hidden characters one line break or space, the rest hidden; other white space as it is."""
+    """Of white space with hidden characters one line break or space, the rest hidden; other white space unchanged."""
     return SPACE.sub(_one_space, text)
 
 

@@ -1,6 +1,6 @@
 """Records of data files, each with the number of its line or row: JSON, CSV, TSV, Parquet, hub data sets, plain lines.
 
-Files lie on this machine or at an address; `.gz` and `.zst` are decompressed. What cannot be used goes to `on_bad`,
+Files are local or at an address; `.gz` and `.zst` are decompressed. Unusable records go to `on_bad`,
 which by default raises CorpusError with file and line.
 """
 
@@ -31,7 +31,7 @@ ROWS_PER_BATCH = 256
 Row = Mapping[str, Any]
 Rows = Iterator[tuple[int, Row]]
 OnBad = Callable[[str, str, str], None]
-"""Receives the place of a record that cannot be used, the kind of fault in a few words, and its details."""
+"""Receives the position of an unusable record, the kind of fault in a few words, and its details."""
 
 
 def refuse(where: str, kind: str, detail: str) -> None:
@@ -123,7 +123,7 @@ def read_lines(
 
 @contextmanager
 def open_text(file: StoredFile, stored: IO[bytes] | None = None) -> Iterator[IO[bytes]]:
-    """Open a file, or take it `stored` as it is opened already, for reading decompressed."""
+    """Open a file, or use its open `stored` form, for reading decompressed."""
     if isinstance(file, Path) and not file.is_file():
         raise CorpusError(f"{file} {'is not a regular file' if file.exists() else 'does not exist'}")
     codec = COMPRESSED.get(file.suffix.lower())
@@ -156,7 +156,7 @@ def _json_lines(file: StoredFile, on_bad: OnBad) -> Rows:
 
 
 def _json_rows(file: StoredFile, on_bad: OnBad) -> Rows:
-    """Yield the items of a JSON list, or of the one list of an object, or of JSON lines in spite of the file's name."""
+    """Yield the items of a JSON list, or of the one list of an object, or of JSON lines despite the file's name."""
     with open_text(file) as stream:
         begin = stream.read(4096).lstrip()
     if not (begin.startswith(b"[") or re.match(rb'\{\s*"[^"]*"\s*:\s*\[\s*\{', begin)):
@@ -178,7 +178,7 @@ def _table_rows(
     file: StoredFile, quoted: bool, header: bool, same_length: bool, required: Sequence[str], keys: str, on_bad: OnBad
 ) -> Rows:
     """Yield the rows of a CSV or TSV file, each with the number of the line that it ends in."""
-    place = 0  # the reader's own count would miss lines that are left out
+    place = 0  # the reader's own count would miss skipped lines
 
     def lines() -> Iterator[str]:
         nonlocal place
@@ -224,7 +224,7 @@ def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[st
             columns = [name for name in dict.fromkeys((*required, *optional)) if name in present] or None
             batches = table.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns)
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # also of dates that Python lacks
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # also of dates unknown to Python
         reason = str(error).splitlines()[0]
         raise CorpusError(f"{source.path} cannot be read as Parquet: {reason}; fetch or make the file again") from error
 

@@ -41,7 +41,7 @@ class SentenceDataSettings(Settings):
     """Sentences to distinguish: from files of sentences, pairs or triplets, or split out of the corpus."""
 
     files: list[PathText] = field(default_factory=list)
-    """Files (.jsonl, .jsonl.zst, .csv, .tsv, .parquet, or .txt with a sentence a line); empty: the corpus's own."""
+    """Files (.jsonl, .jsonl.zst, .csv, .tsv, .parquet, or .txt with a sentence per line); empty: the corpus's."""
     anchor_column: str = "text"
     """Column with a sentence, a question or a premise; .txt files are this column."""
     positive_column: str = ""
@@ -50,22 +50,22 @@ class SentenceDataSettings(Settings):
     """Column with a sentence that is near but of other meaning (hard negative); empty: none."""
     label_column: str = ""
     """Column with entailment, neutral or contradiction of the positive column, or 0, 1, 2; empty: none. Each anchor
-    with an entailment and a contradiction then becomes one triplet, of the first of each; the rest is left out."""
+    with an entailment and a contradiction then becomes one triplet, of the first of each; the rest is omitted."""
     score_column: str = ""
-    """Column with a score of similarity; empty: none. Pairs below `least_score` are left out."""
+    """Column with a score of similarity; empty: none. Pairs below `least_score` are omitted."""
     least_score: NonNegativeFloat = 4.0
     """Pairs with this score or more are positives; in the unit of `score_column`."""
     max_sentence_tokens: Annotated[int, Field(ge=4)] = 32
     """Tokens of a sentence as the encoder sees it, its special tokens included; longer ones are cut."""
     least_sentence_words: PositiveInt = 5
-    """Sentences of the corpus with fewer words are left out; files keep all of theirs."""
+    """Sentences of the corpus with fewer words are omitted; files keep all of theirs."""
     max_sentences: PositiveInt | None = None
     """Sentences, pairs or triplets used at most, from the beginning; null uses all."""
     pairs_per_device_batch: Annotated[int, Field(ge=2)] = 64
     """Sentences, pairs or triplets that one device works on at once; they are each other's negatives."""
 
     def check(self) -> None:
-        """Raise SettingError for columns that do not fit together."""
+        """Raise SettingError for incompatible columns."""
         if not self.anchor_column:
             raise missing("sentences.anchor_column")
         for name in ("negative_column", "label_column", "score_column"):
@@ -94,7 +94,7 @@ COLUMN_KEYS = "sentences.anchor_column, .positive_column, …"
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """Texts of one row in the order of the columns, their place, and the label of the pair if it has one."""
+    """Texts of one row in the order of the columns, their position, and the label of the pair if it has one."""
 
     texts: tuple[str, ...]
     where: str
@@ -115,8 +115,8 @@ def read_text_rows(
 ) -> Iterator[TextRow]:
     """Yield the rows that `settings` describe, from their files, else the sentences of `corpus`.
 
-    With labels, a row is an anchor and what it is compared with. Pairs below the least score, neutral pairs and pairs
-    without a label are left out. Raises CorpusError, with file and row, for a value that cannot be used.
+    With labels, a row is an anchor and texts of its pairs. Pairs below the least score, neutral pairs and pairs
+    without a label are omitted. Raises CorpusError, with file and row, for a value that cannot be used.
     """
     sources = sentence_sources(settings)
     if not sources:
@@ -138,7 +138,7 @@ def read_text_rows(
 
 
 def _text_row(record: Row, settings: SentenceDataSettings, where: str) -> TextRow | None:
-    """Return one record as texts; None if its score or label leaves it out."""
+    """Return one record as texts; None if its score or label excludes it."""
     label = None
     if (name := settings.score_column) and score_value(where, name, record[name]) < settings.least_score:
         return None
@@ -158,7 +158,7 @@ def _text_row(record: Row, settings: SentenceDataSettings, where: str) -> TextRo
 PAIR_TABLE_KIND = "npmlm-sentences"
 ROWS_PER_BATCH = 512
 _BATCHING = ("files", "pairs_per_device_batch")
-"""Settings that do not change what is stored; files count by their content."""
+"""Settings that do not change the stored table; files count by their content."""
 
 
 class PairTable:
@@ -237,7 +237,7 @@ def _write_table(
     while batch := list(islice(kept, ROWS_PER_BATCH)):
         texts = tokenizer.encode([text for row in batch for text in row.texts])
         empty = np.flatnonzero(np.diff(texts.offsets) == 0)  # [texts without a token]
-        if len(empty) and settings.files:  # sentences of the corpus are left out
+        if len(empty) and settings.files:  # sentences of the corpus are omitted
             row = batch[empty[0] // columns]
             text = row.texts[empty[0] % columns]
             raise CorpusError(f"{row.where}: no tokens in {text!r:.80}; correct or remove this row")
@@ -293,7 +293,7 @@ def text_keys(token_ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[str, Any]:
-    """Return what decides the bytes of a table next to the tokenizer: settings, and the files by name and content."""
+    """Return all that decides a table's bytes except the tokenizer: settings, and the files by name and content."""
     sources = sentence_sources(settings) or find_sources(corpus.files)
     digests = {
         f"source.{number}": source.name + ("" if source.format == "hub" else f" {sha256_of_file(source.file)}")

@@ -9,7 +9,7 @@ field_values    u8 [bytes], JSON of {field: distinct values, in the order of the
 field_codes     i32 [fields, documents], the value of each document; fields by name, -1 where the field is missing
 counts.json     sources (items that were read, documents or not) and tokens
 
-Mapped files stay readable when a newer generation has taken the place of their folder.
+Mapped files stay readable when a newer generation has replaced their folder.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class StoredDocuments:
         return np.array([found[identifier] for identifier in identifiers], dtype=np.int64)  # [n]
 
     def repeated(self) -> np.ndarray | None:
-        """Return the numbers i64 [2], ascending, of two documents with one id; None if each has its own.
+        """Return the numbers i64 [2], ascending, of two documents with one id; None if ids are unique.
 
         Takes 24 bytes per document.
         """

@@ -29,7 +29,7 @@ FORMATS = {
 }
 KNOWN_SUFFIXES = f"{', '.join(FORMATS)}, all but the last also with .gz or .zst"
 COMPRESSED_SUFFIXES = (".gz", ".zst")
-"""Behind the extension of any format but parquet, which compresses by itself."""
+"""Suffixes after the extension of any format except parquet, which compresses by itself."""
 INDEX_PART = f"corpus-{16 * '[0-9a-f]'}"
 """A folder in every index, also while it is built: an index in a corpus folder is not part of the corpus."""
 
@@ -66,7 +66,7 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
 
 
 def _with_distinct_names(sources: list[Source]) -> list[Source]:
-    """Give files of the same name as many of their folders as make them differ: a/notes.txt and b/notes.txt."""
+    """Prefix files of the same name with as many of their folders as make them differ: a/notes.txt and b/notes.txt."""
     with_name: dict[str, list[Source]] = {}
     for source in sources:
         with_name.setdefault(source.name, []).append(source)
@@ -101,7 +101,7 @@ def _expand(name: str) -> Iterator[Source]:
 def _files_below(folder: str) -> list[str]:
     """Return the files of known formats in a folder and in folders below, sorted; without hidden and empty ones.
 
-    Links to folders and folders with an index are left out too. Raises CorpusError if there is no file.
+    Links to folders and folders with an index are skipped too. Raises CorpusError if there is no file.
     """
     found: list[Path] = []
     for place, folders, names in os.walk(folder):

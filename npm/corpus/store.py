@@ -45,7 +45,7 @@ SHARED_SETTINGS = ("tokenizer_fingerprint", "special_tokens_in_blocks", "vocabul
 class BlockStore:
     """The blocks and documents of one or more segments, numbered through all their shards. Made by `BlockStore.open`.
 
-    Token positions run through all blocks: block b is [block_offsets[b], block_offsets[b + 1]). What was opened stays
+    Token positions run through all blocks: block b is [block_offsets[b], block_offsets[b + 1]). An open store stays
     readable after its folder was removed.
     """
 
@@ -93,7 +93,7 @@ class BlockStore:
     def open(cls, folder: str | Path, *more_folders: str | Path) -> BlockStore:
         """Open finished stores as one, in the order given; `folder` and `settings` are then those of the first.
 
-        Raises ArtifactError if one is missing, unfinished or damaged, or does not go together with the first.
+        Raises ArtifactError if one is missing, unfinished or damaged, or does not match the first.
         """
         folders = [Path(folder), *map(Path, more_folders)]
         manifests = [check_folder(path, kind=STORE_KIND) for path in folders]
@@ -165,7 +165,7 @@ class BlockStore:
         return self._documents.find(ids, among)
 
     def repeated_documents(self) -> np.ndarray | None:
-        """The numbers i64 [2], ascending, of two documents with one id; None if each has its own."""
+        """The numbers i64 [2], ascending, of two documents with one id; None if ids are unique."""
         return self._documents.repeated()
 
     def field_columns(self) -> Iterator[tuple[slice, FieldValues]]:
@@ -220,7 +220,7 @@ def build_block_store(
 ) -> BlockStore:
     """Cut `documents` into blocks with `packer` and store them; continues an earlier build with the same settings.
 
-    `settings` are kept in the manifest and say what else the bytes depend on, such as the input's fingerprint; JSON
+    `settings` are kept in the manifest and are what else the bytes depend on, such as the input's fingerprint; JSON
     values only. Returns the opened store, at once if it is finished already. Raises ArtifactError if the folder holds
     something else, CorpusError if there is no text in the documents.
     """

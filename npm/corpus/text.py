@@ -1,4 +1,4 @@
-"""Words, sentences and expressions, from the characters and offsets of tokens, whatever the tokenizer.
+"""Words, sentences and expressions, from the characters and offsets of tokens of any tokenizer.
 
 A line break always ends a sentence. So does `.`, `!`, `?` or `…`, closing quotes and brackets included, when spaces
 and then something other than a lower-case letter follow, unless the dot belongs to an abbreviation or an initial.
@@ -41,9 +41,9 @@ NUMBERED_ABBREVIATIONS = frozenset(_NUMBERED_ABBREVIATIONS.split())
 """Abbreviations only before a number, as in "No. 5"; elsewhere they may be words."""
 
 CONTEXT_CHARS = 1000
-"""Longest context to each side of a phrase, in code points: some sentences are whole files."""
+"""Longest context to each side of a phrase, in code points: some sentences are entire files."""
 NEAR_CHARS, LOOKED_BACK = 300, 32
-"""Most sentences end this near; and what is looked at around a boundary to tell whether it is one."""
+"""Most sentences end within this distance; also the characters read around a possible boundary."""
 
 
 def sentence_bounds(text: str) -> np.ndarray:
@@ -90,7 +90,7 @@ def sentence_around(text: str, start_char: int, end_char: int) -> tuple[int, int
         after = bounds[bounds[:, 1] >= end_char, 1]
         start = int(before[-1]) if len(before) else start_char
         end = int(after[0]) if len(after) else end_char
-        # What begins after the cut and ends before it is a sentence of the whole text too.
+        # What begins after the cut and ends before it is a sentence of the full text too.
         begins, ends = first == 0 or start > first + LOOKED_BACK, last == len(text) or end < last - LOOKED_BACK
         if begins and ends:
             break
@@ -115,7 +115,7 @@ def _ends_sentence(text: str, start: int, stop: int) -> bool:
     name = word[0].lstrip(OPENING).lower()
     if name in NUMBERED_ABBREVIATIONS and following.isdigit():
         return False
-    # "J. Smith", "U.S. Army", "p. 5": a letter that stands alone, or after a dot.
+    # "J. Smith", "U.S. Army", "p. 5": a single letter, or one after a dot.
     is_initial = name[-1:].isalpha() and (len(name) == 1 or name[-2] == ".")
     if is_initial and len(name) == 1:  # "vitamin C. It": a function word continues no name
         next_word = "".join(_WORD.findall(text[stop : stop + LONGEST_STOP_WORD_CHARS])[:1])
@@ -141,13 +141,13 @@ doesn didn isn wasn weren aren hasn hadn couldn wouldn shouldn
 """
 
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
-"""Whole words, lower case."""
+"""Full words, lower case."""
 
 LINKING_WORDS = frozenset({"of", "the", "and", "s"})
 """Function words that names and titles are built with: Bank of America, War and Peace, Noah's Ark."""
 
 NAMES = frozenset({"US", "IT", "WHO", "May", "Will"})
-"""Written so, these are names: no stop-words."""
+"""Spellings that are names, not stop-words."""
 
 CONTRACTION_TAILS = frozenset({"s", "t", "d", "m", "ll", "re", "ve"})
 """Letters after an apostrophe in a contraction; stop-words there only, so that "vitamin D" keeps its D."""
@@ -173,10 +173,10 @@ def is_stop_word(word: str, preceding: str = "") -> bool:
 
 SPACE, OTHER, JOINER, MARK, ALONE, LETTER = range(6)
 """Kinds of characters: white space; punctuation and symbols; invisible characters inside words, such as the soft
-hyphen; combining marks, which belong to what is before them; letters of scripts that write no spaces between words,
-each a word of its own; letters and digits."""
+hyphen; combining marks, which belong to the one before them; letters of scripts that write no spaces between words,
+each a word; letters and digits."""
 
-ZERO_WIDTH_SPACE = 0x200B  # invisible, but there to part words
+ZERO_WIDTH_SPACE = 0x200B  # invisible, but separates words
 
 UNSPACED_SCRIPTS = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -334,7 +334,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Stemming(Enum):
-    """Endings that are taken off a word."""
+    """Endings that are removed from a word."""
 
     none = "none"
     plural = "plural"
@@ -352,12 +352,12 @@ def words_of(text: str, stemming: Stemming = Stemming.none, *, keep_stopwords: b
 
 
 def folded_words(text: str) -> list[str]:
-    """The words of a text, case-folded, whole and with function words."""
+    """The full words of a text, case-folded, function words included."""
     return _WORD.findall(text.casefold())
 
 
 def counted_forms(words: Iterable[str], stemming: Stemming, *, keep_stopwords: bool) -> list[str]:
-    """The form in which each folded word is counted; function words are left out unless they are kept."""
+    """The form in which each folded word is counted; function words are omitted unless they are kept."""
     if not keep_stopwords:
         words = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS]
     return [_singular(word) for word in words] if stemming is Stemming.plural else list(words)

@@ -37,7 +37,7 @@ def read_texts(
 ) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
     """Yield the documents of a file of `kind` txt, md or html: number, title, text, and `fields` of the front matter.
 
-    Only a txt file may have several. What is not text goes to `on_bad`, as does front matter that cannot be read.
+    Only a txt file may have several. Other content goes to `on_bad`, as does front matter that cannot be read.
     """
     split = split if kind == "txt" else DocumentSplit.file
     for number, given in _pieces(path, split, on_bad):

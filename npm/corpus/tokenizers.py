@@ -1,4 +1,4 @@
-"""Tokenizers that are made here: of whole words, and pieces learned from a corpus by merging pairs.
+"""Tokenizers made by this project: of full words, and pieces learned from a corpus by merging pairs.
 
 The most frequent pair of neighboring pieces becomes a piece, again and again (Sennrich et al. 2016, arXiv 1508.07909,
 §3.2); of equally frequent pairs the older pieces come first. Written as tokenizer.json, which `transformers` reads.
@@ -68,7 +68,7 @@ class LearnedTokenizer:
 
 
 def learn_tokenizer(out: str | Path, settings: TokenizerSettings, *, progress: Progress = silent) -> LearnedTokenizer:
-    """Learn a tokenizer from a corpus and write its folder, whole or not at all.
+    """Learn a tokenizer from a corpus and write its folder, completely or not at all.
 
     Raises CorpusError as `read_corpus` does, SettingError if `size` is too small for the characters of the text,
     ArtifactError if `out` holds something else.
@@ -136,7 +136,7 @@ def joined(pieces: Sequence[str], inside: str = INSIDE) -> str:
 def learn_merges(
     word_counts: Mapping[tuple[str, ...], int], known: Sequence[str], size: int, *, inside: str = INSIDE
 ) -> list[Pair]:
-    """Merges of pairs until there are `size` pieces with the `known` ones, or no pair is left; see `joined`."""
+    """Merges of pairs until there are `size` pieces with the `known` ones, or no pair remains; see `joined`."""
     from tokenizers import Tokenizer, models, trainers
 
     # The trainer numbers letters by code point, but pieces with a mark as it meets them in its hash tables, which
@@ -200,7 +200,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, settings: Mapping[str
 
 
 def pieces_of(folder: Path) -> set[str]:
-    """The pieces of the tokenizer in a folder without what marks their place in a word, special tokens left out.
+    """The pieces of a folder's tokenizer without the marks of their position in a word and without special tokens.
 
     Raises ArtifactError if there is no tokenizer.json, or another than those of `tokenizers`.
     """

@@ -1,1 +1,1 @@
-"""Selection of masked spans, and what the encoder sees instead."""
+"""Selection of masked spans, and the masked input of the encoder."""

@@ -1,16 +1,16 @@
-"""Mining collocations: which n-grams of words stand together far more often than their parts would by chance.
+"""Mining collocations: n-grams of words that occur together far more often than their parts would by chance.
 
     PMI_n(w) = min over the ways to cut w into two or more parts t of log( p(w) / ∏ p(t) )
 
-(Levine et al. 2021, arXiv 2010.01825.) p is the number of occurrences over the number of places where an n-gram of that
-many words stands. n-grams are ranked among those of as many words; half of the vocabulary are pairs, a quarter triples,
+(Levine et al. 2021, arXiv 2010.01825.) p is the number of occurrences over the number of positions of n-grams of that
+many words. n-grams are ranked among those of as many words; half of the vocabulary are pairs, a quarter triples,
 an eighth each of four and five words.
 
 The text is read once for each n, piece by piece. An n-gram is counted only if both n-grams one word shorter in it are
-frequent. n-grams are identified by 64-bit hashes: two of a hundred million different ones are taken for one with a
+frequent. n-grams are identified by 64-bit hashes: two of a hundred million different ones collide with a
 probability of 1 in 3,700.
 
-Shapes: T tokens of a piece of text, W words of it, w windows (places where an n-gram starts), F frequent n-grams
+Shapes: T tokens of a piece of text, W words of it, w windows (positions where an n-gram starts), F frequent n-grams
 of n words.
 """
 
@@ -38,15 +38,15 @@ MERGED_AT_LEAST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FrequentNgrams:
-    """The n-grams of n words that stand often enough, by their hashes."""
+    """The n-grams of n words that occur often enough, by their hashes."""
 
     keys: np.ndarray  # u64 [F], sorted
     counts: np.ndarray  # i64 [F]
     words: np.ndarray  # u64 [F, n], keys of their words
-    window_count: int  # places in the text where any n-gram of n words stands
+    window_count: int  # positions in the text where any n-gram of n words occurs
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The places i64 [w] of `keys` u64 [w] among the frequent ones, and bool [w] whether they are."""
+        """The indices i64 [w] of `keys` u64 [w] among the frequent ones, and the mask bool [w] of those found."""
         if not len(self.keys):
             return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=bool)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)  # i64 [w]
@@ -93,7 +93,7 @@ def ngram_keys(words: np.ndarray) -> np.ndarray:
 
 
 def _chained(keys: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Hashes u64 of what has the hash `keys`, followed by something."""
+    """Hashes u64 of sequences with the hashes `keys`, extended by one item."""
     return mixed_bits((keys - np.uint64(1)) * GOLDEN_GAMMA + following)  # mixed_bits adds it once more
 
 
@@ -261,7 +261,7 @@ class _Survey:
         self._examples: list[list[tuple[np.ndarray, ...]]] = [[] for _ in sizes]
 
     def read(self, sequences: Sequences) -> None:
-        """Count and collect what stands in one piece."""
+        """Count and collect the n-grams of one piece."""
         words = PieceWords.of(sequences)
         begins = word_beginnings(sequences)  # bool [T]
         held_from = np.full(len(words), self._largest + 1)  # i64 [W], the smallest size that holds each word
@@ -272,7 +272,7 @@ class _Survey:
             places, ngrams = places[is_frequent], ngrams[is_frequent]  # i64 [w] each
             for inner in range(word_count):
                 held_from[places + inner] = np.minimum(held_from[places + inner], self._sizes[number][ngrams])
-            new = np.flatnonzero(~self._was_seen[number][ngrams])  # i64 [places of n-grams not seen before]
+            new = np.flatnonzero(~self._was_seen[number][ngrams])  # i64 [positions of n-grams not seen before]
             seen, first = np.unique(ngrams[new], return_index=True)  # i64 [n-grams not seen before] each
             self._was_seen[number][seen] = True
             starts, last = words.starts[places[new[first]]], places[new[first]] + word_count - 1
@@ -282,7 +282,7 @@ class _Survey:
         np.add.at(self._tokens_by_size, held_from, words.lengths)
 
     def size_for(self, coverage: float) -> int:
-        """The smallest size that holds a share `coverage` of all tokens, or the largest there is."""
+        """The smallest size that holds a fraction `coverage` of all tokens, or the largest there is."""
         held = np.cumsum(self._tokens_by_size[:-1])  # i64 [sizes + 1]
         enough = int(np.searchsorted(held, coverage * self._tokens_by_size.sum()))
         return min(enough, self._largest)

@@ -1,4 +1,4 @@
-"""Collocations, which are masked as one: a vocabulary of n-grams of words, and where its entries stand.
+"""Collocations, which are masked as one: a vocabulary of n-grams of words, and the positions of its entries.
 
 Shapes: T tokens of all sequences in a row, m candidates, N entries, X tokens of all entries in a row.
 """
@@ -29,8 +29,8 @@ class CollocationSettings(Settings):
     min_count: PositiveInt = 11
     """Least number of occurrences of an n-gram in the text; at least 1."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """The vocabulary grows until its entries hold this share of the text's tokens, or all n-grams are in; above 0, at
-    most 1."""
+    """The vocabulary grows until its entries hold this fraction of the text's tokens, or all n-grams are in; above 0,
+    at most 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Entries:
     token_ids: np.ndarray  # i32 [X]
     starts_word: np.ndarray  # bool [X], whether a word of the entry begins here
     offsets: np.ndarray  # i64 [N + 1]; entry e is [offsets[e], offsets[e + 1])
-    counts: np.ndarray  # i64 [N], how often it stands in the text that was mined
+    counts: np.ndarray  # i64 [N], occurrences in the mined text
     scores: np.ndarray  # f64 [N], its mutual information
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ ENTRY_ARRAYS = ("token_ids", "starts_word", "offsets", "counts", "scores")
 
 
 class CollocationVocabulary:
-    """The entries, and a tree over their tokens that finds them in text. Made by `open`, or from entries at hand."""
+    """The entries, and a tree over their tokens that finds them in text. Made by `open`, or from given entries."""
 
     def __init__(self, entries: Entries, *, digest: str = "") -> None:
         self.entries = entries
@@ -73,7 +73,7 @@ class CollocationVocabulary:
         )
 
     def find(self, sequences: Sequences) -> Spans:
-        """Every place where an entry stands as whole words, within one sequence; they may overlap. Shortest first."""
+        """Every occurrence of an entry as full words within one sequence; they may overlap. Shortest first."""
         begins = word_beginnings(sequences)  # bool [T]
         room = tokens_until_break(sequences)  # i64 [T]
         is_last = np.zeros(len(begins), dtype=bool)  # bool [T], the last token of a word
@@ -104,7 +104,7 @@ def _symbols(token_ids: np.ndarray, starts_word: np.ndarray) -> np.ndarray:
 def _tree(entries: Entries) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each depth: the nodes, as sorted numbers of parent and symbol i64 [nodes], and which of them end an entry.
 
-    A node's number is its place among the nodes of its depth.
+    A node's number is its index among the nodes of its depth.
     """
     symbols = _symbols(entries.token_ids, entries.starts_word)  # i64 [X]
     lengths = np.diff(entries.offsets)  # i64 [N]
@@ -132,7 +132,7 @@ class CollocationUnits:
         found, words = self.vocabulary.find(sequences), words_of(sequences)
         starts = np.concatenate([found.starts, words.starts])  # i64
         lengths = np.concatenate([found.lengths, words.lengths])  # i64
-        # the longer first where two start together, so that what is inside another comes behind it
+        # the longer first where two start together, so that a unit inside another comes after it
         order = np.lexsort((-lengths, starts))
         starts, lengths = starts[order], lengths[order]
         is_word = order >= len(found)  # bool
@@ -143,9 +143,9 @@ class CollocationUnits:
 
 @dataclass(frozen=True, slots=True)
 class LongestUnits:
-    """Cuts text into disjoint units: the longest win over what is inside them, chance decides between partial overlaps.
+    """Cuts text into disjoint units: the longest win over those inside them, chance decides between partial overlaps.
 
-    Where a unit was left out, those inside it come back.
+    If a unit was omitted, those inside it come back.
     """
 
     def keep(self, candidates: MaskableSpans, sequences: Sequences, rng: np.random.Generator) -> MaskableSpans:

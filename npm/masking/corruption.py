@@ -1,6 +1,6 @@
-"""Masking for masked language modelling: the settings, and what is built from them.
+"""Masking for masked language modeling: the settings, and the samplers and views built from them.
 
-The share of tokens that are masked (the corruption rate) and the share that are predicted are set apart (Wettig et al.
+The fractions of tokens that are masked (the corruption rate) and that are predicted are set separately (Wettig et al.
 2023, arXiv 2202.08005). Where more is to be predicted than masked, a sequence is shown in several copies
 whose masked tokens are disjoint.
 
@@ -50,9 +50,9 @@ class CorruptedTokens:
 class Selector:
     """Selects the masked and the predicted tokens of each copy of the sequences of a group.
 
-    Each sequence has a budget of its own: of its n tokens that are not special, ⌊m·n + u⌋ are masked, u drawn evenly
-    from [0, 1), so that the mean is m·n exactly. Only what the sampler does with a last unit that is too long, and a
-    lack of candidates, can change that.
+    Each sequence has its own budget: of its n tokens that are not special, ⌊m·n + u⌋ are masked, u drawn evenly
+    from [0, 1), so that the mean is m·n exactly. Only a last unit that is too long for the sampler, and too
+    few candidates, can change that.
     """
 
     units: Units
@@ -60,7 +60,7 @@ class Selector:
     masked_fraction: float = 0.15
     """m, of one copy."""
     predicted_fraction: float | None = None
-    """Share of a sequence's tokens to predict, in all copies together; None: all that are masked."""
+    """Fraction of a sequence's tokens to predict, in all copies together; None: all that are masked."""
     copy_count: int = 1
     filter: LongestUnits | None = None
 
@@ -111,7 +111,7 @@ class Selector:
 
 
 def _rounded(tokens: float, rounding: float) -> int:
-    # 20 · 0.15 is a hair below 3; without the allowance an exact share would fall one short once in a while
+    # 20 · 0.15 is a hair below 3; without the allowance an exact fraction would sometimes fall one short
     return math.floor(tokens + rounding + 1e-9)
 
 
@@ -124,9 +124,9 @@ def _joined(parts: list[tuple[Spans, np.ndarray]]) -> CorruptedTokens:
 
 @dataclass(frozen=True, slots=True)
 class InPlaceViews:
-    """Makes the view for masked language modelling; a group's masks depend on its own generator only.
+    """Makes the view for masked language modeling; a group's masks depend on its own generator only.
 
-    A masked token becomes the mask token, a random token, or stays as it is (Devlin et al. 2019, section 3.1).
+    A masked token becomes the mask token, a random token, or stays unchanged (Devlin et al. 2019, section 3.1).
     `prefix_ids` and `suffix_ids` are the special tokens that the encoder wants around a sequence.
     """
 
@@ -159,7 +159,7 @@ class InPlaceViews:
                 targets.append(group.token_ids[selection.predicted])
         seen, spans = merge_groups(copies)
         clean, _ = merge_groups([(group, Spans(group.offsets[:0], group.offsets[:0])) for group in groups])
-        # Empty sequences share their offset with the next one; side="right" passes over them.
+        # Empty sequences share their offset with the next one; side="right" skips them.
         rows = np.searchsorted(seen.offsets, spans.starts, side="right") - 1  # i64 [p]
         slots = torch.from_numpy(spans.starts - seen.offsets[rows] + len(self.prefix_ids))  # i64 [p]
         framed = partial(padded_rows, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids)
@@ -196,7 +196,7 @@ class CorruptionUnit(Enum):
     token = "token"
     word = "word"
     collocation = "collocation"  # the longest entry of a vocabulary mined by mutual information, else a word
-    cooccurring = "cooccurring"  # what stands in another sequence of the group too, as for the phrase loss
+    cooccurring = "cooccurring"  # a span that occurs in another sequence of the group too, as for the phrase loss
 
 
 class CorruptionSampler(Enum):
@@ -216,7 +216,7 @@ SAMPLERS = {
 }
 """The samplers that go with each unit."""
 SAMPLERS_WITH_COPIES = (CorruptionSampler.uniform, CorruptionSampler.geometric)
-"""Those that can leave out what other copies of a sequence have masked."""
+"""Samplers that can omit tokens that other copies of a sequence have masked."""
 
 
 MAX_SPAN_UNITS = 10
@@ -224,7 +224,7 @@ MAX_SPAN_UNITS = 10
 
 
 class CorruptionSettings(Settings):
-    """Settings of masking for masked language modelling."""
+    """Settings of masking for masked language modeling."""
 
     unit: CorruptionUnit = CorruptionUnit.token
     """Unit that is masked entirely: `token`, `word`, `collocation`, or one that occurs in another sequence too
@@ -233,17 +233,17 @@ class CorruptionSettings(Settings):
     """Sampler of units: `uniform`, `geometric` (spans of words or cooccurring phrases), or for tokens `partition`
     (runs as in T5) and `suffix`."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Corruption rate: tokens masked in one copy, as a share of the sequence's tokens that are not special; above 0,
+    """Corruption rate: tokens masked in one copy, as a fraction of the sequence's tokens that are not special; above 0,
     below 1."""
     predicted_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Prediction rate: tokens predicted, as a share of the same; null: all that are masked. Below masked_fraction, a
+    """Prediction rate: tokens predicted, as a fraction of the same; null: all that are masked. Below masked_fraction, a
     random part of the masked tokens is predicted; above it, `copies` is needed."""
     copies: bool = False
     """Show each sequence in as many copies, with disjoint masks, as predicted_fraction needs."""
     random_fraction: Fraction = 0.0
-    """Share of the masked tokens that become a random token instead of a mask (0.1 in BERT); from 0 to 1."""
+    """Fraction of the masked tokens that become a random token instead of a mask (0.1 in BERT); from 0 to 1."""
     unchanged_fraction: Fraction = 0.0
-    """Share of the masked tokens that stay as they are (0.1 in BERT); from 0 to 1."""
+    """Fraction of the masked tokens that stay unchanged (0.1 in BERT); from 0 to 1."""
     span_success_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
@@ -339,7 +339,7 @@ def build_selector(settings: CorruptionSettings, vocabulary: CollocationVocabula
 def build_in_place_views(
     settings: CorruptionSettings, *, vocabulary: CollocationVocabulary | None = None, **tokens: Any
 ) -> InPlaceViews:
-    """The views for masked language modelling that `settings` describe.
+    """The views for masked language modeling that `settings` describe.
 
     `tokens` are those of `InPlaceViews`, such as `mask_id`; `vocabulary` is needed with unit=collocation.
     """

@@ -55,7 +55,7 @@ class Sentinels:
         """
         import torch
 
-        # Empty sequences share their offset with the next one; side="right" passes over them.
+        # Empty sequences share their offset with the next one; side="right" skips them.
         owners = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
         span_counts = np.bincount(owners, minlength=len(sequences))  # i64 [S]
         check_sentinel_count(len(self.sentinel_ids), int(span_counts.max(initial=0)))
@@ -114,7 +114,7 @@ class DenoiserSettings(Settings):
     family: DenoiserFamily = DenoiserFamily.R
     """`R` and `X` mask spans all over a block, `S` masks one at its end."""
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Tokens masked, as a share of those of a block (S: on average); above 0, below 1."""
+    """Tokens masked, as a fraction of those of a block (S: on average); above 0, below 1."""
     mean_span_tokens: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of the spans of R and X, in tokens; at least 1."""
     weight: NonNegativeFloat = 1.0
@@ -127,7 +127,7 @@ class DenoiserSettings(Settings):
 
     @property
     def name(self) -> str:
-        """Family, mean span and rate; what tables of results call it.
+        """Family, mean span and rate; the name in tables of results.
 
         >>> DenoiserSettings(family=DenoiserFamily.X, mean_span_tokens=64, rate=0.5).name
         'X-64-0.5'
@@ -193,7 +193,7 @@ class DenoisingSettings(Settings):
     preset: MixtureName = MixtureName.ul2
     """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of one family of UL2, `r`, `s` or `x`."""
     mixture: list[DenoiserSettings] = field(default_factory=list)
-    """Denoisers of your own in place of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1}, …]."""
+    """Denoisers instead of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1}, …]."""
     mode_tokens: bool = True
     """Begin each input with the mode token of its denoiser."""
 

@@ -1,7 +1,7 @@
 """Units, sampler and rate together: the masks of a group as a pure function of seed, epoch and group.
 
 At retrieval a question is read together with a passage. In training the question is a masked copy, or one sentence of
-it, and the passage another sequence of the group that holds what was masked (the recurring spans of Ram et al. 2021,
+it, and the passage another sequence of the group that holds the masked span (the recurring spans of Ram et al. 2021,
 arXiv 2101.00438, across sequences).
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, u different tokens of the group.
@@ -41,7 +41,7 @@ class QuestionForm(Enum):
 
     whole = "whole"
     sentence = "sentence"
-    mixed = "mixed"  # either, as a coin falls
+    mixed = "mixed"  # either, at random
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Contexts:
 
     numbers: np.ndarray  # i64, number of the sequence that is read; -1 for none
     starts: np.ndarray  # i64, position in [0, T) of the first token kept
-    stops: np.ndarray  # i64, position behind the last token kept
+    stops: np.ndarray  # i64, position after the last token kept
 
 
 def no_contexts(sequences: Sequences) -> Contexts:
-    """Every copy is its whole sequence and reads nothing."""
+    """Contexts in which every copy is its full sequence and reads nothing."""
     return Contexts(np.full(len(sequences), NO_CONTEXT), sequences.offsets[:-1].copy(), sequences.offsets[1:].copy())
 
 
@@ -65,8 +65,8 @@ def draw_contexts(
 
     Its copy keeps all of it but the title, or one sentence drawn from those with a masked content token (no stop-word,
     no punctuation), and reads the sequence that shares most with the masked content tokens kept: each different one
-    counts one over the number of sequences it is in. A sequence without any, or whose masked content tokens stand
-    nowhere else, stays whole and reads nothing.
+    counts one over the number of sequences it is in. A sequence without any, or whose masked content tokens occur
+    nowhere else, stays complete and reads nothing.
     """
     chosen = no_contexts(sequences)
     is_question = rng.random(len(sequences)) < context_fraction  # bool [S]
@@ -90,7 +90,7 @@ def draw_contexts(
         if not len(kept):
             continue
         first, stop = sequences.offsets[number], sequences.offsets[number + 1]
-        # a question that somebody asks has no title
+        # a user's question has no title
         first += int(is_title(sequences.flags[first:stop]).sum())
         of_sentence = question is QuestionForm.sentence
         if question is QuestionForm.mixed:
@@ -126,7 +126,7 @@ def masked_positions(spans: Spans) -> np.ndarray:
 
 
 def spans_kept(spans: Spans, sequences: Sequences, contexts: Contexts) -> Spans:
-    """The spans that lie wholly in what their masked copies keep."""
+    """The spans that are entirely in the kept part of their masked copies."""
     owners = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
     inside = (spans.starts >= contexts.starts[owners]) & (spans.starts + spans.lengths <= contexts.stops[owners])
     return Spans(spans.starts[inside], spans.lengths[inside])
@@ -140,14 +140,14 @@ def mask_rng(seed: int, epoch: int, group_index: int, view_number: int = 0) -> n
 
 @dataclass(frozen=True, slots=True)
 class Masker:
-    """Selects the spans of one group; what the encoder sees instead of them is a renderer's matter."""
+    """Selects the spans of one group; a renderer makes the encoder's input of them."""
 
     units: Units
     sampler: Sampler
     masked_fraction: float = 0.15
-    """Tokens to mask, as a share of all tokens of the group (not of each sequence)."""
+    """Tokens to mask, as a fraction of all tokens of the group (not of each sequence)."""
     min_masked_fraction: float = 0.05
-    """A group of whose tokens less than this share could be masked is dropped."""
+    """A group of whose tokens less than this fraction could be masked is dropped."""
     thinning: CandidateThinning | None = None
 
     def select(self, sequences: Sequences, rng: np.random.Generator) -> Spans | None:
@@ -166,9 +166,9 @@ class MaskingUnit(Enum):
     """Units of the phrase loss."""
 
     phrase = "phrase"  # spans at word boundaries, lengths geometric in tokens
-    span = "span"  # the same, wherever they stand; those that stand nowhere else are left out of the loss
-    phrase_words = "phrase_words"  # the same with lengths in words, and with whole words alone as other occurrences
-    token = "token"  # single tokens that stand in another sequence too, uniform (the token variant, NPM-single)
+    span = "span"  # the same, wherever they occur; those that occur nowhere else are omitted from the loss
+    phrase_words = "phrase_words"  # the same with lengths in words, and with only full words as other occurrences
+    token = "token"  # single tokens that occur in another sequence too, uniform (the token variant, NPM-single)
 
     @property
     def has_pairs(self) -> bool:
@@ -177,16 +177,16 @@ class MaskingUnit(Enum):
 
 
 class MaskingSettings(Settings):
-    """Settings of masking for the phrase loss. With single tokens, the settings about spans have no meaning."""
+    """Settings of masking for the phrase loss. With single tokens, the settings of spans have no effect."""
 
     unit: MaskingUnit = MaskingUnit.phrase
     """`phrase`, whose lengths are in tokens; `phrase_words`, in words, for tokenizers of bytes; or single tokens
-    (`token`). What is masked stands in another sequence of the group too. `span` masks phrases wherever they stand, and
-    the loss leaves out those without a second occurrence (an ablation)."""
+    (`token`). A masked unit occurs in another sequence of the group too. `span` masks phrases wherever they occur, and
+    the loss omits those without a second occurrence (an ablation)."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
+    """Tokens to mask, as a fraction of all tokens of a group; above 0, below 1."""
     min_masked_fraction: NonNegativeFloat = 0.05
-    """A group of whose tokens less than this share could be masked is dropped; from 0 to masked_fraction."""
+    """A group of whose tokens less than this fraction could be masked is dropped; from 0 to masked_fraction."""
     max_span_tokens: PositiveInt = 10
     """Longest span, in tokens; at least 1."""
     max_span_words: PositiveInt = 10
@@ -198,13 +198,13 @@ class MaskingSettings(Settings):
     stopword_span_skip_probability: Fraction = 0.0
     """Probability of skipping a span of stop-words and punctuation only (both units); from 0 to 1."""
     context_fraction: Fraction = 0.0
-    """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
-    of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
+    """Fraction of the masked copies that are questions: they are followed by the sequence of their group with most
+    of the masked tokens; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
     question: QuestionForm = QuestionForm.whole
     """Part of its own sequence that a question keeps: `whole`, one `sentence`, or either of them (`mixed`)."""
 
     def check(self) -> None:
-        """Raise SettingError for a group's least share of masked tokens above the share to mask."""
+        """Raise SettingError if a group's minimum fraction of masked tokens is above the fraction to mask."""
         if self.min_masked_fraction > self.masked_fraction:
             raise SettingError(
                 f"masking.min_masked_fraction must be at most masking.masked_fraction={self.masked_fraction}, "

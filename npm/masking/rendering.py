@@ -2,7 +2,7 @@
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, B = S padded sequences, L padded length.
 
-A group's masks depend on the generator given for it alone, so they are the same whatever it shares a batch with.
+A group's masks depend on the generator given for it alone, so they do not depend on the rest of its batch.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ EDGE_BITS = 32
 class MaskRenderer:
     """Turns sequences and their selected spans into one device batch; draws nothing at random.
 
-    A span becomes two mask tokens, whatever its length (arXiv 2212.01349, section 3.2); with `masks_per_span=1` each
-    of its tokens becomes one and is a span of its own (NPM-single). `prefix_ids` and `suffix_ids` are the special
+    A span of any length becomes two mask tokens (arXiv 2212.01349, section 3.2); with `masks_per_span=1` each
+    of its tokens becomes one and is a separate span (NPM-single). `prefix_ids` and `suffix_ids` are the special
     tokens that the encoder wants around a sequence; empty where the sequences contain them. Padding is on the right.
     """
 
@@ -60,14 +60,14 @@ class MaskRenderer:
     def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
         """The batch, on the CPU: masked copies as queries, clean copies as keys, the slots of each span's masks.
 
-        `contexts` says what each masked copy keeps and which sequence it reads: its other spans are left out, and the
+        `contexts` says what each masked copy keeps and which sequence it reads: its other spans are omitted, and the
         suffix and that sequence, unmasked, follow it.
         """
         import torch
 
         spans = split_into_tokens(spans) if self.masks_per_span == 1 else spans
         token_count = len(sequences.token_ids)
-        copies = np.ones(token_count, dtype=np.int64)  # i64 [T], how often a position stands in the masked text
+        copies = np.ones(token_count, dtype=np.int64)  # i64 [T], number of times a position is in the masked text
         if contexts is not None:
             spans = spans_kept(spans, sequences, contexts)
             positions = np.arange(token_count)  # i64 [T]
@@ -95,7 +95,7 @@ class MaskRenderer:
             edges = sequences.flags & np.uint8(TokenFlag.WORD_START | TokenFlag.WORD_END)  # u8 [T]
             known_as = token_ids | edges.astype(np.int64) << EDGE_BITS  # i64 [T]
             key_identities, _ = framed(known_as, sequences.offsets)
-        # Empty sequences share their offset with the next one; side="right" passes over them.
+        # Empty sequences share their offset with the next one; side="right" skips them.
         span_sequences = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
         start_slots = query_positions[spans.starts] - query_offsets[span_sequences] + len(self.prefix_ids)  # i64 [n]
         return MaskedBatch(
@@ -125,7 +125,7 @@ class MaskRenderer:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Masked copies i64 [.], each followed by the suffix and the clean sequence it reads, and their offsets.
 
-        Last, bool [.], which tokens are of a sequence that is read, its title left out.
+        Last, bool [.], the mask of tokens of a sequence that is read, without its title.
         """
         parts: list[np.ndarray] = []
         is_read: list[np.ndarray] = []
@@ -174,7 +174,7 @@ def padded_rows(
 
 
 def split_into_tokens(spans: Spans) -> Spans:
-    """Each token of each span as a span of its own."""
+    """Each token of each span as a separate span."""
     positions = masked_positions(spans)  # i64 [masked tokens]
     return Spans(starts=positions, lengths=np.ones_like(positions))
 
@@ -208,7 +208,7 @@ def _span_token_ids(token_ids: np.ndarray, spans: Spans) -> np.ndarray:
 
 PHRASES, TOKENS, DENOISING, SENTENCES = "phrases", "tokens", "denoising", "sentences"
 LABELLED, QUESTIONS = "labelled", "questions"
-"""Names of the views; an objective says which of them it reads."""
+"""Names of the views; an objective names the ones it reads."""
 VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELLED: 4, QUESTIONS: 5}
 """Different views of one group draw from different generators."""
 
@@ -233,7 +233,7 @@ class PhraseViews:
     masker: Masker
     renderer: MaskRenderer
     context_fraction: float = 0.0
-    """Share of the masked copies that are questions, as in `draw_contexts`."""
+    """Fraction of the masked copies that are questions, as in `draw_contexts`."""
     question: QuestionForm = QuestionForm.whole
 
     def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> MaskedBatch:

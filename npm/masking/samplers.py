@@ -1,7 +1,7 @@
 """Sampling of masked spans: candidates are thinned, then drawn until a budget of tokens is spent.
 
 The partition and suffix samplers, for denoising, take one sequence with candidates of one token each. A run that meets
-a token that is no candidate, such as a special token, is split there and leaves that token as it is.
+a token that is no candidate, such as a special token, is split there and leaves that token unchanged.
 
 Shapes: T tokens of all sequences in a row, S sequences, m candidates, n spans, L candidates of one sequence.
 """
@@ -19,7 +19,7 @@ from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.units import MaskableSpans, has_flag, sequence_numbers, words_that_go_on
 
 CLAUSE_SKIP_PROBABILITY = 0.9
-"""As in the reference: how often one of the tokens ! , . : ? is left out as a span of its own."""
+"""As in the reference: probability of skipping one of the tokens ! , . : ? as a span."""
 
 
 class Sampler(Protocol):
@@ -36,7 +36,7 @@ class Sampler(Protocol):
 
 
 def geometric_lengths(success_probability: float, longest: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` draws from a geometric distribution, those above `longest` thrown away and drawn again; i64 [count].
+    """`count` draws from a geometric distribution, those above `longest` rejected and drawn again; i64 [count].
 
     P(n) is proportional to p (1 - p)^(n - 1) for n from 1 to `longest`.
     """
@@ -48,7 +48,7 @@ def geometric_lengths(success_probability: float, longest: int, count: int, rng:
 
 @dataclass(frozen=True, slots=True)
 class CandidateThinning:
-    """Leaves candidates out at random by what they are made of, so that frequent small words do not fill the budget."""
+    """Thins candidates at random by the kind of their tokens, so that frequent small words do not fill the budget."""
 
     clause_punctuation_skip_probability: float = CLAUSE_SKIP_PROBABILITY
     """Probability of skipping a span that is one CLAUSE_PUNCTUATION token."""
@@ -95,7 +95,7 @@ class GeometricSpanSampler:
         """Draw lengths, and for each the next acceptable candidate of that length from a shuffled list.
 
         Where no acceptable candidate of a length is left, the next shorter lengths are tried, then the longer ones.
-        Drawing ends when `budget_tokens` tokens are masked, or when nothing is left.
+        Drawing ends when `budget_tokens` tokens are masked, or when no candidate is left.
         """
         sizes = candidates.lengths if candidates.word_counts is None else candidates.word_counts  # i64 [m]
         shuffled = [
@@ -190,7 +190,7 @@ class PartitionSampler:
 
     Of its L candidates with a budget of N, S = max(1, round(N / mean_span_tokens)) runs are masked; the lengths of the
     masked runs, and those of the S clean ones, are compositions of N and of L - N into S parts, each composition as
-    likely as any other. The mask is then rolled by a random number of tokens, so that every place is masked with the
+    likely as any other. The mask is then rolled by a random number of tokens, so that every position is masked with the
     same probability; a run that is rolled over the end becomes two: there may be S + 1.
     """
 
@@ -216,7 +216,7 @@ class PartitionSampler:
 
 @dataclass(frozen=True, slots=True)
 class SuffixSampler:
-    """One span at the end of a sequence: what is left is a prefix to be continued (arXiv 2205.05131, §3.1.2)."""
+    """One span at the end of a sequence: the rest is a prefix to be continued (arXiv 2205.05131, §3.1.2)."""
 
     vary_length: bool = True
     """Draw the length evenly from an interval around its mean, the budget N: 1 to 2N - 1, or
@@ -234,7 +234,7 @@ class SuffixSampler:
 
 
 def run_count(size: int, budget: int, mean_span_tokens: float) -> int:
-    """S = max(1, round(N / μ)) for a budget N of `size` places, or as many runs as can stand apart from each other.
+    """S = max(1, round(N / μ)) for a budget N of `size` positions, or as many runs as fit with gaps between them.
 
     >>> run_count(100, 15, 3.0), run_count(100, 90, 3.0)
     (5, 10)
@@ -267,7 +267,7 @@ class WordSpanSampler:
 
     A span's length in words is geometric with parameter p, draws above `max_span_words` drawn again (mean 3.797 words
     with the defaults). Its anchor is a token drawn evenly; one that is masked already is drawn again. The span starts
-    at the anchor's word and ends early where the next word is masked, is no candidate, or stands in another sequence.
+    at the anchor's word and ends early where the next word is masked, is not a candidate, or is in another sequence.
     The last span is cut where the budget ends, in the middle of a word too.
     """
 
@@ -281,7 +281,7 @@ class WordSpanSampler:
         budget_tokens: int,
         rng: np.random.Generator,
     ) -> Spans:
-        """Spans of neighbouring candidates, which must be disjoint, such as words, with `budget_tokens` tokens."""
+        """Spans of neighboring candidates, which must be disjoint, such as words, with `budget_tokens` tokens."""
         words = sorted_spans(candidates.starts, candidates.lengths)
         ends = words.starts + words.lengths  # i64 [m]
         if (ends[:-1] > words.starts[1:]).any():

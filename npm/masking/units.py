@@ -1,6 +1,6 @@
 """Spans that may be masked: those whose tokens occur in another sequence of the group too, tokens, or words.
 
-Shapes: T tokens of all sequences in a row, S sequences, m candidates, w windows (places where an n-gram starts).
+Shapes: T tokens of all sequences in a row, S sequences, m candidates, w windows (positions where an n-gram starts).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MaskableSpans:
 
 
 class Units(Protocol):
-    """Says which spans of a group may be masked; draws nothing at random and sets no budget."""
+    """Finds the spans of a group that may be masked; draws nothing at random and sets no budget."""
 
     def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All spans of `sequences` that may be masked."""
@@ -44,7 +44,7 @@ class Units(Protocol):
 
 def has_flag(flags: np.ndarray, wanted: TokenFlag) -> np.ndarray:
     """Mask bool [T] of tokens with any of the `wanted` flags."""
-    # An IntFlag beside a u8 array would make it i64.
+    # An IntFlag next to a u8 array would make it i64.
     return (flags & np.uint8(wanted)) != 0  # bool [T]
 
 
@@ -55,13 +55,13 @@ def sequence_numbers(sequences: Sequences) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class CooccurringUnits:
-    """Spans whose token n-gram stands in at least one other sequence of the group (arXiv 2212.01349, section 3.2).
+    """Spans whose token n-gram occurs in at least one other sequence of the group (arXiv 2212.01349, section 3.2).
 
     A span lies within one sequence and holds no SPECIAL token. With `word_boundaries` it starts at a WORD_START
     token and ends at a WORD_END token; the other occurrence need not. A span that starts with a CLAUSE_PUNCTUATION
-    token is that token alone (such tokens may stand inside or at the end of a span), as in the masks recorded from
+    token is that token alone (such tokens may be inside or at the end of a span), as in the masks recorded from
     the reference implementation. With `max_span_tokens=1, word_boundaries=False` these are the single tokens of
-    the token variant: every token that is not special and whose id stands in another sequence.
+    the token variant: every token that is not special and whose id occurs in another sequence.
     """
 
     max_span_tokens: int = 10
@@ -73,7 +73,7 @@ class CooccurringUnits:
         """All such spans, shortest first, equal phrases together.
 
         n-grams are numbered step by step: an n-gram is the number of its first n-1 tokens and its last token, so one
-        sort a length finds the equal ones. Windows whose n-gram has no other sequence are dropped at once, for no
+        sort per length finds the equal ones. Windows whose n-gram has no other sequence are dropped at once, for no
         longer span that starts there can have one.
         """
         token_count = len(sequences.token_ids)
@@ -98,10 +98,10 @@ class CooccurringUnits:
 
 @dataclass(frozen=True, slots=True)
 class CooccurringWordUnits:
-    """Runs of whole words, and what stands between them, that stand as whole words in another sequence of the group.
+    """Runs of full words, with the text between them, that occur as full words in another sequence of the group.
 
-    As `CooccurringUnits` with `word_boundaries`, but for lengths, which are in words, whatever a token is, and for the
-    other occurrence, which must begin and end with a word too: where tokens are bytes, `a` stands in every word.
+    As `CooccurringUnits` with `word_boundaries`, but for lengths, which are in words for any tokenizer, and for the
+    other occurrence, which must begin and end with a word too: where tokens are bytes, `a` occurs in every word.
     """
 
     max_span_words: int = 10
@@ -113,7 +113,7 @@ class CooccurringWordUnits:
         words = whole_words(sequences)
         stops = words.starts + words.lengths  # i64 [words]
         in_sequence = sequence_numbers(sequences)[words.starts]  # i64 [words]
-        # numbered by its tokens, and behind another word by those between the two as well
+        # numbered by its tokens, and after another word by those between the two as well
         alone = phrase_numbers(sequences.token_ids, words.starts, words.lengths)  # i64 [words]
         goes_on = np.append(False, in_sequence[1:] == in_sequence[:-1])[: len(words)]  # bool [words]
         specials = np.append(0, np.cumsum(has_flag(sequences.flags, TokenFlag.SPECIAL)))  # i64 [T + 1]
@@ -133,7 +133,7 @@ class CooccurringWordUnits:
 
 
 def whole_words(sequences: Sequences) -> Spans:
-    """The words that lie in one sequence from their first token to their last, without a special one or a space."""
+    """The words that are in one sequence from their first token to their last, without a special one or a space."""
     starts = np.flatnonzero(has_flag(sequences.flags, TokenFlag.WORD_START))  # i64 [starts]
     ends = np.append(np.flatnonzero(has_flag(sequences.flags, TokenFlag.WORD_END)), len(sequences.token_ids))
     last = ends[np.searchsorted(ends, starts)]  # i64 [starts]
@@ -154,9 +154,9 @@ def _cooccurring_runs(
     longest: int,
     anywhere: bool = False,
 ) -> MaskableSpans:
-    """Runs of pieces, tokens or words, that stand in two sequences, or `anywhere`; lengths and starts in pieces.
+    """Runs of pieces, tokens or words, that occur in two sequences, or `anywhere`; lengths and starts in pieces.
 
-    `numbers` i64 [pieces] say which piece stands there, as the first of a run and as a later one; `room` how many may
+    `numbers` i64 [pieces] are the ids of the pieces, as the first of a run and as a later one; `room` how many may
     follow, itself included; `edges` bool [pieces] which may start a run of several, start one alone, and end one.
     """
     first_numbers, later_numbers = numbers
@@ -196,7 +196,7 @@ def tokens_until_break(sequences: Sequences) -> np.ndarray:
 def _cooccurring(
     windows: np.ndarray, prefixes: np.ndarray, last_tokens: np.ndarray, in_sequence: np.ndarray, *, anywhere: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The windows whose n-gram stands in two sequences, and dense numbers of these n-grams; i64 [w'] each, sorted.
+    """The windows whose n-gram occurs in two sequences, and dense numbers of these n-grams; i64 [w'] each, sorted.
 
     With `anywhere` all windows are.
     `windows` i64 [w] are positions; `prefixes` i64 [w] and `last_tokens` i64 [w] together say which n-gram each is.
@@ -222,7 +222,7 @@ def _cooccurring(
 
 @dataclass(frozen=True, slots=True)
 class TokenUnits:
-    """Every token that is not special, wherever it stands: the unit of plain masked language modelling."""
+    """Every token that is not special, wherever it occurs: the unit of plain masked language modeling."""
 
     def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All such tokens in the order of the text."""
@@ -232,7 +232,7 @@ class TokenUnits:
 
 @dataclass(frozen=True, slots=True)
 class WordUnits:
-    """Every word as a whole; tokens that belong to no word, such as those of nothing but space, stand as words too.
+    """Every entire word; tokens that belong to no word, such as those of only space, count as words too.
 
     A word is cut where a sequence ends and at SPECIAL tokens, which are in no word. So the units are disjoint and hold
     every token that is not special.
@@ -255,7 +255,7 @@ def words_of(sequences: Sequences) -> Spans:
 
 
 def words_that_go_on(sequences: Sequences, words: Spans) -> np.ndarray:
-    """Behind which of some words, in order, the next one follows at once in the same sequence, bool [m]."""
+    """Mask bool [m] of the words, in order, that the next one directly follows in the same sequence."""
     starts_sequence = np.zeros(len(sequences.token_ids) + 1, dtype=bool)  # bool [T + 1]
     starts_sequence[sequences.offsets] = True
     stops = words.starts + words.lengths  # i64 [m]

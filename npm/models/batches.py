@@ -48,7 +48,7 @@ def encode_pooled(
 ) -> EncodedSequences:
     """As `encode_sequences` does, and in the same passes one vector of length 1 for each sequence, 0s for an empty one.
 
-    Raises ValueError for a pooler that reads more than the last layer, ArtifactError for tokens that the model lacks.
+    Raises ValueError for a pooler that reads more than the last layer, ArtifactError for tokens unknown to the model.
     """
     vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32)] * len(sequences)
     pooled = None if pooler is None else np.zeros((len(sequences), encoder.dimensions), dtype=np.float32)  # f32 [S, d]
@@ -85,7 +85,7 @@ def encode_batch(
     with torch.inference_mode():
         try:
             states = encoder.packed_vectors(ids, lengths)  # f32 [N, d]
-        except IndexError:  # of torch's embedding, on the CPU; the ids of a received index may be anything
+        except IndexError:  # of torch's embedding, on the CPU; the ids of a foreign index may be anything
             raise ArtifactError(
                 f"{encoder.name} has no token {int(ids.max())}: the stored blocks are damaged or forged; build again"
             ) from None

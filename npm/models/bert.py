@@ -1,6 +1,6 @@
 """BERT in torch alone, for inference: a cold `npmlm fill` has no time for the import of `transformers`.
 
-Every encoder whose config says nothing but BERT is read so (`is_plain_bert`); its fingerprint counts what is read here.
+Every encoder with a config of plain BERT is read so (`is_plain_bert`); its fingerprint covers what is read here.
 Parameters have the names of `transformers`' BertModel. Formulas: Devlin et al. 2019, §3, and Vaswani et al. 2017, §3.1,
 normalized after each addition.
 
@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {
     **{"intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
     **{"hidden_act": "gelu", "pad_token_id": 0, "is_encoder_decoder": False},
 }
-"""Values of keys that a config.json leaves out."""
+"""Values of keys that a config.json omits."""
 REQUIRED = {
     **{"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False, "is_causal": False},
     **{"add_cross_attention": False, "quantization_config": None, "return_dict": True},
@@ -143,7 +143,7 @@ def _normalized(parts: Any, inner: torch.Tensor, states: torch.Tensor) -> torch.
 def load_plain_bert(place: str, entries: Mapping[str, Any]) -> tuple[PlainBert, dict[str, list[str]]]:
     """BERT of a folder with these config entries, in float32 for evaluation; and names of missing and surplus weights.
 
-    Raises RuntimeError, TypeError or ValueError for weights and entries that do not fit together.
+    Raises RuntimeError, TypeError or ValueError for weights that do not match the entries.
     """
     keep_few_kernels()  # before the first product: questions and blocks have all lengths
     config = SimpleNamespace(**(DEFAULTS | dict(entries)))

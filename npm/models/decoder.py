@@ -1,4 +1,4 @@
-"""A decoder that continues a text, with its tokenizer: loaded, fingerprinted, and asked for its next tokens.
+"""A decoder that continues a text, with its tokenizer: loading, fingerprint, and logits of next tokens.
 
 Shapes: S sequences, B sequences of a batch, L padded length, d dimensions, V vocabulary.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 TOKENS_PER_BATCH = 2048
-"""Of a forward pass; what its logits take depends on how many of them are asked for."""
+"""Tokens of a forward pass; the memory of its logits depends on how many are requested."""
 
 
 class Decoder(StoredModel):
@@ -56,7 +56,7 @@ class Decoder(StoredModel):
         return list(self.prefix_ids or [begin])
 
     def next_logits(self, sequences: Sequence[np.ndarray], first: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        """The number of each of S sequences i64 [tokens], and its logits f32 [tokens - first, V] from place `first` on.
+        """The index of each of S sequences i64 [tokens], and its logits f32 [tokens - first, V] from slot `first` on.
 
         Row i says what follows the token at first + i. Sequences come longest first.
         """
@@ -67,7 +67,7 @@ class Decoder(StoredModel):
             inputs = self._padded([sequences[number] for number in places])
             wanted = torch.arange(start, inputs["input_ids"].shape[1], device=self.device)  # i64 [L - start]
             with torch.inference_mode():
-                model: Any = self.model  # it keeps the logits of the places named, of all sequences
+                model: Any = self.model  # it keeps the logits of the named positions, of all sequences
                 logits = model(**inputs, logits_to_keep=wanted, use_cache=False).logits.float()  # f32 [B, L - start, V]
             for row, number in enumerate(places):
                 yield number, logits[row, first[number] - start : len(sequences[number]) - start]
@@ -80,7 +80,7 @@ class Decoder(StoredModel):
         return states  # f32 [B, L, d]
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-        """Inputs of the model, padded on the right, where no token sees it, so that any token will do."""
+        """Inputs of the model, padded on the right, where no token sees it, so any token can be used."""
         input_ids, attention_mask = padded(sequences, pad_id=0)  # i64 [B, L] each
         return {
             "input_ids": torch.from_numpy(input_ids).to(self.device),

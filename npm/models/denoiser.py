@@ -1,6 +1,6 @@
-"""An encoder-decoder that writes back what was corrupted, with its tokenizer: loaded, made anew, saved, fingerprinted.
+"""An encoder-decoder that restores corrupted text, with its tokenizer: loaded, created, saved, fingerprinted.
 
-Its tokenizer has sentinels, <extra_id_0> and so on, that stand for spans, and mode tokens that announce a denoiser.
+Its tokenizer has sentinels, <extra_id_0> and so on, that represent spans, and mode tokens that announce a denoiser.
 Both are special tokens: text that looks like them is cut into ordinary pieces, and no mask ever covers them.
 """
 
@@ -56,8 +56,8 @@ class Denoiser(StoredModel):
     ) -> Denoiser:
         """Load from a folder or the hub, in evaluation mode; `dropout` None keeps the model's own.
 
-        Those of `mode_tokens` that its tokenizer lacks are added, with embeddings drawn from the mean and covariance of
-        all others. Raises EncoderError when there is no encoder-decoder of that name.
+        Those of `mode_tokens` missing from its tokenizer are added, with embeddings drawn from the mean and covariance
+        of all others. Raises EncoderError when there is no encoder-decoder of that name.
         """
         place = locate_encoder(name)
         model, tokenizer = load_encoder_decoder(place, dropout=dropout)
@@ -66,7 +66,7 @@ class Denoiser(StoredModel):
             tokenizer.add_special_tokens({"extra_special_tokens": lacking}, replace_extra_special_tokens=False)
         embeddings = model.get_input_embeddings()
         assert isinstance(embeddings, nn.Embedding), f"token embeddings are a {type(embeddings).__name__}"
-        if len(tokenizer) > embeddings.num_embeddings:  # T5 has more rows than tokens as it is
+        if len(tokenizer) > embeddings.num_embeddings:  # T5 already has more rows than tokens
             with torch.random.fork_rng(devices=[]), quiet_transformers():
                 torch.manual_seed(0)
                 model.resize_token_embeddings(len(tokenizer))
@@ -81,7 +81,7 @@ class Denoiser(StoredModel):
     def sentinels(self, mode_tokens: Sequence[str] = ()) -> Sentinels:
         """Renderer of texts for this model, with the `mode_tokens` of the denoisers by their numbers.
 
-        Raises EncoderError if the tokenizer lacks one of them.
+        Raises EncoderError if one of them is missing from the tokenizer.
         """
         vocabulary = self.tokenizer.get_vocab()
         if lacking := sorted(set(mode_tokens) - vocabulary.keys()):
@@ -115,13 +115,13 @@ def fresh_denoiser(
     """A T5 with random weights around the tokenizer of the encoder at `place`, a folder or hub name.
 
     It has `settings.layers` layers on each side (Raffel et al. 2020, arXiv 1910.10683, §2.1), and sentinels and
-    `mode_tokens` besides the vocabulary. The same tokenizer, texts, settings and seed give the same model; torch's own
-    generators are left as they are. In evaluation mode.
+    `mode_tokens` next to the vocabulary. The same tokenizer, texts, settings and seed give the same model; torch's own
+    generators do not change. In evaluation mode.
     """
     from transformers import T5Config, T5ForConditionalGeneration
 
     tokenizer = _denoising_tokenizer(fresh_tokenizer(place, settings, texts), mode_tokens)
-    config = T5Config(  # type: ignore[call-arg]  # what every config takes is no field of its class
+    config = T5Config(  # type: ignore[call-arg]  # arguments that every config takes are not fields of its class
         vocab_size=len(tokenizer),
         d_model=settings.dimensions,
         d_kv=settings.dimensions // settings.attention_heads,

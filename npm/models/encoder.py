@@ -4,7 +4,7 @@ On a CPU the fused attention of PyTorch 2.13 spends most of its time in the back
 hundred tokens `plain_attention` trains a 6×384 encoder in bfloat16 1.4 to 1.8 times faster
 (`benchmarks/bench_training.py`). It is registered with transformers' public attention interface under the name `plain`.
 
-Shapes: B sequences, H heads, L padded length, d dimensions, k of them that are left, h dimensions of a head.
+Shapes: B sequences, H heads, L padded length, d dimensions, k of them kept, h dimensions of a head.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def plain_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention of query, key, value [B, H, L, h] under an additive mask [B, 1, L, L]; returns [B, L, H, h].
 
-    `transformers` passes further keyword arguments that this form has no use for.
+    `transformers` passes further keyword arguments that this form ignores.
     """
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     with torch.autocast(query.device.type, enabled=False):  # autocast would move the softmax to float32
         scores = torch.matmul(query * factor, key.transpose(2, 3))  # [B, H, L, L]
         if attention_mask is not None:
             # the lowest float32 would become -inf in bfloat16, and a row without any key (padding far from text, seen
-            # through a sliding window) NaN, which the next layer spreads over the whole sequence
+            # through a sliding window) NaN, which the next layer spreads over the entire sequence
             lowest = torch.finfo(scores.dtype).min
             scores = scores + attention_mask.clamp_min(lowest).to(scores.dtype)
         weights = torch.softmax(scores, dim=-1)  # [B, H, L, L]
@@ -84,7 +84,7 @@ def use_plain_attention(model: PreTrainedModel) -> None:
 
 
 class Encoder(StoredModel):
-    """An encoder that turns token ids into one vector a token, its tokenizer, and its similarity scale."""
+    """An encoder that turns token ids into one vector per token, its tokenizer, and its similarity scale."""
 
     FINGERPRINTED_KEYS = (
         "model_type",
@@ -152,8 +152,8 @@ class Encoder(StoredModel):
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
         `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep its own. `half_input_tokens` takes
-        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads soonest, gives token vectors
-        alone and cannot be saved. In evaluation mode. Raises EncoderError if there is none.
+        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads fastest, gives only token
+        vectors and cannot be saved. In evaluation mode. Raises EncoderError if there is none.
         """
         place = locate_encoder(name)
         dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
@@ -185,11 +185,11 @@ class Encoder(StoredModel):
         return vectors.float() @ self._axes.T.to(vectors.device)  # f32 [..., k]
 
     def cut_to(self, dimensions: int | None, *, axes: np.ndarray | None = None, where: str = "dimensions") -> Encoder:
-        """The same encoder, of whose vectors only the leading `dimensions` are left; None: all of them.
+        """The same encoder, with only the leading `dimensions` of its vectors; None: all of them.
 
-        With `axes` f32 [dimensions, d] the coordinates on these are left instead, to the scale of whole vectors. Model,
-        tokenizer and fingerprint are shared, and what is saved is whole. Raises SettingError for a length that is not
-        positive or greater than that of whole vectors; `where` names the setting.
+        With `axes` f32 [dimensions, d] vectors become the coordinates on these, to the scale of full vectors. Model,
+        tokenizer and fingerprint are shared, and full vectors are saved. Raises SettingError for a length that is not
+        positive or greater than that of full vectors; `where` names the setting.
         """
         if dimensions is not None:
             check_leading_dimensions([dimensions], where=where, most=self.whole_dimensions)

@@ -1,12 +1,12 @@
 """Encoders that start from random weights around a tokenizer that exists.
 
-Studies of training itself need starts that know nothing. The encoder is of BERT's architecture (Devlin et al. 2019,
+Studies of training itself need untrained starts. The encoder is of BERT's architecture (Devlin et al. 2019,
 arXiv 1810.04805, §3) with feed-forward layers four times as wide as its vectors, or, where tokens read only their
-neighbours, of ModernBERT's (Warner et al. 2024, arXiv 2412.13663, §2.1), gated and half as wide.
+neighbors, of ModernBERT's (Warner et al. 2024, arXiv 2412.13663, §2.1), gated and half as wide.
 
 A small encoder spends most of its weights on a vocabulary of 30,522 pieces. Cutting it keeps the pieces that occur most
 often, every special token, and of every piece that occurs its characters, so that a word whose piece was dropped is
-still spelt with smaller ones. Unlike training a tokenizer this gives the same result for the same text, always.
+still spelled with smaller ones. Unlike training a tokenizer this always gives the same result for the same text.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def fresh_encoder(
     """An encoder with random weights and the tokenizer found at `place`, a folder or hub name; in evaluation mode.
 
     `texts` are read only where `vocabulary_size` asks for a cut vocabulary. The same tokenizer, texts, settings and
-    seed give the same encoder; torch's own generators are left as they are. Raises EncoderError if there is no usable
+    seed give the same encoder; torch's own generators do not change. Raises EncoderError if there is no usable
     tokenizer, SettingError if its vocabulary cannot be cut to the size.
     """
     from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel

@@ -1,4 +1,4 @@
-"""Errors and remarks of `transformers`, `tokenizers` and `safetensors`: one EncoderError, and silence."""
+"""Errors and warnings of `transformers`, `tokenizers` and `safetensors`: one EncoderError, and silence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encoder_errors(place: str, what: str = "the encoder") -> Iterator[None]:
             yield
     except (EncoderError, MemoryError, torch.OutOfMemoryError):  # the latter are of this machine, not of the folder
         raise
-    except BaseException as error:  # a wrong value somewhere in a folder ends in TypeError, ImportError, KeyError, …
+    except BaseException as error:  # a wrong value anywhere in a folder causes TypeError, ImportError, KeyError, …
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
         reason = (str(error).strip() or repr(error)).splitlines()[0]

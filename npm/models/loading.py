@@ -51,7 +51,7 @@ def load_pretrained(
 ) -> Loaded:
     """Encoder in float32 and fast tokenizer of a folder; dropouts None keep the encoder's own.
 
-    With `half_input_tokens` it is the encoder of an encoder-decoder, for inputs of at most so many tokens. What is
+    With `half_input_tokens` it is the encoder of an encoder-decoder, for inputs of at most that many tokens. What is
     loaded `for_reading` is a `PlainBert` with a `PlainTokenizer` wherever it can. Raises EncoderError for a folder
     without an encoder, weights that do not fit its config, or the tokenizer of another model.
     """
@@ -82,7 +82,7 @@ def load_pretrained(
 
 
 def without_pooler(model_class: Any) -> dict[str, Any]:
-    """Arguments that leave out the pooler of a class: BERT and RoBERTa have one, ModernBERT has none."""
+    """Arguments that omit the pooler of a class: BERT and RoBERTa have one, ModernBERT has none."""
     has_switch = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     return {"add_pooling_layer": False} if has_switch else {}
 
@@ -141,9 +141,9 @@ def load_decoder(place: str) -> Loaded:
 
 
 def language_model(config: PreTrainedConfig, place: str | None = None) -> tuple[PreTrainedModel, set[str]]:
-    """Masked language model of the class that `config` names, float32, and the weights missing at `place`.
+    """Masked language model of the class that `config` names, float32, and the names of weights missing at `place`.
 
-    Without a place all weights are random.
+    With `place` None all weights are random.
     """
     from transformers import AutoModelForMaskedLM
 
@@ -197,7 +197,7 @@ def _half_with_head(kind: str) -> type[PreTrainedModel]:
 
 
 def load_config(place: str) -> PreTrainedConfig:
-    """Config of a folder, after `_config_entries` found nothing in it that would run code."""
+    """Config of a folder, after `_config_entries` found no entry that would run code."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     with encoder_errors(place):
@@ -212,7 +212,7 @@ def load_config(place: str) -> PreTrainedConfig:
 
 
 def _config_entries(place: str) -> dict[str, Any]:
-    """Entries of the config.json of a folder. Raises EncoderError for what is no model, or would run other code."""
+    """Entries of the config.json of a folder. Raises EncoderError if it is not a model, or would run other code."""
     folder = Path(place)
     if place == BYTES:
         raise EncoderError(
@@ -260,7 +260,7 @@ def _checked(
 ) -> Loaded:
     """The model and tokenizer, unless parameters without weights, weights without parameters or other ids were found.
 
-    Missing weights named `optional` are none of the model's, and surplus ones outside of its parts are of a head.
+    Missing weights named `optional` are not the model's, and surplus ones outside of its parts belong to a head.
     """
     # transformers fills missing weights with random numbers, ignores surplus ones, and continues
     missing = sorted(name for name in report["missing_keys"] if not optional or optional not in name)

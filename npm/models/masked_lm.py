@@ -1,21 +1,21 @@
 """The head of a masked language model: the vector at a mask becomes one logit for each token of the vocabulary.
 
-    logits = W g(h) + b,   g = dense, activation, LayerNorm,   W the encoder's input embeddings, or a matrix of its own
+    logits = W g(h) + b,   g = dense, activation, LayerNorm,   W the encoder's input embeddings, or a separate matrix
 
 (Devlin et al. 2019, arXiv 1810.04805, §3.1.) The head is the one of the encoder's own `transformers` class for masked
-language models, so that what is saved loads there unchanged, and published models serve as they are.
+language models, so that saved models load there unchanged, and published models serve unchanged.
 
 Targets that are all masked can also be predicted from the visible tokens alone:
 
     h = encoder(x_visible, positions of x_visible)          the encoder runs on gathered rows
     z_i = h_i where i is visible, e_mask where it is masked  scattered back, e_mask is learned
-    v = decoder(z), with positions of its own               read by the head at the masks
+    v = decoder(z), with its own positions                  read by the head at the masks
 
 (He et al. 2022, arXiv 2111.06377, §3, for images; Liao et al. 2022, 3ML, for text.) The cost of the linear layers,
-relative to an encoder of n layers that sees everything, is (1 - m) + k/n with a share m of the tokens masked and k
+relative to an encoder of n layers that sees everything, is (1 - m) + k/n with a fraction m of the tokens masked and k
 layers of decoder: 0.77 for n = 12, k = 2 at m = 0.4, and more than 1 where m < k/n. The decoder is a module of the
-training objective; the saved encoder has none of it. An encoder with local attention (ModernBERT) looks at its nearest
-visible neighbours.
+training objective; the saved encoder has no decoder. An encoder with local attention (ModernBERT) looks at its nearest
+visible neighbors.
 
 Shapes: B sequences, L padded length, v most visible tokens of a sequence, t vectors, d dimensions, V vocabulary.
 """
@@ -66,12 +66,12 @@ class MaskedHead(nn.Module):
 def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, untied: bool = False) -> MaskedHead:
     """Give `encoder`, loaded from `place`, the head of its class; `encoder.save` then saves both.
 
-    Weights of the head come from `place` where it has them; None stands for an encoder that was loaded from nowhere
-    (`npm/models/fresh.py`). With `trained` they must be there; else what is lacking starts at random from torch's
-    default generator. `untied` gives it an output matrix of its own, a copy of the embeddings, where they are shared.
-    Its weights are float32 whatever the encoder's are: logits rounded to bfloat16, as under the autocast of training,
+    Weights of the head come from `place` where it has them; None means an encoder that was not loaded
+    (`npm/models/fresh.py`). With `trained` they must be there; else missing weights start at random from torch's
+    default generator. `untied` gives it a separate output matrix, a copy of the embeddings, if they are shared.
+    Its weights are float32 for any encoder: logits rounded to bfloat16, as under the autocast of training,
     are the same for many words. Raises EncoderError without a trained head, or for a class of encoder whose head is
-    not known here.
+    unknown here.
     """
     model, missing = language_model(encoder.model.config, place)
     lacking = sorted(name for name in missing if not name.startswith(f"{model.base_model_prefix}."))
@@ -137,7 +137,7 @@ class VisibleOnly(nn.Module):
         if getattr(config, "layer_types", None):  # ModernBERT names the attention of each layer; take full attention
             config.layer_types = ["full_attention"] * decoder_layers
         decoder = type(model)(config, **without_pooler(type(model)))
-        decoder.set_input_embeddings(nn.Identity())  # it is given vectors, never ids
+        decoder.set_input_embeddings(nn.Identity())  # it receives vectors, never ids
         self.decoder: PreTrainedModel = nn.Module.to(decoder, encoder.device)
         self.mask_vector = nn.Parameter(torch.randn(encoder.dimensions, device=encoder.device))  # f32 [d]
 
@@ -159,9 +159,9 @@ class VisibleOnly(nn.Module):
 def visible_columns(
     input_ids: torch.Tensor, attention_mask: torch.Tensor, *, mask_id: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns i64 [B, v] of the tokens that are neither mask nor padding, in order, and which of them are filled.
+    """Columns i64 [B, v] of the tokens that are neither mask nor padding, in order, and the mask of filled ones.
 
-    Rows with fewer visible tokens than v go on with other columns of theirs, each column once, where the second
+    Rows with fewer visible tokens than v continue with other columns of theirs, each column once, where the second
     answer, bool [B, v], is False.
 
     >>> ids = torch.tensor([[5, 9, 6, 7], [5, 9, 9, 0]])

@@ -27,7 +27,7 @@ DATA_FILES = (
 )
 """Files fetched from the hub: neither code nor pickles."""
 SINGLE_MASK_NAMES = ("facebook/npm-single",)
-"""Encoders of the hub that ask with one mask, which their files do not say; our folders record `query_masks`."""
+"""Encoders of the hub that use one mask, which their files do not record; our folders record `query_masks`."""
 HUB_NAME = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@([\w./-]+))?", re.ASCII)
 HUB_TIMEOUT_S = 10.0
 
@@ -76,7 +76,7 @@ def locate_encoder(name: str, files: Sequence[str] = DATA_FILES) -> str:
         return BYTES
     if name in ("", SHIPPED):
         folder = shipped_encoder_folder()
-        if not (folder / WEIGHTS).is_file():  # what is built from the source archive has none
+        if not (folder / WEIGHTS).is_file():  # a build from the source archive has none
             raise EncoderError(
                 f"{folder / WEIGHTS} is missing: install the released wheel or a clone, or set another encoder"
             )
@@ -98,7 +98,7 @@ def _fetched(name: str, revision: str | None, files: Sequence[str]) -> str:
 
     unreachable: Exception | None = None
     try:
-        # one question, not retried and with a limit, which snapshot_download has not
+        # one question, not retried and with a limit, which snapshot_download does not offer
         HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT_S)
     except Exception as error:  # of the network or the hub, or offline on request: then the cache may have it
         unreachable = error
@@ -117,7 +117,7 @@ def _fetched(name: str, revision: str | None, files: Sequence[str]) -> str:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """Content of a JSON file of an encoder. Raises EncoderError unless it is one object."""
-    if not path.is_file():  # a named pipe would be waited for
+    if not path.is_file():  # a named pipe would block
         raise EncoderError(f"{path} is missing: set encoder to a folder of save_pretrained")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

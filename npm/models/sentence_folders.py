@@ -1,4 +1,4 @@
-"""Folders of `sentence-transformers`: the pooler that one names, and the files that make an encoder one.
+"""Folders of `sentence-transformers`: the pooler that one names, and the files that turn an encoder into one.
 
 `SentenceTransformer(folder)` loads the encoder and gives the vectors of `SentenceEncoder`:
 
@@ -29,7 +29,7 @@ MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
 
 def pooler_of_modules(folder: Path) -> PoolerKind | None:
-    """Pooler of a folder of `sentence-transformers`; None for another folder, or a pooler that we have not.
+    """Pooler of a folder of `sentence-transformers`; None for another folder, or an unsupported pooler.
 
     Raises EncoderError for a damaged configuration of its pooling.
     """

@@ -88,7 +88,7 @@ class SentenceEncoder:
         device: str = "auto",
         dtype: Precision | str = Precision.float32,
     ) -> SentenceEncoder:
-        """Load from whatever `Encoder.load` takes; the pooler is the one given, or the one that was saved with it.
+        """Load from anything that `Encoder.load` accepts; the pooler is the one given, or the one saved with it.
 
         Raises EncoderError where none is recorded, or the MLP of `cls` is missing.
         """
@@ -123,8 +123,8 @@ class SentenceEncoder:
         """The vectors f32 [n, d] of n texts, in their order; of length 1 with `unit`.
 
         Texts are cut after `max_sentence_tokens`, special tokens included; None cuts what the encoder cannot take.
-        Special tokens that stand in a text are ordinary text. The model and the pooler work in evaluation mode, which
-        they leave as they found it. Raises QueryError for a text that is empty.
+        Special tokens within a text are ordinary text. The model and the pooler work in evaluation mode, which
+        is then restored. Raises QueryError for a text that is empty.
         """
         if (empty := next((number for number, text in enumerate(texts) if not text.strip()), None)) is not None:
             raise QueryError(f"sentence {empty + 1} of {len(texts)} is empty: leave it out")

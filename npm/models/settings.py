@@ -1,4 +1,4 @@
-"""Settings of encoders, and what is known of them before one is loaded."""
+"""Settings of encoders, and facts known before one is loaded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MINILM = "minilm"
 
 MAX_SCALE = 1000.0
 """Training starts at 1 at most and may learn more; for vectors of norm 1 others learn up to 100. Where it is far above,
-float32 no longer tells the best score from the next."""
+float32 no longer distinguishes the best score from the next."""
 
 
 class Precision(Enum):
-    """Number format of a forward pass; in training, weights and optimiser state stay float32 all the same."""
+    """Number format of a forward pass; in training, weights and optimizer state stay float32 nevertheless."""
 
     auto = "auto"
     float32 = "float32"
@@ -39,13 +39,13 @@ class PoolerKind(Enum):
 
 
 LAST_LAYER_POOLERS = (PoolerKind.avg, PoolerKind.cls_before_pooler)
-"""Poolers without weights of their own."""
+"""Poolers without weights."""
 OWN_KEY = "npm"
-"""Key of config.json with the settings below, which `transformers` keeps as it keeps any that it does not know."""
+"""Key of config.json with the settings below, which `transformers` keeps like any unknown key."""
 
 
 class EncoderSettings(Settings):
-    """Record of an encoder; but for the scale, no vector and no fingerprint depends on it."""
+    """Record of an encoder; except for the scale, no vector and no fingerprint depends on it."""
 
     similarity_scale: Annotated[float, Field(gt=0, le=MAX_SCALE)] | None = None
     """Factor between an inner product of full vectors and a logit; None: 1/√d."""
@@ -54,7 +54,7 @@ class EncoderSettings(Settings):
     title_tokens: Annotated[int, Field(ge=0, le=MOST_TITLE_TOKENS)] = 0
     """Tokens of the document's title before every block in training."""
     query_masks: Annotated[int, Field(ge=1, le=2)] = 2
-    """Masks in the place of one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
+    """Masks that replace one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
     reads_jointly: bool = False
     """Its queries were trained to find phrases among the tokens of the block read with them."""
     sentence_pooler: PoolerKind | None = None
@@ -81,9 +81,9 @@ class FreshSettings(Settings):
     max_input_tokens: Annotated[int, Field(ge=4)] = 512
     """Longest input in tokens, special tokens included."""
     window_tokens: NonNegativeInt = 0
-    """Neighbours that a token reads in each layer, half of them on either side; 0 reads the whole input.
+    """Neighbors that a token reads in each layer, half of them on either side; 0 reads the entire input.
 
-    A small encoder learns from its neighbours within 100 steps; to find them among all tokens takes it thousands.
+    A small encoder learns from its neighbors within 100 steps; finding them among all tokens takes thousands.
     """
     vocabulary_size: NonNegativeInt = 0
     """Cut a WordPiece vocabulary to this many of its pieces, those most frequent in the text; 0 keeps all of it."""

@@ -2,7 +2,7 @@
 
 The reference uses scale = 1/√d (Min et al. 2022, arXiv 2212.01349, §3). The scale belongs to the encoder and is
 saved with it, because a small encoder whose last LayerNorm keeps vectors short cannot reach sharp logits at 1/√d.
-The leading numbers of its vectors have a scale of their own, which follows from the one of whole vectors.
+The leading dimensions of its vectors have a separate scale, which follows from that of full vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def scaled_similarity(inner_products: Scores, scale: float | torch.Tensor) -> Sc
 
 
 def leading_scale(scale: Scale, dimensions: int, whole: int) -> Scale:
-    """The scale of the leading `dimensions` of vectors of `whole` numbers: scale × √(whole / dimensions).
+    """The scale of the leading `dimensions` of vectors of `whole` dimensions: scale × √(whole / dimensions).
 
     As 1/√d, which it continues: inner products of fewer numbers are smaller, and logits stay about as sharp.
 

@@ -1,4 +1,4 @@
-"""Common part of encoders, encoder-decoders and decoders: placed, saved, fingerprinted."""
+"""Common part of encoders, encoder-decoders and decoders: device, saving, fingerprint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNLIMITED_TOKENS = 2**31 - 1
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Within it all modules of `models` are in evaluation mode; each is left in the mode it was found in."""
+    """Context in which all modules of `models` are in evaluation mode; the mode of each is restored."""
     modes = [(module, module.training) for model in models for module in model.modules()]
     try:
         for model in models:
@@ -43,7 +43,7 @@ class StoredModel:
     """Common part of encoders, encoder-decoders and decoders."""
 
     FINGERPRINTED_KEYS: ClassVar[tuple[str, ...]] = ()
-    """Keys of the config that count whatever their value."""
+    """Keys of the config that count with any value."""
     OPTIONAL_KEYS: ClassVar[tuple[str, ...]] = ()
     """Keys that count where they have a value other than 0, None or false, such as those of other architectures."""
 
@@ -56,7 +56,7 @@ class StoredModel:
         self._weights_digest: str | None = None
 
     def placed(self, device: str, dtype: Precision | str) -> Self:
-        """Itself on a device in a number format, for evaluation."""
+        """Move itself to a device and a number format, for evaluation; returns itself."""
         _ = self.fingerprint  # hashed before a cast to bfloat16 loses bits
         chosen = choose_device(device)
         nn.Module.to(self.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
@@ -93,7 +93,7 @@ class StoredModel:
             if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
         folder.mkdir(parents=True, exist_ok=True)
-        # not save_pretrained, which writes weights for their owner alone and hides a full disk in an error of its own
+        # not save_pretrained, which writes weights readable by their owner only and hides a full disk in its own error
         (folder / WEIGHTS).write_bytes(safetensors.torch.save(tensors, {"format": "pt"}))
         saved.config.architectures = [type(saved).__name__]
         saved.config.save_pretrained(folder)
@@ -136,7 +136,7 @@ class StoredModel:
         return {}
 
     def weights_changed(self) -> None:
-        """To be called after the weights were changed, as training does."""
+        """Note that the weights were changed, as by training."""
         self._weights_digest = None
 
     @property
@@ -146,7 +146,7 @@ class StoredModel:
 
 
 def choose_device(device: str) -> torch.device:
-    """`auto` becomes the GPU where there is one, else the CPU. Raises EncoderError for a device that is not there."""
+    """`auto` becomes the GPU where there is one, else the CPU. Raises EncoderError for a device that does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -171,7 +171,7 @@ def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
         raise EncoderError("precision=float16 is for GPUs only: choose auto, float32 or bfloat16")
     if dtype is not Precision.auto:
         return {Precision.float32: torch.float32, Precision.float16: torch.float16}.get(dtype, torch.bfloat16)
-    if device.type == "cuda":  # what is emulated is slower than float32
+    if device.type == "cuda":  # emulated formats are slower than float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
     return torch.bfloat16 if native else torch.float32

@@ -1,4 +1,4 @@
-"""Tokenizers as tokenizer.json defines them, and their special tokens as the files next to it name them.
+"""Tokenizers as tokenizer.json defines them, and their special tokens as named by the files next to it.
 
 Indexes, queries and fingerprints use the library `tokenizers` alone, whose import takes a fraction of that of
 `transformers`; training gets a tokenizer of `transformers` around the same definition, so both have the same ids.
@@ -60,7 +60,7 @@ class PlainTokenizer:
     ) -> dict[str, Any]:
         """`input_ids` of a text or of several, and on request `offset_mapping` (start, end) in characters.
 
-        Further options of `transformers` are accepted and ignored: there are never attention masks or remarks.
+        Further options of `transformers` are accepted and ignored: there are never attention masks or warnings.
         """
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         texts = [text] if isinstance(text, str) else list(text)
@@ -82,7 +82,7 @@ class PlainTokenizer:
 def load_tokenizer(place: str, *, plain: bool = False) -> PreTrainedTokenizerFast:
     """Tokenizer of a folder, or of `bytes`; with `plain` a PlainTokenizer where its files suffice for one.
 
-    tokenizer.json counts as it is, whatever class the folder names. A folder without one, or that names no special
+    tokenizer.json counts unchanged, for any class that the folder names. A folder without one, or that names no special
     tokens, is converted by `transformers`. Raises EncoderError for a folder without a usable tokenizer.
     """
     if place == BYTES:
@@ -92,7 +92,7 @@ def load_tokenizer(place: str, *, plain: bool = False) -> PreTrainedTokenizerFas
         paths = [folder / name for name in ("special_tokens_map.json", "tokenizer_config.json")]
         about = {key: value for path in paths if path.exists() for key, value in read_json_object(path).items()}
         if about.get("tokenizer_class") == "ByT5Tokenizer":
-            return byt5_tokenizer()  # the same ids, with offsets, which the class of that name has not
+            return byt5_tokenizer()  # the same ids, with offsets, which the class of that name does not give
         roles = {role: _content(about[role]) for role in ROLES if about.get(role) is not None}
         if not roles or not (folder / TOKENIZER).is_file():
             from transformers import AutoTokenizer
@@ -209,7 +209,7 @@ def _byte_backend(first: list[str], last: list[str]) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    symbols = bytes_to_unicode()  # the character that stands for each byte in a byte-level vocabulary
+    symbols = bytes_to_unicode()  # the character of each byte in a byte-level vocabulary
     pieces = [*first, *(symbols[byte] for byte in range(BYTE_COUNT)), *last]
     backend = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -220,7 +220,7 @@ def _byte_backend(first: list[str], last: list[str]) -> Tokenizer:
 
 def spells_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if the tokens of a fast tokenizer are single bytes."""
-    if len(tokenizer) > 2 * BYTE_COUNT:  # known without a look at the vocabulary
+    if len(tokenizer) > 2 * BYTE_COUNT:  # known without reading the vocabulary
         return False
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     return model["type"] == "BPE" and not model["merges"]

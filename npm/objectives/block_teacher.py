@@ -24,10 +24,10 @@ from npm.objectives.encoded import EncodedBatch
 
 
 class FrozenModel:
-    """A frozen copy of a model as it is now, in evaluation mode: what it was copied from may go on as it is.
+    """A frozen copy of a model in its current state, in evaluation mode; the original may continue training.
 
-    It is held outside of `torch.nn.Module`: neither the optimiser nor a checkpoint of the objective that asks it knows
-    it, and a resumed run makes it anew from the encoder that it started from.
+    It is held outside of `torch.nn.Module`: neither the optimizer nor a checkpoint of the objective contains
+    it, and a resumed run makes it again from the encoder that it started from.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,7 +49,7 @@ class BlockTeacher(nn.Module):
     reads_clean_copies = True
 
     def __init__(self, encoder: Encoder, teacher: Encoder) -> None:
-        """`teacher` may be `encoder` itself, as it is now.
+        """`teacher` may be `encoder` itself, in its current state.
 
         Raises SettingError unless both read the same tokens and their vectors are as long.
         """

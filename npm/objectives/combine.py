@@ -16,7 +16,7 @@ class WeightedSum(nn.Module):
     An objective whose view a batch does not have contributes no term.
 
     An objective is a module with `view`, the name of the view it reads; `counts(view)`, the denominators of its terms
-    on on this rank, known before any forward pass; and a forward from the encoded view to its terms. It may have
+    on this rank, known before any forward pass; and a forward from the encoded view to its terms. It may have
     `reads_clean_copies` (True where it is absent).
     """
 

@@ -1,4 +1,4 @@
-"""Writing back what was corrupted: the cross entropy of an encoder-decoder over its targets.
+"""Restoring corrupted text: the cross entropy of an encoder-decoder over its targets.
 
     L = −(1/|T|) Σ_{t ∈ T} log softmax(logits_t)[x_t]
 
@@ -26,7 +26,7 @@ class Denoising(nn.Module):
     view = DENOISING
 
     def __init__(self, families: Sequence[str] = ()) -> None:
-        """`families` names the family of each denoiser, by its number; without it no family has a term of its own."""
+        """`families` names the family of each denoiser, by its index; without it there are no terms of families."""
         super().__init__()
         self.families = tuple(families)
 

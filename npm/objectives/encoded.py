@@ -2,8 +2,8 @@
 
 A contrastive loss compares all rows of a batch, so its batch cannot be cut into micro-batches. With `rows_per_pass`
 the encoder works on a few rows at a time and keeps their outputs only; when the gradient of the outputs is known, each
-piece is computed again, with the same dropout, and sent backwards (gradient caching, Gao et al. 2021,
-arXiv 2101.06983). The gradient is the one of the whole batch; the price is a second forward pass.
+piece is computed again, with the same dropout, for its backward pass (gradient caching, Gao et al. 2021,
+arXiv 2101.06983). The gradient is the one of the entire batch; the price is a second forward pass.
 
 Shapes: B rows or clean copies, Q masked copies, L, Lq and Lk padded lengths, n spans, T tokens of the clean copies,
 d dimensions, V vocabulary.
@@ -84,7 +84,7 @@ class Passes:
 
 
 MIN_SAVED_FRACTION, MIN_SAVED_CPU, MIN_SAVED_GPU = 0.15, 64, 8192
-"""Positions that a further pass has to save: a part of those of its rows, and so many that it costs less."""
+"""Positions that a further pass has to save: a fraction of those of its rows, and enough that it costs less."""
 
 
 def groups_by_length(attention_mask: torch.Tensor) -> list[torch.Tensor]:
@@ -112,7 +112,7 @@ def _split(lengths: torch.Tensor, rows: torch.Tensor, min_saved: int) -> list[to
 
 
 class EncodedBatch:
-    """Vectors of a `MaskedBatch`; the encoder runs when they are first asked for."""
+    """Vectors of a `MaskedBatch`; the encoder runs when they are first needed."""
 
     def __init__(self, token_vectors: TokenVectors, batch: MaskedBatch, *, with_clean_copies: bool = True) -> None:
         """Without `with_clean_copies` there are no keys, and the encoder does not run for them."""
@@ -228,7 +228,7 @@ class EncodedDenoising:
 
         def run(ids: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             model: Any = self.passes.model
-            # not `labels`: transformers would compute a loss of its own, for nothing
+            # not `labels`: transformers would compute another loss, for nothing
             shifted = model.prepare_decoder_input_ids_from_labels(labels=targets)  # i64 [b, L]
             output = model(input_ids=ids, attention_mask=mask, decoder_input_ids=shifted, use_cache=False)
             logits: torch.Tensor = output.logits
@@ -240,7 +240,7 @@ class EncodedDenoising:
 
 
 def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies: Iterable[str]) -> dict[str, Any]:
-    """Every view, ready to be asked for its vectors; `with_clean_copies` names the views whose keys are needed."""
+    """Every view, ready to compute its vectors; `with_clean_copies` names the views whose keys are needed."""
     encoded: dict[str, Any] = {}
     for name, view in views.items():
         if isinstance(view, MaskedBatch):

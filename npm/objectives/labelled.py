@@ -5,7 +5,7 @@
     L = −(1/n) Σ_i log softmax(z_i)[y_i],   or (1/n) Σ_i (z_i − y_i)² for scores
 
 (Devlin et al. 2019, arXiv 1810.04805, §4.1 and §5.3; the head of sequences as Liu et al. 2019, arXiv 1907.11692, have
-it in their code.) Beside it, supervised contrast of the texts of a batch, those of one label being each other's
+it in code.) In addition, supervised contrast of the texts of a batch, those of one label being each other's
 positives (Gunel et al. 2021, arXiv 2011.01403, equation 3; Khosla et al. 2020, arXiv 2004.11362):
 
     L = −(1/N) Σ_i 1/(N_{y_i} − 1) Σ_{j ≠ i, y_j = y_i} log  exp(h_i·h_j / τ) / Σ_{k ≠ i} exp(h_i·h_k / τ)
@@ -35,7 +35,7 @@ class LabelledText(nn.Module):
     reads_clean_copies = False
 
     def __init__(self, dimensions: int, outputs: int, *, of_words: bool = False, layer: int | None = None) -> None:
-        """The head starts from torch's default generator; it reads the states behind `layer`, None: the last one."""
+        """The head starts from torch's default generator; it reads the states after `layer`, None: the last one."""
         super().__init__()
         self.outputs, self.layer = outputs, layer
         parts: list[nn.Module] = [nn.Dropout(HEAD_DROPOUT), nn.Linear(dimensions, outputs)]

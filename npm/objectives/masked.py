@@ -3,7 +3,7 @@
     L = −(1/|T|) Σ_{t ∈ T} log softmax(head(h_t))[x_t]
 
 (Devlin et al. 2019, arXiv 1810.04805, §3.1; the head is in `npm/models/masked_lm.py`.) The targets T are the spans of
-the view `tokens`, of one token each; which of them are masked, replaced or kept is the corruption's business. The head
+the view `tokens`, of one token each; the corruption decides which of them are masked, replaced or kept. The head
 runs on them only. With `visible_only` the vectors h come from a decoder over the encoded visible tokens
 (`npm/models/masked_lm.py`).
 

@@ -7,11 +7,11 @@ For a masked span x = (x₁ … x_m) with start query q, and the keys K of all s
 where S⁺ are the keys that begin an occurrence of x inside one sequence; loss_end is the same with the end query and
 the keys that finish an occurrence. Keys come from the clean copies; special tokens are among them; tokens of the
 query's own sequence are neither positive nor negative. Several positives enter as the log of the sum. Spans without a
-positive on their rank, which phrases that recur always have, are left out.
+positive on their rank, which phrases that recur always have, are omitted.
 
 With `dimensions` the same losses are also taken of the leading numbers of all vectors, so that these alone can be
-stored and searched (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147, §3): the terms `start_64`, `end_64`, … beside
-`start` and `end`. The encoder runs once; what is minimised is the mean over all lengths.
+stored and searched (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147, §3): the terms `start_64`, `end_64`, … next to
+`start` and `end`. The encoder runs once; the loss is the mean over all lengths.
 
 Shapes: n spans of this rank, c spans of one chunk, T keys of all ranks, m tokens of the longest span, d dimensions, D
 lengths of vectors.
@@ -55,7 +55,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """So many leading numbers of every vector, and the scale of their inner products."""
+    """A number of leading dimensions of every vector, and the scale of their inner products."""
 
     suffix: str  # of the names of its terms
     dimensions: int
@@ -65,7 +65,7 @@ class Length:
 class NonparametricMasked(nn.Module):
     """The phrase loss: terms `start` and `end`, each a sum over spans; the trainer divides each by its count.
 
-    The terms `start_top1` and `end_top1` have weight 0: how many spans have a positive as their best key. With
+    The terms `start_top1` and `end_top1` have weight 0: the number of spans whose best key is a positive. With
     shorter lengths there are the same terms for each, such as `start_64` and `start_64_top1`.
     """
 
@@ -80,10 +80,10 @@ class NonparametricMasked(nn.Module):
         end_queries: bool = True,
         spans_recur: bool = False,
     ) -> None:
-        """`similarity_scale` is that of whole vectors; `dimensions`, their length, needs to be known for shorter ones.
+        """`similarity_scale` is that of full vectors; shorter lengths need `dimensions`, their length.
 
         Without `end_queries` it is the single-token model, which has one query per span.
-        With `spans_recur` every span is known to occur in another sequence too, which need not be looked up.
+        With `spans_recur` every span is known to occur in another sequence too, without a search.
         Raises SettingError if a shorter length is not below it.
         """
         super().__init__()
@@ -133,7 +133,7 @@ class NonparametricMasked(nn.Module):
         rows_per_chunk = max(1, MAX_LOGITS_PER_CHUNK // max(1, len(keys.token_ids) * len(lengths)))
         following = following_tokens(keys, spans.shape[1])  # i64 [m, T]
         own_is_negative = self.settings.own_sequence is OwnSequence.negatives
-        nothing = (queries.sum() + keys.vectors.sum()) * 0.0  # keeps the graph whole when there is no span
+        nothing = (queries.sum() + keys.vectors.sum()) * 0.0  # keeps the graph complete when there is no span
         loss_sums = nothing.expand(len(lengths))  # f32 [D]
         top1_sums = torch.zeros(len(lengths), device=queries.device)  # [D]
         for start in range(0, count, rows_per_chunk):
@@ -154,7 +154,7 @@ class NonparametricMasked(nn.Module):
 
 
 def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
-    """Keys of all ranks, and the number that this rank's first sequence has among all sequences."""
+    """Keys of all ranks, and the index of this rank's first sequence among all sequences."""
     counts = row_counts(encoded.key_token_ids)
     first_sequence = sum(row_counts(encoded.batch.key_input_ids)[: rank()])
     own = encoded.key_vectors, encoded.key_token_ids, encoded.key_sequences + first_sequence
@@ -162,7 +162,7 @@ def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
 
 
 def following_tokens(keys: Keys, span_tokens: int) -> torch.Tensor:
-    """Row j holds the token j places after each key, i64 [m, T]; -2 where that is another sequence.
+    """Row j holds the token j positions after each key, i64 [m, T]; -2 where that is another sequence.
 
     >>> keys = Keys(torch.zeros(4, 1), torch.tensor([7, 8, 9, 7]), torch.tensor([0, 0, 0, 1]))
     >>> following_tokens(keys, 3).tolist()
@@ -212,7 +212,7 @@ def phrase_edges(spans: torch.Tensor, keys: Keys) -> tuple[torch.Tensor, torch.T
 def choice_losses(
     logits: torch.Tensor, positive: torch.Tensor, compared: torch.Tensor, log_weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log Σ_compared w exp − log Σ_positive exp of logits f32 [c, T], f32 [c]; whether the best compared is positive.
+    """log Σ_compared w exp − log Σ_positive exp of logits f32 [c, T], f32 [c]; bool [c], best is positive.
 
     Several positives are summed inside the log, so that one near key is enough and the others may be far.
     `log_weights` f32 [c, T] are log w.
@@ -235,10 +235,10 @@ def span_losses(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses f32 [D, c] of one chunk of queries [c, d], and whether the best key is a positive, bool [D, c].
 
-    `lengths` ascend; the inner products of each are those of the one before and what the numbers between them add,
+    `lengths` ascend; the inner products of each are those of the one before plus those of the dimensions between them,
     so that all together cost as much as the longest.
     """
-    # the clean copy of a span's own sequence is left out of both sums: there the answer stands at the span's own place,
+    # the clean copy of a span's own sequence is omitted from both sums: there the answer is at the span's own position,
     # which could be found by position alone; as a negative it teaches not to look there
     foreign = keys.sequences != own_sequences[:, None]  # bool [c, T]
     positive = positive_keys(spans, following) & foreign  # bool [c, T]

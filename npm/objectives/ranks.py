@@ -18,7 +18,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Number of this rank; 0 without a process group."""
+    """Index of this rank; 0 without a process group."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
@@ -33,9 +33,9 @@ def row_counts(rows: torch.Tensor) -> list[int]:
 
 
 def gather_rows(rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    """Rows [r, …] of every rank, in rank order [R, …]; `counts` is what `row_counts` says.
+    """Rows [r, …] of every rank, in rank order [R, …]; `counts` is the result of `row_counts`.
 
-    Differentiable for floating-point rows: the gradient of a row is the sum of what all ranks ask of it, so local
+    Differentiable for floating-point rows: the gradient of a row is the sum over all ranks, so local
     anchors against gathered keys give exactly the gradient of one process. Integer rows travel as integers, apart
     from the vectors, because a float cannot carry every token id.
     """
@@ -64,7 +64,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):  # type: ignore[no-untyped-def]
-        # keys keep gradients: a row serves as key in the losses of all ranks, and each of them asks something of it
+        # keys keep gradients: a row serves as key in the losses of all ranks, and each contributes to its gradient
         total = gradient.contiguous().clone()  # [R, …]
         dist.all_reduce(total)
         start = sum(ctx.counts[: rank()])
@@ -93,7 +93,7 @@ def of_first_rank(own: Shared) -> Shared:
 
 
 def leave_ranks() -> None:
-    """End the process group, if there is one, when all ranks are here: none waits for one that has left."""
+    """End the process group, if there is one, once all ranks arrive: none waits for one that has exited."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()

@@ -75,7 +75,7 @@ def reading_losses(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses f32 [r] of the logits f32 [r, T] of r queries, and whether the best key is a positive, bool [r].
 
-    `edges` bool [r, T] are the keys at an edge of what is sought, `own` bool [r, T] those of the pass of each query,
+    `edges` bool [r, T] are the keys at an edge of the sought spans, `own` bool [r, T] those of the pass of each query,
     and `first` bool [T] those for "not here", which are right where no edge is among a query's own keys. `log_weights`
     f32 [r, T] are those of `choice_losses`.
     """

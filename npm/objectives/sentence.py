@@ -4,7 +4,7 @@
 
 (Gao et al. 2021, arXiv 2104.08821, equations 1, 4 and 5; the terms with h⁻ only where there are hard negatives.) One
 direction only. Without pairs, h_i and h_i⁺ are the same sentence under two dropouts. N is the number of anchors over
-all ranks: positives and negatives of all ranks stand in every sum, anchors stay where they are.
+all ranks: positives and negatives of all ranks are in every sum, anchors stay on their rank.
 
 Shapes: n pairs of this rank, N pairs of all ranks, d dimensions, L padded length.
 """

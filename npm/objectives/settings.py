@@ -30,10 +30,10 @@ class NonparametricSettings(Settings):
     """Role of the keys of a query's own sequence: `ignored`, or `negatives`."""
     dimensions: list[int] = field(default_factory=list)
     """Shorter lengths at which the loss is taken too, such as [64,128,256], so that an index can be built with
-    dimensions= of these; each length, the whole one included, counts alike. Empty: whole vectors only."""
+    dimensions= of these; each length, the full one included, has the same weight. Empty: full vectors only."""
 
     def check(self) -> None:
-        """Raise SettingError for lengths that are none, or come twice."""
+        """Raise SettingError for invalid or repeated lengths."""
         check_leading_dimensions(self.dimensions, where="objective.nonparametric.dimensions")
 
 
@@ -44,7 +44,7 @@ class MaskedSettings(Settings):
     """Encode only the tokens that are not masked, and predict from a light decoder that is not kept; cheaper above
     about a third of the tokens masked. Needs a corruption that only masks."""
     untied: bool = False
-    """Give the head an output matrix of its own, at first a copy of the token embeddings, where it shares theirs."""
+    """Give a head that shares the token embeddings a separate output matrix, initially a copy of them."""
 
     def check_masks(self, mask_probability: float) -> None:
         """Raise SettingError if tokens that are kept or replaced (all but `mask_probability`) would be seen."""
@@ -61,16 +61,16 @@ class SentenceSettings(Settings):
     pooler: PoolerKind = PoolerKind.cls
     """Pooler of sentence vectors: `cls`, `cls_before_pooler` or `avg`."""
     mlp_only_train: bool = False
-    """With `cls`: the MLP serves in training only and is thrown away afterwards; best without labelled pairs."""
+    """With `cls`: the MLP serves in training only and is discarded afterwards; best without labelled pairs."""
 
     def check(self) -> None:
-        """Raise SettingError for an MLP that this pooler has not."""
+        """Raise SettingError for an MLP that this pooler does not have."""
         if self.mlp_only_train and self.pooler is not PoolerKind.cls:
             raise exclusive("objective.sentence.mlp_only_train", f"objective.sentence.pooler={self.pooler.value}")
 
 
 class BlockTeacherSettings(Settings):
-    """Whose block vectors are kept."""
+    """Settings of the teacher of block vectors."""
 
     encoder: PathText = ""
     """The teacher: folder, hub name, `minilm` or `encoder-mini`; empty: the start of the run. Its tokenizer is that of
@@ -102,15 +102,15 @@ class ObjectiveSettings(Settings):
     nonparametric: NonparametricSettings = field(default_factory=NonparametricSettings)
     """The contrastive loss over the tokens of the batch."""
     nonparametric_weight: NonNegativeFloat = 1.0
-    """Weight of the contrastive loss; 0 leaves it out, as with all weights."""
+    """Weight of the contrastive loss; 0 omits it, as for all weights."""
     masked: MaskedSettings = field(default_factory=MaskedSettings)
     """The prediction of masked tokens over the vocabulary."""
     masked_weight: NonNegativeFloat = 0.0
-    """Weight of the prediction of masked tokens; what is masked for it stands under `corruption`."""
+    """Weight of the prediction of masked tokens; the masks are set under `corruption`."""
     sentence: SentenceSettings = field(default_factory=SentenceSettings)
     """The contrastive loss over sentences (SimCSE)."""
     sentence_weight: NonNegativeFloat = 0.0
-    """Weight of the contrastive loss over sentences; where they come from stands under `sentences`."""
+    """Weight of the contrastive loss over sentences; their source is set under `sentences`."""
     token_contrast_weight: NonNegativeFloat = 0.0
     """Weight of the contrast of the masked copies of `corruption` with the clean ones of a frozen teacher (TaCL)."""
     reading_weight: NonNegativeFloat = 0.0
@@ -123,13 +123,13 @@ class ObjectiveSettings(Settings):
     span_supervision: SpanSupervisionSettings = field(default_factory=SpanSupervisionSettings)
     """Training on questions with known answers."""
     span_supervision_weight: NonNegativeFloat = 0.0
-    """Weight of questions with known answers; which they are is set by `questions`."""
+    """Weight of questions with known answers; the files are set by `questions`."""
     labelled_weight: NonNegativeFloat = 0.0
-    """Weight of predicting labels or scores with a new head; what is labelled stands under `labelled`."""
+    """Weight of predicting labels or scores with a new head; the labelled text is set under `labelled`."""
     labelled_contrast_weight: NonNegativeFloat = 0.0
     """Weight of supervised contrast: texts of a batch with one label are drawn together, others apart."""
     denoising_weight: NonNegativeFloat = 0.0
-    """Weight of writing back what was corrupted, for encoder-decoders; what is corrupted stands under `denoising`."""
+    """Weight of restoring corrupted text, for encoder-decoders; the corruption is set under `denoising`."""
 
     def weights(self) -> dict[str, float]:
         """The weights of all known losses by the names of their settings."""

@@ -1,4 +1,4 @@
-"""Questions with known answers: which phrase of the right block is asked for, and which block is right.
+"""Questions with known answers: the phrase of the right block, and the right block itself.
 
 For n questions with start queries q_i of the question alone and q_i' of the question read with its block, with K_i the
 keys of the block's tokens in the block's own pass and K_i' those in the joint pass, S⁺_i the tokens that begin an
@@ -145,7 +145,7 @@ class SpanSupervision(nn.Module):
         block_of_key: torch.Tensor,
         block_count: int,
     ) -> dict[str, torch.Tensor]:
-        """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are no negatives."""
+        """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are not negatives."""
         pooled = pool(self.pooler, states, batch.attention_mask)  # f32 [R, d]
         count = len(numbers)
         logits = contrast_logits(pooled[-count:], pooled[batch.block_rows], temperature=1 / RANK_SCALE)  # f32 [n, N]

@@ -1,12 +1,12 @@
 """Token-level contrast with a frozen teacher (TaCL, Su et al. 2022, arXiv 2111.04198, §2).
 
 The student sees a masked copy x̃ of a sequence x, the teacher the clean one. A masked position i is to be nearer to
-what the teacher sees there than to what it sees at the other positions of the same sequence:
+the teacher's vector there than to its vectors at the other positions of the same sequence:
 
     loss_i = −log ( exp(cos(S(x̃)_i, T(x)_i) / τ) / Σ_j exp(cos(S(x̃)_i, T(x)_j) / τ) ),
 
 with the sum over all tokens of x, special ones included. Selected positions count whether a mask, a random token or
-the token itself stands there.
+the token itself is there.
 
 Shapes: B sequences, L padded length, n masked positions, d dimensions.
 """
@@ -24,14 +24,14 @@ from npm.objectives.encoded import EncodedBatch
 
 
 class TokenContrast(nn.Module):
-    """Terms `token_contrast` and, of weight 0, `token_contrast_top1`: how often the right position is the nearest."""
+    """Terms `token_contrast` and, of weight 0, `token_contrast_top1`: positions whose nearest one is right."""
 
     view = "tokens"
     reads_clean_copies = False
     """The student need not run on the clean copies; the teacher does."""
 
     def __init__(self, teacher: Encoder | nn.Module, *, temperature: float = 0.01) -> None:
-        """The teacher is a frozen copy of `teacher` as it is now."""
+        """The teacher is a frozen copy of `teacher` in its current state."""
         super().__init__()
         self.temperature = temperature
         self._teacher = FrozenModel(teacher.model if isinstance(teacher, Encoder) else teacher)

@@ -41,12 +41,12 @@ def ranked_phrases(
 ) -> tuple[Phrase, ...]:
     """The best phrases for `text` from its candidates and their `weights` f64 [m].
 
-    Only the `merged_groups` best groups are read as text, merged where they differ in case or space only, and held
-    against the question; what ranks below them could add next to nothing.
+    Only the `merged_groups` best groups are read as text, merged where they differ in case or space only, and compared
+    with the question; lower ones could add almost nothing.
     """
     by_text, excludes = not settings.scoring.reference, settings.scoring.exclude_query_phrases
-    # Reading text costs far more than adding up weights, so equal token sequences are grouped first; spellings are then
-    # merged among more groups than are asked for, since a phrase may be spread over several of them.
+    # Reading text costs far more than summing weights, so equal token sequences are grouped first; spellings are then
+    # merged among more groups than requested, since a phrase may be spread over several of them.
     considered = max(settings.merged_groups, settings.k) if by_text or excludes else settings.k
     groups, scores = best_groups(candidates, weights, count=considered)
     keys: list[str | int] = list(range(len(groups)))
@@ -72,8 +72,8 @@ def ranked_phrases(
 def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) -> tuple[list[np.ndarray], np.ndarray]:
     """The `count` best groups of candidates with equal token sequences, and the sums of their `weights`, f64.
 
-    A group is candidate numbers i64, the heaviest first; ties go to what is earlier in the corpus, among groups too.
-    Sequences of equal hash are taken for equal: two different ones share 64 bits in one of 10^10 questions.
+    A group is candidate numbers i64, the heaviest first; ties go to the earlier one in the corpus, among groups too.
+    Sequences of equal hash are treated as equal: two different ones share 64 bits in one of 10^10 questions.
     """
     if not len(weights):
         return [], np.zeros(0)
@@ -82,7 +82,7 @@ def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) 
     first = np.flatnonzero(is_first)  # i64 [g]
     scores = np.add.reduceat(weights[members], first)  # f64 [g]
     starts = np.minimum.reduceat(candidates.starts[members], first)  # i64 [g]
-    # All groups that tie with the last one chosen stay in play, else the tie would be broken by chance.
+    # All groups that tie with the last one chosen are kept, else the tie would be broken by chance.
     least = np.partition(scores, len(scores) - count)[len(scores) - count] if count < len(scores) else -np.inf
     chosen = np.flatnonzero(scores >= least)
     chosen = chosen[np.lexsort((starts[chosen], -scores[chosen]))][:count]
@@ -199,7 +199,7 @@ class SurfaceReader:
         return documents.tolist(), first_chars.tolist(), last_chars.tolist()
 
     def occurrences(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[Occurrence, ...]:
-        """Place of each of m spans in its document, with the sentence around it; none for a store without text."""
+        """Position of each of m spans in its document, with the sentence around it; none for a store without text."""
         if not self.has_text:
             return ()
         found = []

@@ -1,6 +1,6 @@
 """Ranking of the blocks that a text is answered from: by shared words, by block vectors, or by both.
 
-Shapes: q texts, n candidate blocks of one text, k blocks a text, d dimensions.
+Shapes: q texts, n candidate blocks of one text, k blocks per text, d dimensions.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ TINY = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
+    """The blocks that one text is answered from, and the bonus of each to the similarities in it."""
 
     blocks: np.ndarray  # i64 [blocks], ascending
     bonuses: np.ndarray  # f64 [blocks]
     queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
     joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the joint pass; None: it does not count
-    gaps: tuple[Gap, ...] = ()  # places in the blocks where the words around the mask occur
+    gaps: tuple[Gap, ...] = ()  # positions in the blocks where the words around the mask occur
 
     @classmethod
     def within(cls, blocks: np.ndarray) -> Restriction:
-        """To some blocks, which are all alike."""
+        """Restriction to some blocks, which all have equal weight."""
         return cls(blocks, np.zeros(len(blocks)))
 
 
@@ -60,7 +60,7 @@ def block_restrictions(
     *,
     allowed: np.ndarray | None = None,
 ) -> list[Restriction | None]:
-    """The best blocks of each of q texts as `rank_blocks` finds them; without any, `hybrid` looks everywhere (None).
+    """The best blocks of each of q texts as `rank_blocks` finds them; without any, `hybrid` searches everywhere (None).
 
     Raises as `rank_blocks` does.
     """
@@ -101,7 +101,7 @@ def rank_blocks(
     """The `settings.bm25_blocks` best blocks of each text, as `settings.retrieval` ranks them.
 
     `sentences` are the texts' vectors f32 [q, d] by the `sentence_pooler`, 0 for a text without words. A block is found
-    by BM25 if it shares a word with the text, by both if it does or its cosine is positive, by vectors whatever its
+    by BM25 if it shares a word with the text, by both if it does or its cosine is positive, by vectors for any
     cosine. In `hybrid` those with the highest `fused_scores` among the best by BM25 and the best by vectors are; one
     with a literal gap scores as the best one does, and comes before it. Only blocks in the mask `allowed` bool [blocks]
     are, all if None. Ties go to the block that is earlier in the corpus. Raises SettingError if the index has no text,
@@ -156,7 +156,7 @@ def _kept(hits: BlockHits) -> list[tuple[np.ndarray, np.ndarray]]:
 def fused_scores(lexical: np.ndarray, cosines: np.ndarray, share: float) -> np.ndarray:
     """BM25 scores [n] and cosines [n] of one text's candidates, each divided by the best of its kind: f64 [n].
 
-    What is negative counts 0.
+    Negative scores count 0.
 
     >>> fused_scores(np.array([4.0, 2.0, 0.0]), np.array([0.2, 0.8, -0.1]), 0.5).tolist()
     [0.625, 0.75, 0.0]
@@ -181,9 +181,9 @@ def reason_for_few(
     given: np.ndarray | None,
     by_words: bool,
 ) -> tuple[str, ...]:
-    """Why an answer has fewer than k phrases, where a reader could not guess.
+    """Reason why an answer has fewer than k phrases, unless it is obvious.
 
-    `given` are the blocks asked for; without them, `by_words` says that shared words alone chose the blocks.
+    `given` are the requested blocks; without them, `by_words` says that shared words alone chose the blocks.
     """
     if found >= settings.k:
         return ()

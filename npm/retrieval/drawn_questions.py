@@ -26,7 +26,7 @@ class DrawnQuestion:
     """A sentence with a phrase masked."""
 
     text: str
-    phrase: str  # what was masked
+    phrase: str  # the masked phrase
     document: int  # number of the document in the index
     start_char: int  # of the phrase, in the document's text
 
@@ -40,9 +40,9 @@ def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
 
 
 def asked_documents(index: PhraseIndex) -> np.ndarray:
-    """Numbers i64 [n] of the documents that may be asked about: live, and not seen by the quantiser's training.
+    """Indices i64 [n] of the documents that questions may be drawn from: live, unseen in the quantizer's training.
 
-    Where what it saw is not known, after a compact that kept it, any document may be asked about.
+    If those are unknown, after a compact that kept it, questions may be drawn from any document.
     """
     held_out = held_out_documents(index)
     may_ask = np.ones(index.store.document_count, dtype=bool) if held_out is None else held_out  # [documents]
@@ -105,7 +105,7 @@ def _question(
         question = visible(f"{text[start_char:first_char]}{MASK_TEXT}{text[last_char:end_char]}")
         try:
             check_query(question)
-        except QueryError:  # the sentence holds a mask of its own, or is broken
+        except QueryError:  # the sentence itself contains a mask, or is broken
             continue
         return DrawnQuestion(question, text[first_char:last_char], document, first_char)
     return None

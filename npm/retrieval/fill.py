@@ -35,7 +35,7 @@ class PhraseFiller(Filler):
         device: str = "auto",
         dtype: Precision | str = Precision.auto,
     ) -> PhraseFiller:
-        """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
+        """Open the index in `folder` with an encoder, an encoder's folder or name, or the index's own.
 
         Without `encoder` that is the shipped one if it made the index, else the one saved inside the index; `device`
         and `dtype` are where and how it computes. Raises ArtifactError if the index is missing, unfinished, damaged
@@ -59,8 +59,8 @@ class PhraseFiller(Filler):
     ) -> PassageFiller:
         """A filler that answers from the given texts, in memory, without an index, and scores given words.
 
-        Without `encoder` it is the shipped one; `settings`, by default, look in all passages. Passages are embedded
-        once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError
+        Without `encoder` it is the shipped one; `settings`, by default, search all passages. Passages are embedded
+        once for all fillers. Raises CorpusError if there is no passage, or one that is no text, EncoderError
         as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
         """
         from npm.retrieval.passages import PassageFiller
@@ -73,7 +73,7 @@ class PhraseFiller(Filler):
 
     @staticmethod
     def connect(url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> RemoteFiller:
-        """A filler that asks the server of `npmlm serve` at `url`, such as `http://127.0.0.1:8080`, with its `key`.
+        """A filler that queries the server of `npmlm serve` at `url`, such as `http://127.0.0.1:8080`, with its `key`.
 
         `timeout_seconds` is how long a request may take, tries at a busy server included. Raises SettingError for an
         argument that cannot be used or a key that the server does not know, ServerError if no such server answers.
@@ -85,7 +85,7 @@ class PhraseFiller(Filler):
     def _restrictions(
         self, texts: Sequence[str], vectors: QueryVectors, settings: FillSettings, allowed: DocumentFilter
     ) -> Sequence[Restriction | None]:
-        """The blocks that `settings` ask for, read with the text where they ask for that."""
+        """The blocks that `settings` select, read with the text if they say so."""
         if settings.retrieval is Retrieval.dense:
             return [None] * len(vectors.start)
         restrictions = block_restrictions(self.index, texts, vectors, settings, allowed=allowed.blocks)

@@ -1,6 +1,6 @@
-"""Filling texts: encode, rank blocks, search, grow hits into spans, weigh them, put them together as phrases, rerank.
+"""Filling texts: encode, rank blocks, search, grow hits into spans, weigh them, combine them into phrases, rerank.
 
-Shapes: q texts, n masks of all texts, m candidate spans of one mask, d dimensions, k hits a query.
+Shapes: q texts, n masks of all texts, m candidate spans of one mask, d dimensions, k hits per query.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Blocks = Sequence[int] | np.ndarray
 
 
 class Filler(ABC):
-    """Fills texts with phrases; a subclass says which blocks each text is answered from."""
+    """Fills texts with phrases; a subclass chooses the blocks that each text is answered from."""
 
     _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
 
@@ -75,11 +75,11 @@ class Filler(ABC):
         return f"{type(self).__name__}({self._facts if self._opened is not None else 'closed'})"
 
     def __reduce__(self) -> NoReturn:
-        # behind it are mapped files and a model; a copy would have to find them again
+        # it holds mapped files and a model, which a copy would have to open again
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: open another one in each process")
 
     def close(self) -> None:
-        """Answer nothing from now on; what was opened goes with this filler, when no other thread fills with it."""
+        """Close the filler: it answers no more, and frees its files when no other thread fills with it."""
         self._opened = None
 
     @property
@@ -111,7 +111,7 @@ class Filler(ABC):
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
 
     def refresh(self) -> bool:
-        """Open the present generation of the index if it is another one than that in use; returns whether it was."""
+        """Open the current generation of the index if it is another one than that in use; returns whether it was."""
         if self.index.is_current:
             return False
         self._use(PhraseIndex.open(self.index.folder), self.encoder)
@@ -136,9 +136,9 @@ class Filler(ABC):
 
         `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none) and
         `where` (conditions on kept fields) replace the settings unless they are None; `blocks` are the numbers of
-        the only blocks to look in, for all texts, by vectors alone. All texts are checked before any is answered:
-        raises QueryError for one that is none, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far
-        apart for the encoder; SettingError for a setting of another kind or one that cannot be met.
+        the only blocks to search, for all texts, by vectors alone. All texts are checked before any is answered:
+        raises QueryError for one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too
+        far apart for the encoder; SettingError for a setting of another kind or one that cannot be met.
         """
         several = checked_queries(texts, max_masks=MAX_MASKS)
         settings = replace(self.settings, **given_options(k=k, **options))
@@ -217,7 +217,7 @@ class Filler(ABC):
         document_filter: DocumentFilter,
         settings: FillSettings,
     ) -> Iterator[tuple[int, Search]]:
-        """The number of each mask that there are rows to search for, and what its two queries hit."""
+        """The index of each mask that has rows to search, and the hits of its two queries."""
         unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
         masks_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
         wanted = min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows))
@@ -239,7 +239,7 @@ class Filler(ABC):
             if restriction.queries is None:
                 scans = [self.index.searcher.scan(np.stack([vectors.start[number], vectors.end[number]]), rows)]
             else:
-                # Each pair looks in its own block only: one scan for all would score every pair with every block.
+                # Each pair searches its own block only: one scan for all would score every pair with every block.
                 blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [rows], ascending
                 pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
                 scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
@@ -263,7 +263,7 @@ class Filler(ABC):
         """The phrases for one mask of `text`.
 
         Both sides are grown: a span is found where either of its ends is among the best rows of its query, and the
-        other end, which may be none of them, is then scored from its stored vector. So the shares are exact for the
+        other end, which may be none of them, is then scored from its stored vector. So the weights are exact for the
         candidates there are, however roughly the hits were searched.
         """
         start_rows, end_rows = search.hits
@@ -331,7 +331,7 @@ class Filler(ABC):
         return None if self.index.lexicon is None else self.index.lexicon.blocks_with(phrase)
 
     def _document_filter(self, settings: FillSettings) -> DocumentFilter:
-        """The documents that `settings` allow; the last are kept, since a prompt asks with the same filters again."""
+        """The documents that `settings` allow; the last are kept, since a prompt repeats the same filters."""
         filters = (None if settings.documents is None else tuple(settings.documents), tuple(settings.where))
         kept = self._filtered
         if kept is None or kept[0] != filters:

@@ -1,4 +1,4 @@
-"""All masks of a text filled together: phrases that fit their own masks and occur in the same blocks.
+"""Joint filling of all masks of a text: phrases that fit their masks and occur in the same blocks.
 
 A filling of the masks 1 … m with the phrases v₁ … v_m is scored by
 
@@ -6,8 +6,8 @@ A filling of the masks 1 … m with the phrases v₁ … v_m is scored by
 
 score(v_i) as the mask's own answer has it, n_i how many of the N live blocks hold v_i, n_ij how many hold both; c is
 how much more often they occur together than they would by chance (the association ratio of Church and Hanks 1990
-without its logarithm), smoothed. The best fillings are looked for from left
-to right with a beam, and their scores are divided by the sum over those that are left in it at the end.
+without its logarithm), smoothed. The best fillings are searched from left
+to right with a beam, and their scores are divided by the sum over those in it at the end.
 
 Shapes: m masks of one text, a and b phrases of two of them, w beam width, n blocks that hold a phrase.
 """
@@ -36,15 +36,15 @@ def joint_fillings(
     block_count: int,
     settings: FillSettings,
 ) -> tuple[tuple[Filling, ...], tuple[str, ...]]:
-    """The best `k` fillings of `text` with the `beam_width` best phrases of each of its masks, and why there is none.
+    """The best `k` fillings of `text` with the `beam_width` best phrases of each of its masks, or a reason for none.
 
     `blocks_holding` gives the live blocks i64 [n] of a phrase, of all `block_count`; None where they cannot be counted,
-    then c = 1 with all others. With `scoring.exclude_query_phrases` there is no filling in which a phrase says nothing
-    new next to the text and another phrase, as no mask's own answer does next to the text.
+    then c = 1 with all others. With `scoring.exclude_query_phrases` there is no filling in which a phrase adds nothing
+    new to the text and another phrase, as no phrase of a mask's own answer does to the text.
     """
     width = settings.beam_width
     phrases = [[phrase.phrase for phrase in own[:width]] for own in masks]
-    with np.errstate(divide="ignore"):  # a score that underflowed is that of no filling
+    with np.errstate(divide="ignore"):  # an underflowed score belongs to no filling
         own_logs = [np.log([phrase.score for phrase in own[:width]]) for own in masks]  # f64 [a] each
     held = {phrase: blocks_holding(phrase) for phrase in itertools.chain(*phrases)}
     blocks = {phrase: None if own is None else frozenset(own.tolist()) for phrase, own in held.items()}
@@ -87,7 +87,7 @@ def associations(
 
 
 def repetitions(text: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Mask of the pairs of phrases of which one says nothing new next to the text and the other: bool [a, b].
+    """Mask of the pairs of phrases of which one adds nothing new to the text and the other: bool [a, b].
 
     >>> repetitions("<mask> wrote of the house of <mask>.", ["Ann", "Ann Oak"], ["Ann", "the house of Elm"]).tolist()
     [[True, False], [True, False]]
@@ -106,10 +106,10 @@ def repetitions(text: str, first: Sequence[str], second: Sequence[str]) -> np.nd
 def beam_search(
     own_logs: Sequence[np.ndarray], pair_logs: dict[tuple[int, int], np.ndarray], *, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best choices of one phrase a mask, best first: their numbers i64 [w, m], and the sums of their logs f64 [w].
+    """The best choices of one phrase per mask, best first: their indices i64 [w, m], and their summed logs f64 [w].
 
-    `own_logs` f64 [a] are of each mask's phrases, `pair_logs[i, j]` f64 [a, b] of those of masks i < j; what has -inf
-    is no choice. From left to right the `width` best beginnings are kept, ties to the better phrases further left.
+    `own_logs` f64 [a] are of each mask's phrases, `pair_logs[i, j]` f64 [a, b] of those of masks i < j; -inf excludes
+    a choice. From left to right the `width` best beginnings are kept, ties go to the better phrases further left.
     """
     chosen, totals = np.zeros((1, 0), dtype=np.int64), np.zeros(1)  # i64 [w, 0], f64 [w]
     for mask, own in enumerate(own_logs):

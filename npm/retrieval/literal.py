@@ -1,11 +1,11 @@
-"""Literal evidence: places of the corpus where the words around the mask occur word for word.
+"""Literal evidence: positions in the corpus where the words around the mask occur word for word.
 
-A gap is what occurs there in the place of the mask. Of a gap that is surrounded by the words M of the question's
+A gap is the text there in place of the mask. For a gap that is surrounded by the words M of the question's
 words Q, the share is
 
     share = Σ_{w ∈ M} idf(w) / Σ_{w ∈ Q} idf(w),
 
-so that function words and common words alone are no evidence. A span that fills a gap weighs e^(λ share) times as much.
+so that function words and common words alone are not evidence. A span in a gap weighs e^(λ share) times as much.
 
 Shapes: m candidate spans.
 """
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from npm.indexing.lexicon import BlockLexicon
 
 LITERAL_BLOCKS = 16
-"""Best blocks by BM25 that are looked through: a block with the question's words in a row is among the first few."""
+"""Best blocks by BM25 that are looked through: a block with the question's sequence of words is among the first few."""
 MIN_WORDS = 4
 """Words around a gap, on both sides together, unless the question has fewer."""
 LEAST_WORDS = 2
 """Words around a gap that the shortest questions need."""
 MIN_SHARE = 0.3
-"""Weaker gaps are no evidence: common words in a row occur everywhere."""
+"""Weaker gaps are not evidence: sequences of common words occur everywhere."""
 MAX_GAP_PIECES = 16
 OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
@@ -48,7 +48,7 @@ _PIECE = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Tokens of the corpus in the place of the mask; one side is open where the question has no words."""
+    """Tokens of the corpus in place of the mask; one side is open where the question has no words."""
 
     block: int
     start: int | None  # position of the first token
@@ -81,7 +81,7 @@ class MaskContext:
     def gaps(self, text: str) -> Iterator[tuple[int | None, int | None, list[str]]]:
         """The gaps in `text`: first and past-the-last character, None on an open side, and the words around them.
 
-        Each is in one sentence: a phrase does not run on into the next one.
+        Each is in one sentence: a phrase does not continue into the next one.
         """
         words_before, words_after = self.words
         least = max(LEAST_WORDS, min(MIN_WORDS, len(words_before) + len(words_after)))
@@ -173,7 +173,7 @@ def _tokens(
     begin = None if first_char is None else first + int(np.searchsorted(ends, base + first_char, side="right"))
     end = None if last_char is None else first + int(np.searchsorted(starts, base + last_char, side="right"))
     if begin is not None and end is None:
-        begin += int(np.argmin(np.append(skipped[begin - first :], False)))  # an article is no edge of a phrase
+        begin += int(np.argmin(np.append(skipped[begin - first :], False)))  # an article is not an edge of a phrase
     return begin, end
 
 
@@ -188,7 +188,7 @@ def with_literal_evidence(
 ) -> tuple[CandidateSpans, np.ndarray]:
     """The candidates and their weights f64 [m], shares again, with those that fill a gap weighed more.
 
-    A closed gap that is no candidate, since its ends have no vectors, becomes one if it is within the `limits`, a
+    A closed gap that is not a candidate, since its ends have no vectors, becomes one if it is within the `limits`, a
     phrase's most tokens and words, and contains no bracket or quotation mark; it counts as a candidate whose weight is
     e^(−λ/2) times the largest. `gaps` are best first.
     """

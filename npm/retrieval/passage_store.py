@@ -2,7 +2,7 @@
 
 Everything is in memory; for more text than that, build an index.
 
-Shapes: T tokens of all passages in a row, n places, E ends of words, d dimensions.
+Shapes: T tokens of all passages in a row, n positions, E ends of words, d dimensions.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class EmbeddedPassage:
 
 
 class PassageCache:
-    """Passages embedded lately, by their text and by what the vectors depend on; the longest unused go first.
+    """Cache of embedded passages, by their text and what the vectors depend on; drops the least recently used.
 
     The last bits of a vector may depend on the passages that were embedded in the same batch. Safe to share between
     threads.
     """
 
     def __init__(self, vector_bytes: int = CACHED_VECTOR_BYTES) -> None:
-        """`vector_bytes` is how much is kept at most; what one call asks for is embedded whatever its size."""
+        """`vector_bytes` is the maximum size of the cache; the passages of one call are embedded at any size."""
         self._max_bytes = vector_bytes
         self._kept: OrderedDict[tuple[str, ...], EmbeddedPassage] = OrderedDict()
         self._lock = Lock()
@@ -123,7 +123,7 @@ class PassageStore(BlockStore):
         blocks = [block for passage in passages for block in passage.blocks]
         counts = [len(passage.blocks) for passage in passages]
         super().__init__(
-            Path("passages"),  # what messages name
+            Path("passages"),  # the name in messages
             {"tokenizer_fingerprint": "", "special_tokens_in_blocks": False},  # the caller has the tokenizer
             digest="",
             token_ids=ShardedArray([np.concatenate([block.token_ids for block in blocks])]),
@@ -172,7 +172,7 @@ def _chars(offsets: np.ndarray | None) -> np.ndarray:
 
 
 def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
-    """The passages as documents; a text has its place as id, from "0". Raises CorpusError for what is no passage."""
+    """The passages as documents; a text has its index as id, from "0". Raises CorpusError for anything else."""
     if isinstance(passages, str | bytes | Mapping) or not isinstance(passages, Iterable):
         raise CorpusError(f"passages must be a list of texts or documents, got {type(passages).__name__}")
     documents = [
@@ -208,9 +208,9 @@ class GivenWords:
         self.find = lru_cache(maxsize=WORDS_IN_MEMORY)(self._find)
 
     def _find(self, words: str) -> tuple[np.ndarray, np.ndarray]:
-        """First token positions and lengths in tokens, i64 [n] each, of all places of `words`, from word to word."""
+        """First token positions and lengths in tokens, i64 [n] each, of all occurrences of `words` as full words."""
         plain = _folded(normalised_text(words))
-        pattern = re.compile(f"(?={re.escape(plain)})")  # looked for ahead, so that places which overlap are all found
+        pattern = re.compile(f"(?={re.escape(plain)})")  # a lookahead, so that all overlapping occurrences are found
         spans = [
             (starts[match.start()], ends[match.start() + len(plain)])
             for text, starts, ends in self._blocks

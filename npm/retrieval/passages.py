@@ -44,7 +44,7 @@ SHARED_CACHE = PassageCache()
 SCORE_BYTES = 64 << 20
 """Similarities of texts with all tokens held at once, in float64."""
 NO_CONTENT = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
-"""Flags of tokens that say nothing of a claim."""
+"""Flags of tokens without content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PassageFiller(Filler):
         *,
         cache: PassageCache = SHARED_CACHE,
     ) -> None:
-        """Embeds what is not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
+        """Embeds passages that are not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
         if not isinstance(settings, FillSettings | None):
             raise SettingError(f"settings must be FillSettings, got {settings!r}")
         settings = settings or FillSettings(retrieval=Retrieval.dense)
@@ -109,15 +109,15 @@ class PassageFiller(Filler):
         """The probability that the words `spans` fill the `<mask>` of `texts`.
 
         A text and one span give a float; a text and a list of spans, or as many texts as spans, a list of floats. It is
-        Σ over the places where the words occur in the passages, divided by the same sum over these and all candidate
+        Σ over the positions where the words occur in the passages, divided by the same sum over these and all candidate
         spans, both as `fill` weighs them; 0.0 where they do not occur. So it is the score that `fill` gives the
-        phrase, and words that `fill` would not answer, such as ones that begin with `the`, have one too. Words are
-        the same whatever their case, Unicode form and the space between them. Words that are no candidate compete with
+        phrase, and words that are never answers, such as ones that begin with `the`, have one too. Words are
+        the same for any case, Unicode form and space between them. Words that are not candidates compete with
         the candidates and themselves alone, so the scores of several such words do not add up to one. With
-        `scoring.reference` a score is no probability. In bfloat16 the second or third digit of a score depends on the
-        texts and passages that are encoded in the same batch.
+        `scoring.reference` a score is not a probability. In bfloat16 the second or third digit of a score depends on
+        the texts and passages that are encoded in the same batch.
 
-        Raises QueryError for a text that is not one question, for words that are none, or for unequal numbers.
+        Raises QueryError for a text that is not one question, for words that are not text, or for unequal numbers.
         """
         several, words = checked_queries(texts), checked_texts(spans, name="span")
         if not isinstance(texts, str) and (isinstance(spans, str) or len(several) != len(words)):
@@ -143,10 +143,10 @@ class PassageFiller(Filler):
         """Support of each claim by the passages: the mean probability of its content tokens, masked in turn.
 
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
-        phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose encoder asks with one mask).
-        Content is what is neither a stop-word nor punctuation. In bfloat16 the second or third digit of a score depends
+        phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose encoder has one mask).
+        Content tokens are neither stop-words nor punctuation. In bfloat16 the second or third digit of a score depends
         on the claims and passages that are encoded in the same batch. Raises QueryError for a claim without any
-        content, with a mask, that is no text, or that is longer than the encoder takes.
+        content, with a mask, that is not a text, or that is longer than the encoder takes.
         """
         several = checked_texts(claims, name="claim")
         inputs, slots, masked, counts = masked_claims(several, self.encoder)
@@ -172,7 +172,7 @@ class PassageFiller(Filler):
         settings: FillSettings,
         allowed: DocumentFilter,
     ) -> Sequence[Restriction | None]:
-        """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
+        """All blocks that may be searched, for any number: the best rows play no role."""
         _check_retrieval(settings)
         return [Restriction.within(allowed.allowed(np.arange(self.index.store.block_count)))] * len(vectors.start)
 
@@ -199,7 +199,7 @@ class PassageFiller(Filler):
         )
 
     def _span_numbers(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """A number of its own for each span, i64 [n]."""
+        """A unique number for each span, i64 [n]."""
         return starts * (self.index.store.token_count + 1) + lengths
 
     def _similarities_of(self, pairs: np.ndarray) -> Iterator[np.ndarray]:
@@ -249,10 +249,10 @@ def _check_retrieval(settings: FillSettings) -> None:
 def masked_claims(
     claims: Sequence[str], encoder: Encoder
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[int], list[int]]:
-    """Each content token of each claim behind a mask pair, or behind one mask where the encoder asks so.
+    """Each content token of each claim behind a mask pair, or one mask for one-mask encoders.
 
-    Gives n sequences of token ids i64, where the first and the last mask are in each, i64 [2], which token was masked,
-    and how many of the n are of each claim. Raises QueryError for a claim with a mask, without content tokens, or with
+    Gives n sequences of token ids i64, the positions of the first and the last mask in each, i64 [2], the masked token,
+    and the number of the n of each claim. Raises QueryError for a claim with a mask, without content tokens, or with
     more tokens than the encoder takes.
     """
     specials = len(encoder.prefix_ids) + len(encoder.suffix_ids)

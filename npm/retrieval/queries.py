@@ -77,7 +77,7 @@ def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> No
 
 
 def checked_texts(given: object, *, name: str) -> list[str]:
-    """One text or several as a list; `name` is what messages call each. Raises QueryError for anything else."""
+    """One text or several as a list; `name` is the name of each in messages. Raises QueryError for anything else."""
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise QueryError(f"{name}s must be a string or a list of strings, got {type(given).__name__}")
     several = [given] if isinstance(given, str) else list(given)
@@ -96,7 +96,7 @@ def _check_text(text: object, where: str) -> None:
 
 
 def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
-    """One text or several as a list, each as `check_query` wants it."""
+    """One text or several as a list, each checked by `check_query`."""
     several = checked_texts(given, name="text")
     for number, text in enumerate(several, start=1):
         check_query(text, where=place_of(number, len(several)), max_masks=max_masks)
@@ -127,7 +127,7 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
 
 
 class MaskVectors(NamedTuple):
-    """The vectors at the mask tokens of each `<mask>`, and each text's vector without them if that was asked for."""
+    """The vectors at the mask tokens of each `<mask>`, and each text's vector without them if requested."""
 
     vectors: np.ndarray  # f32 [n, masks, d]
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
@@ -167,7 +167,7 @@ def encode_masks(
 ) -> MaskVectors:
     """Encode texts with one `<mask>` each that passed `check_query`, batched by length, in the order given.
 
-    `<mask>` becomes `masks_per_text` mask tokens, whatever the encoder's own looks like. Of a text longer than
+    `<mask>` becomes `masks_per_text` mask tokens, whatever the form of the encoder's own. Of a text longer than
     `last_tokens`, special ones included, only the last are encoded, or those from the mask on. Raises ValueError for a
     text with several `<mask>`.
     """
@@ -201,7 +201,7 @@ def _encoded(
 
 
 def token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of each text; a special token that somebody wrote is split like any word."""
+    """The token ids of each text; a special token in a text is split like any word."""
     if not texts:
         return []
     found = encoder.tokenizer(
@@ -214,7 +214,7 @@ def token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
 def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *, where: str = "text") -> MaskedInputs:
     """Token ids of each text that passed `check_query`, each `<mask>` of it `masks_per_text` mask tokens.
 
-    A text that is too long keeps what is nearest to its masks, and all that is between them. Raises QueryError
+    A text that is too long keeps the tokens nearest to its masks, and all between them. Raises QueryError
     where even that does not fit.
     """
     pieces: list[str] = []
@@ -224,7 +224,7 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *
         # Spaces go only where a mask token takes them: the beginning of the first piece and the end of the last stay.
         before = [piece.rstrip() if strips_left else piece for piece in own[:-1]] + own[-1:]
         pieces += before[:1] + [piece.lstrip() if strips_right else piece for piece in before[1:]]
-    # The tokenizer itself would cut at its mask token before it looks at words, so the pieces can go on their own.
+    # The tokenizer itself would cut at its mask token before it looks at words, so the pieces can be separate.
     encoded = iter(token_ids(encoder, pieces))
     room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
     masks = [encoder.mask_id] * masks_per_text
@@ -260,7 +260,7 @@ class MaskNeighbors:
 
     @classmethod
     def of(cls, text: str, encoder: Encoder) -> MaskNeighbors:
-        """Those of the one `<mask>` of `text`; where there are several, only whether any of them asks for a year."""
+        """Those of the one `<mask>` of `text`; where there are several, only the flag if any asks for a year."""
         *before_masks, after = text.split(MASK_TEXT)
         preceding = {"".join(before.split()[-1:]).lower() for before in before_masks}
         by_year = not YEAR_WORDS.isdisjoint(preceding) or "year" in words_of(text)

@@ -5,9 +5,9 @@ keys a phrase is scored as the objective `npm.objectives.reading` trains it,
 
     sim(q, k) − log Σ_{k' ∈ R ∪ {c}} exp sim(q, k'),
 
-with R the tokens of the block and c the first token of the text, which represents "not here": so a block in which the
-answer is not found has low scores everywhere, and blocks can be compared. These keys are never stored: they and their
-queries keep all numbers of the encoder's vectors, however short those of the index are.
+with R the tokens of the block and c the first token of the text, which represents "not here": so a block without the
+answer has low scores everywhere, and blocks can be compared. These keys are never stored: they and their
+queries keep all dimensions of the encoder's vectors, even if those of the index are shorter.
 
 Shapes: q texts, m masks of one text, p pairs of a text and a block, n masks of all pairs, T tokens of one block,
 d dimensions, k of stored vectors.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TRAINED_JOINT_SHARE = 0.75
 """Weight of the keys of the joint pass for an encoder that was trained for them."""
 PAIRS_AT_ONCE = 256
-"""Whose keys are held at once: 100 MB of blocks of 256 tokens and 384 dimensions."""
+"""Pairs whose keys are held at once: 100 MB of blocks of 256 tokens and 384 dimensions."""
 
 
 def joint_share(settings: FillSettings, encoder: Encoder) -> float:
@@ -56,7 +56,7 @@ def with_reading(
 ) -> list[Restriction | None]:
     """For each mask the restriction of its text with queries for each block.
 
-    `reading_share` of a query is from the text with the block behind it. With a joint share also the similarities of
+    `reading_share` of a query is from the text followed by the block. With a joint share also the similarities of
     the joint pass.
     """
     pairs = [
@@ -100,7 +100,7 @@ def read_pairs(
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     slots: list[np.ndarray] = []
     for number, sequence in enumerate(sequences):
-        # behind the suffix, as queries read in training (npm/masking/rendering.py)
+        # after the suffix, as queries read in training (npm/masking/rendering.py)
         room = max(0, encoder.max_input_tokens - len(sequence) - len(suffix))
         passage = passages.token_ids[slice(*passages.offsets[number : number + 2])][:room].astype(np.int64)  # [read]
         if room:
@@ -129,7 +129,7 @@ def joint_similarities(queries: np.ndarray, keys: np.ndarray, flags: np.ndarray,
     """The scores f64 [2, T] of a block's tokens for the queries f32 [2, d], as the module says.
 
     `keys` f32 [1 + T or fewer, d] are the first token's vector and those of the block's tokens, of the same pass; by
-    their `flags` u8 [T] the tokens of a title are no keys.
+    their `flags` u8 [T] the tokens of a title are not keys.
     """
     read = len(keys) - 1
     is_key = np.append(True, ~is_title(flags[:read]))  # bool [1 + read]

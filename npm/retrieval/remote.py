@@ -1,4 +1,4 @@
-"""A filler that asks a server of `npmlm serve`, with the options, the answers and the errors of one on this machine."""
+"""A filler that queries a server of `npmlm serve`, with the options, answers and errors of a local one."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from npm.retrieval.settings import FillOptions, FillSettings, closed_error, give
 
 MAX_TRIES = 5
 FIRST_PAUSE_SECONDS = 0.5
-"""The pause doubles from try to try, where the server does not say how long to wait."""
+"""First pause, doubled after each try, unless the server says how long to wait."""
 MAX_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 SHOWN_CHARS = 500
-"""Of what a server sent, in a message."""
+"""Characters of a server's response in a message."""
 URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#]*)?", re.ASCII)
 ANSWER, JOINT_ANSWER = TypeAdapter(Answer), TypeAdapter(JointAnswer)
 
 
 class RemoteFiller:
-    """A filler behind a server's address; `fill` is that of `PhraseFiller`. Made by `PhraseFiller.connect`."""
+    """A filler at a server's address; `fill` is that of `PhraseFiller`. Made by `PhraseFiller.connect`."""
 
     def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> None:
-        """Ask the server at `url` for the facts of its index; `timeout_seconds` is the time for a request.
+        """Request the facts of the index of the server at `url`; `timeout_seconds` is the time for a request.
 
         Raises SettingError for an unusable argument or a key that the server does not know, and ServerError where no
         server of `npmlm serve` answers.
@@ -72,7 +72,7 @@ class RemoteFiller:
         return "RemoteFiller(closed)" if self._client.is_closed else f"RemoteFiller({self.url!r}, {self._facts})"
 
     def close(self) -> None:
-        """Answer nothing from now on."""
+        """Close the filler: it answers no more."""
         self._client.close()
 
     @property
@@ -89,10 +89,10 @@ class RemoteFiller:
     def fill(self, texts: Texts, k: int | None = None, **options: Unpack[FillOptions]) -> list[Answer]: ...
 
     def fill(self, texts: str | Texts, k: int | None = None, **options: Unpack[FillOptions]) -> Answer | list[Answer]:
-        """The best phrases for each text, as `PhraseFiller.fill` gives them; what is None is as the server chose.
+        """The best phrases for each text, as `PhraseFiller.fill` gives them; None means the server's default.
 
         Long lists are sent in several requests, after all texts were checked. Raises QueryError and SettingError as
-        `PhraseFiller.fill` does, and where the server's limits are narrower, and ServerError where it is gone, too busy
+        `PhraseFiller.fill` does, and where the server's limits are narrower, and ServerError if it is gone, too busy
         or too slow.
         """
         if self._client.is_closed:
@@ -121,7 +121,7 @@ class RemoteFiller:
         return answers[0] if isinstance(texts, str) else answers
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON that the server answers with, asked again as long as it is busy and there is time."""
+        """The JSON that the server answers with, requested again while it is busy and there is time."""
         deadline = time.monotonic() + self._timeout_seconds
         for attempt in range(MAX_TRIES):
             left = max(0.001, deadline - time.monotonic())

@@ -1,17 +1,17 @@
-"""The first phrases of an answer weighed once more, by whether the text that they make says what their sentence says.
+"""Reranking of the first phrases of an answer by the agreement of the filled text with the phrase's sentence.
 
-A phrase v of score s is put in the place of the mask, and the sentence of the text that holds it is compared with the
+A phrase v of score s replaces the mask, and the sentence of the text that holds it is compared with the
 sentence x of the corpus in which v occurs best, by the cosine of their sentence vectors and by the similarity of v to
 itself in the two sentences, which is that of its first tokens and that of its last:
 
     s' = s · e^(w (cos(text with v, x) + 0.02 (sim of first tokens + sim of last tokens)) + u name(v)) / Z,
 
-Z such that the scores of the reranked phrases add up to what they did; name(v) is 1 for a phrase that is written as
-names and numbers are, else 0. A phrase behind them, which is not reranked, counts as one with the least evidence of
-those that are, so that the first phrases are the same ones whatever k is.
+Z such that the sum of the scores of the reranked phrases stays the same; name(v) is 1 for a phrase that is written as
+names and numbers are, else 0. A phrase after them, which is not reranked, counts as one with the least evidence of
+those that are, so that the first phrases are the same for any k.
 
-The vectors of the mask know what kind of phrase is wanted, and each block has been read; which of the phrases of one
-block the sentence is about is what they tell least well (docs/results/quality.md).
+The vectors of the mask know what kind of phrase is wanted, and each block has been read; they are worst at telling
+which of the phrases of one block the sentence is about (docs/results/quality.md).
 
 Shapes: n phrases, P phrases in sentences, S sequences, d dimensions.
 """
@@ -39,7 +39,7 @@ TOKEN_SHARE = 0.02
 """Factor of the similarity of a phrase's ends, next to the cosine of its sentences, which is 1 at most.
 Chosen with encoder-mini, of which the ends of one phrase in two sentences have a similarity of about 70 together."""
 SHORT_WORD_CHARS = 3
-"""Lower-case words of at most so many letters occur within names: Miguel de Cervantes, Ludwig van Beethoven."""
+"""Maximum letters of lower-case words within names: Miguel de Cervantes, Ludwig van Beethoven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PhraseInSentence:
         """The phrase's first and last token among the sentence's T, with `offsets` i64 [T, 2] in code points."""
         first = np.searchsorted(offsets[:, 1], self.start, side="right")
         last = np.searchsorted(offsets[:, 0], self.end, side="left") - 1
-        return int(first), int(max(first, last))  # the next token where the tokenizer passes the phrase over
+        return int(first), int(max(first, last))  # the next token where the tokenizer skips the phrase
 
 
 def rerank_pooler(settings: FillSettings, encoder: Encoder) -> PoolerKind | None:
@@ -95,7 +95,7 @@ def rerank(
 
 
 def filled_sentence(text: str, phrase: str) -> PhraseInSentence:
-    """The sentence of `text` that holds its one mask, with `phrase` in the mask's place.
+    """The sentence of `text` that holds its one mask, with `phrase` in place of the mask.
 
     >>> filled_sentence("It is old. Iceland is governed from <mask>. Why?", "Reykjavík")
     PhraseInSentence(sentence='Iceland is governed from Reykjavík.', start=25, end=34)
@@ -128,7 +128,7 @@ def is_name(phrase: str) -> bool:
 def reranked_scores(scores: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """s e^x / Z for scores f64 [m], which fall, and the evidence x f64 [n ≤ m] of the first; the sum of those n stays.
 
-    The others' x is the least of the n. Logarithms are added up, since products may be too large or small for a number.
+    The others' x is the least of the n. Logarithms are summed, since products may overflow or underflow.
 
     >>> import numpy as np
     >>> reranked_scores(np.array([0.4, 0.2]), np.log([1, 4])).round(6).tolist()
@@ -151,7 +151,7 @@ def phrase_vectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For P phrases in sentences the sentence's vector f32 [P, d], of length 1, and those f32 [P, 2, d] of their ends.
 
-    A sentence is encoded once, whatever phrases of it are asked for; one that is longer than the encoder takes as far
+    A sentence is encoded once for all of its phrases; one that is longer than the encoder takes as far
     as its phrase.
     """
     prefix = len(encoder.prefix_ids)

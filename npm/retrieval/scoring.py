@@ -15,7 +15,7 @@ from pydantic import Field
 from npm.core.settings import Settings
 
 LEAST_TEMPERATURE = 1e-3
-"""Below it the best occurrence alone would count, and similarities soon be more than floats hold."""
+"""Minimum temperature: below it only the best occurrence would count, and similarities would soon overflow."""
 
 
 class Combination(Enum):
@@ -32,7 +32,7 @@ class ScoringSettings(Settings):
     """The rules of the implementation of arXiv 2212.01349 instead of ours: an occurrence weighs p_s + p_e, softmaxes
     over all start and all end positions, not e^(s + t) over its sum over all candidates; phrases are the same if their
     tokens are, not their text up to case and spaces; they contain no stop-words and no punctuation, not of, the, and,
-    's as names do; and they may run on into the next clause."""
+    's as names do; and they may continue into the next clause."""
     length_exponent: Annotated[float, Field(ge=-10, le=10)] = -1.0
     """α: an occurrence of n tokens weighs n^α times as much."""
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] = 1.0
@@ -49,7 +49,7 @@ class ScoringSettings(Settings):
 
 
 def occurrence_shares(start: np.ndarray, end: np.ndarray, lengths: np.ndarray, length_exponent: float) -> np.ndarray:
-    """Share of every candidate span in the evidence of all of them, n^α e^(s+t) / Σ n^α e^(s+t): f64 [m].
+    """Fraction of every candidate span in the evidence of all of them, n^α e^(s+t) / Σ n^α e^(s+t): f64 [m].
 
     `start` s and `end` t are f64 [m], `lengths` n in tokens (design, decision 4; the sum over occurrences is that of
     Min et al. 2022, arXiv 2212.01349, §3).

@@ -32,7 +32,7 @@ class Search:
     scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
     queries: tuple[int, int]  # the numbers of the start and the end query in a scan
     hits: tuple[np.ndarray, np.ndarray | None]  # rows i64 [n] by the start and by the end query; None: the same
-    factors: tuple[float, float]  # what an inner product is multiplied with, and a similarity of the joint pass
+    factors: tuple[float, float]  # factor of an inner product, and of a similarity of the joint pass
     restriction: Restriction | None = None
 
     def similarities(self, side: int, rows: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ class Search:
         if self.restriction is None:
             return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factors[0])
         # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
-        # decide, and between blocks their BM25 scores have a say.
+        # decide, and between blocks their BM25 scores count.
         positions = self.index.rows.positions(rows)  # i64 [n]
         blocks = self.index.store.block_of(positions)  # i64 [n]
         places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction

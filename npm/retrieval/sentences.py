@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SENTENCE_BLOCKS = 10
 """Best blocks whose sentences are ranked."""
 SENTENCE_PHRASES = 5
-"""Best phrases of the answer that count for the sentence they occur in, however many sentences are asked for."""
+"""Best phrases of the answer that count for the sentence they occur in, for any number of requested sentences."""
 
 
 def sentences_for(

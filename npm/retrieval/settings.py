@@ -28,7 +28,7 @@ class Retrieval(Enum):
 
 
 class Overlaps(Enum):
-    """Phrases of one place that overlap, such as `Bank` and `Bank of America`."""
+    """Handling of overlapping phrases of one position, such as `Bank` and `Bank of America`."""
 
     merge = "merge"
     keep = "keep"
@@ -44,25 +44,25 @@ class FillSettings(Settings):
     """Settings for filling texts."""
 
     k: Annotated[int, Field(ge=1, le=MAX_PHRASES)] = 5
-    """Phrases an answer has at most."""
+    """Maximum phrases of an answer."""
     occurrences: Annotated[int, Field(ge=0, le=10_000)] = 3
-    """Occurrences shown for a phrase at most, best first."""
+    """Maximum occurrences shown per phrase, best first."""
     overlaps: Overlaps = Overlaps.merge
     """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
     their scores; `keep` leaves each its own, as evaluations do."""
     retrieval: Retrieval = Retrieval.hybrid
-    """`dense`: by vectors over the whole corpus; `bm25`: by vectors within the blocks that share the rarest words
+    """`dense`: by vectors over the entire corpus; `bm25`: by vectors within the blocks that share the rarest words
     with the text; `blocks`: within those whose block vectors are nearest to that of the text; `hybrid`: within the best
     by both, where the index has block vectors, else by words, and a better block's evidence weighs more."""
     bm25_blocks: Annotated[int, Field(ge=1, le=10_000)] = 3
-    """Blocks that `bm25`, `blocks` and `hybrid` look in."""
+    """Blocks that `bm25`, `blocks` and `hybrid` search."""
     vector_share: Fraction | None = None
     """In `hybrid`, how much of a block's score comes from its vector, the rest from BM25, each divided by the best; 0
     is BM25 alone; unset: 0.5 where the index has block vectors."""
     lexical_weight: Annotated[float, Field(ge=0, le=1_000)] = 8.0
     """Added, in `hybrid`, to the similarities in a block, times its score over that of the best block."""
     reading_share: Fraction = 0.75
-    """In `hybrid`, how much of a query vector comes from the text read together with the block that is looked in, the
+    """In `hybrid`, how much of a query vector comes from the text read together with the searched block, the
     rest from the text alone. With 0, and joint_share=0, nothing is read, which is faster."""
     joint_share: Fraction | None = None
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
@@ -74,7 +74,7 @@ class FillSettings(Settings):
     rerank_weight: Annotated[float, Field(ge=0, le=1_000)] = 4.0
     """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
     the first ten phrases that the text with it is near to the sentence in which it occurs, and the phrase to itself in
-    both; 0 leaves them as they are, which is faster."""
+    both; 0 leaves the order unchanged, which is faster."""
     name_weight: Annotated[float, Field(ge=0, le=1_000)] = 1.0
     """Weight in reranking of phrases written as names, or as numbers in digits, without longer words in lower case:
     at 1 such a phrase counts 2.7 times as much as others, at 2 7.4 times; 0: no effect."""
@@ -91,12 +91,12 @@ class FillSettings(Settings):
     max_phrase_tokens: Annotated[int, Field(ge=1, le=256)] = 10
     """Longest phrase in tokens; where max_phrase_words counts, the default means 128."""
     max_phrase_words: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Longest phrase in words, whatever a token is; unset: 10 for an encoder of bytes, no such limit for others."""
+    """Longest phrase in words, for any tokenizer; unset: 10 for an encoder of bytes, no such limit for others."""
     merged_groups: Annotated[int, Field(ge=1, le=1_000_000)] = 128
     """Best token sequences whose text is read, to merge spellings of one phrase; at least k. A spelling that ranks
     below them is not counted with its phrase."""
     beam_width: Annotated[int, Field(ge=1, le=256)] = 16
-    """For a text with several masks, how many phrases of each mask are put together, at least k, and how many fillings
+    """For a text with several masks, how many phrases of each mask are combined, at least k, and how many fillings
     are kept from one mask to the next."""
     cooccurrence_smoothing: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.1
     """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that occur in the
@@ -138,5 +138,5 @@ def given_options(**options: Any) -> dict[str, Any]:
 
 
 def closed_error(filler: object) -> SettingError:
-    """Error for a filler that is asked after `close`."""
+    """Error for a filler that is used after `close`."""
     return SettingError(f"this {type(filler).__name__} is closed: open another one")

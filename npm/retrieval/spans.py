@@ -58,7 +58,7 @@ class _Window(NamedTuple):
     flags: np.ndarray  # u8
     token_ids: np.ndarray  # i32
     may_enter: np.ndarray  # bool, a span may grow to the token
-    may_leave: np.ndarray  # bool, a span may grow on behind it
+    may_leave: np.ndarray  # bool, a span may grow beyond it
     may_be_near: np.ndarray  # bool [n], the anchor may be an edge of a span
     may_be_far: np.ndarray  # bool, the token may be the other edge
 
@@ -97,19 +97,19 @@ class SpanFinder:
         """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
 
         `neighbors` are those of the mask: where the text itself has the other part of an expression (`$<mask>`,
-        `<mask> days`), the span is the part that is missing. `end_rows` None says that every row that may be an end is
-        also looked for as a start, as in restricted search: growing to the left could then find nothing new.
+        `<mask> days`), the span is the part that is missing. `end_rows` None means that every row that may be an end is
+        also searched as a start, as in restricted search: growing to the left could then find nothing new.
         """
         from_starts = self._grow(start_rows, neighbors, rightward=True)
         if end_rows is None:
             return from_starts
         from_ends = self._grow(end_rows, neighbors, rightward=False)
-        # Whatever begins at a start hit was found from there, since walks to the right are at least as long.
+        # Any span that begins at a start hit was found from there, since walks to the right are at least as long.
         sides = (np.searchsorted(start_rows, from_ends.start_rows, side) for side in ("left", "right"))  # i64 [m] each
         return CandidateSpans.concatenated([from_starts, from_ends.where(np.equal(*sides))])
 
     def _grow(self, rows: np.ndarray, neighbors: MaskNeighbors, *, rightward: bool) -> CandidateSpans:
-        """Spans with one end at `rows` i64 [n], a token longer at each step; what cannot grow on is dropped at once."""
+        """Spans with one end at `rows` i64 [n], a token longer at each step; dropped once they cannot grow."""
         edges = TokenFlag.WORD_START.value, TokenFlag.WORD_END.value
         word_edge, other_edge = edges if rightward else edges[::-1]
         anchors = self._rows.positions(rows)  # i64 [n]
@@ -162,8 +162,8 @@ class SpanFinder:
     def _window(self, anchors: np.ndarray, width: int, neighbors: MaskNeighbors, *, rightward: bool) -> _Window:
         """The `width` tokens from each of `anchors` i64 [n] on to one side.
 
-        One read for all steps: with many shards the number of reads counts, not their size. What is outside of the
-        corpus, or of a block, means nothing.
+        One read for all steps: with many shards the number of reads counts, not their size. Rows outside of the
+        corpus, or of a block, mean nothing.
         """
         steps = np.arange(-1, width + 1) * (1 if rightward else -1)  # i64 [width + 2], one more on either side
         unbounded = anchors[:, None] + steps  # i64 [n, width + 2]

@@ -1,1 +1,1 @@
-"""The one training loop, its schedule, its batches and the folder that a run leaves behind."""
+"""The one training loop, its schedule, its batches and the folder of a run."""

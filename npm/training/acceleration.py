@@ -1,9 +1,9 @@
-"""The model and its optimiser made ready for the device, the number format and the ranks of a run.
+"""Preparation of the model and its optimizer for the device, the number format and the ranks of a run.
 
-`fully_shard` (FSDP2) replaces each parameter by the rank's share of it. The whole model is one unit: its weights are
-gathered before a micro-batch and its gradient is shared out after the last of a window. Layers are no units of their
-own, because they would be gathered at every pass of the encoder, and ranks differ in the number of their passes (long
-masked copies, `rows_per_pass`), so that they would wait for each other for ever.
+`fully_shard` (FSDP2) replaces each parameter by the rank's shard of it. The entire model is one unit: its weights are
+gathered before a micro-batch and its gradient is sharded after the last of a window. Layers are not separate
+units, because they would be gathered at every pass of the encoder, and ranks differ in the number of their passes (long
+masked copies, `rows_per_pass`), so that they would wait for each other forever.
 
 `fully_shard` is called here and not through Accelerate's plugin, which takes no notice of it on a CPU (accelerate 1.15,
 `state.py`), so that it could not be tested there.
@@ -35,10 +35,10 @@ from npm.training.settings import Sharding, TrainerSettings, TrainingSettings
 
 
 def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:
-    """Share `model` out among the ranks, in place.
+    """Shard `model` over the ranks, in place.
 
     Modules of `kept` that hold a parameter of `model` without being part of it, as a language model around the network
-    does, get the same share. Raises SettingError without a process group.
+    get the same shard. Raises SettingError without a process group.
     """
     if not dist.is_initialized():
         raise SettingError("trainer.sharding=full needs several processes: start them with accelerate launch")
@@ -57,12 +57,12 @@ def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """All ranks' shares of a tensor together; a tensor that is not shared out as it is. Every rank has to ask."""
+    """The full tensor from the shards of all ranks; an unsharded tensor unchanged. Every rank has to call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def own_share(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The share that this rank holds of a whole tensor, where `like` is shared out and of the same shape."""
+    """This rank's shard of a full tensor, if `like` is sharded and of the same shape."""
     if isinstance(like, DTensor) and tensor.shape == like.shape:
         return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
     return tensor
@@ -70,7 +70,7 @@ def own_share(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def whole_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
-    """Within it, every parameter of `roots` is a whole one on the CPU. Every rank has to enter it."""
+    """Context in which every parameter of `roots` is a full one on the CPU. Every rank has to enter it."""
     replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
     gathered: dict[int, nn.Parameter] = {}  # a tied parameter stays one
     try:
@@ -119,7 +119,7 @@ def launched_ranks() -> int:
 
 
 class PreparedModel:
-    """A `TrainedModel` and its optimiser: compiled, checkpointed and spread over ranks as the settings say."""
+    """A `TrainedModel` and its optimizer: compiled, checkpointed and distributed over ranks as the settings say."""
 
     def __init__(self, model: TrainedModel, kept: SavedModel, settings: TrainerSettings, accelerator: Any) -> None:
         self.accelerator, self.max_gradient_norm = accelerator, settings.max_gradient_norm
@@ -141,13 +141,13 @@ class PreparedModel:
         self.scaler: torch.amp.GradScaler | None = accelerator.scaler  # of float16 alone
 
     def __call__(self, batch: TrainingBatch) -> dict[str, Term]:
-        """The terms of one micro-batch that lies on the accelerator's device."""
+        """The terms of one micro-batch on the accelerator's device."""
         with self.accelerator.autocast() if self.is_sharded else contextlib.nullcontext():
             terms: dict[str, Term] = self.wrapped(batch)
         return terms
 
     def gathering(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Around a micro-batch: gradients are averaged over ranks in the `last` one of a window only."""
+        """Context of a micro-batch: gradients are averaged over ranks in the `last` one of a window only."""
         if self.is_sharded:
             self.wrapped.set_requires_gradient_sync(last)
             return contextlib.nullcontext()
@@ -156,7 +156,7 @@ class PreparedModel:
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
-        """Within it, parts of the model may be called by themselves. Every rank has to enter it."""
+        """Context in which parts of the model may be called separately. Every rank has to enter it."""
         if self.is_sharded:
             self.wrapped.unshard()
         yield
@@ -164,7 +164,7 @@ class PreparedModel:
             self.wrapped.reshard()
 
     def clip(self) -> float:
-        """Shorten the gradient of a whole window to its longest allowed length; returns its length before."""
+        """Clip the gradient of an entire window to its maximum norm; returns its norm before."""
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         length = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)

@@ -32,7 +32,7 @@ class AveragedWeights:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, the model has the average; afterwards, to the bit, what it had before."""
+        """Context in which the model has the average; afterwards it has its former weights, bit for bit."""
         own = {name: value.detach().clone() for name, value in self._parameters.items()}
         try:
             self._put(self._means)

@@ -44,10 +44,10 @@ from npm.training.record import OF_EACH_RUN
 
 CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"
-"""Folders of a run that hold what was trained."""
+"""Folders of a run with trained models."""
 SETTINGS, CHECKPOINTS, BAD_BATCH, METRICS = "settings.json", "checkpoints", "bad-batch", "metrics.jsonl"
 TEXTS, HELD_OUT = ("corpus", "sentences"), "held-out"
-"""Folders of what the texts were made into, also below that of held-out text."""
+"""Folders of packed texts, also below that of held-out text."""
 Tensors = dict[str, torch.Tensor]
 
 
@@ -134,7 +134,7 @@ class RunFolder:
     def continue_from(self, origin: RunFolder) -> None:
         """Begin with the newest checkpoint of another run, unless this one has a checkpoint.
 
-        Raises SettingError if that is no run, has none, or has other settings than those in which runs may differ.
+        Raises SettingError if that is not a run, has no checkpoint, or differs in settings that must be equal.
         """
         records = [read_object(run.path / SETTINGS, fix="name the folder of a run") for run in (origin, self)]
         ours, theirs = ({k: v for k, v in record.items() if not k.startswith(OF_EACH_RUN)} for record in records)
@@ -204,7 +204,7 @@ class RunFolder:
 
     @contextmanager
     def checkpoint_errors(self) -> Iterator[None]:
-        """Turn whatever is wrong in the newest checkpoint into an ArtifactError with the folder to remove."""
+        """Turn any error in the newest checkpoint into an ArtifactError with the folder to remove."""
         folder = self._checkpoints()[-1]
         try:
             yield
@@ -218,7 +218,7 @@ class RunFolder:
             ) from error
 
     def save_encoder(self, trained: SavedModel, name: str = ENCODER) -> None:
-        """Write what was trained as the folder `name`, over an older one once complete; other files there stay."""
+        """Write the trained model as the folder `name`, over an older one once complete; other files there stay."""
         folder, temporary = self.path / name, self.path / f".{name}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a killed run
         temporary.mkdir()
@@ -234,7 +234,7 @@ class RunFolder:
         shutil.rmtree(temporary)
 
     def discard(self) -> None:
-        """Remove what a run has left that never began."""
+        """Remove the files of a run that never began."""
         for folder in (self.path / HELD_OUT, self.path):
             remove(folder, also=(SETTINGS, HELD_OUT, *TEXTS))
 

@@ -3,7 +3,7 @@
 The content of a batch is a function of the seed and the micro-step alone. Only the step has to be saved as the
 position, and a resumed run sees exactly the batches of an uninterrupted one.
 
-Shapes: p places in an order, N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table of
+Shapes: p positions in an order, N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table of
 pairs, L padded length.
 """
 
@@ -93,7 +93,7 @@ def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers:
 
 
 class BlockSource:
-    """Groups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
+    """Groups in an order that is drawn again for every epoch; each rank takes its part of a micro-step's groups."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ ROUNDS = 6
 class EpochOrder:
     """A pseudo-random permutation of 0 … count − 1: a Feistel network over the next power of four, walked until inside.
 
-    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", §4.) It takes no memory, whatever `count` is.
+    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", §4.) It takes no memory for any `count`.
     """
 
     def __init__(self, count: int, *, seed: int, epoch: int) -> None:
@@ -167,11 +167,11 @@ DRAWS_PER_PAIR = 64
 
 
 class SentenceSource:
-    """Pairs in an order drawn anew for every epoch, without pairs in one global batch that are each other's positives.
+    """Pairs in an order drawn for every epoch, without pairs in one global batch that are each other's positives.
 
     Of two pairs of a batch none may hold, be it as its hard negative, a text that is the anchor or the positive of the
     other: that would be a wrong negative. The later of the two gives way to a pair drawn at random, so an epoch may
-    leave out a pair and show another twice.
+    skip a pair and show another twice.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class SentenceSource:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """`makers` makes further views of the same sentences, by name; they never touch what is contrasted.
+        """`makers` makes further views of the same sentences, by name; they never change the contrasted pairs.
 
         Raises CorpusError if the table does not suffice for one micro-step.
         """
@@ -238,7 +238,7 @@ class SentenceSource:
         )
         for candidates in chain([drawn], everything):
             fitting = compress(candidates.tolist(), self._compatible(candidates, taken))
-            while free and (row := next(fitting, None)) is not None:  # no more than there are places for are taken
+            while free and (row := next(fitting, None)) is not None:  # no more are taken than there is space for
                 rows[free.pop(0)] = row
             if not free:
                 return rows

@@ -1,4 +1,4 @@
-"""Labelled text as a source of batches: every example once an epoch, in an order drawn anew for each.
+"""Labelled text as a source of batches: every example once per epoch, in an order drawn again for each.
 
 Shapes: X examples, B rows of a batch, L padded length, n targets.
 """
@@ -48,7 +48,7 @@ def has_token_types(encoder: Encoder) -> bool:
 
 
 class LabelledSource:
-    """Each rank takes its share of the examples of a micro-step; the last one of an epoch has what is left."""
+    """Each rank takes its part of the examples of a micro-step; the last one of an epoch has the remaining ones."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LabelledSource:
 def labelled_source(
     settings: LabelledSettings, encoder: Encoder, *, seed: int, rank: int, world_size: int
 ) -> tuple[LabelledSource, str]:
-    """The source that `settings` describe, and what is worth saying of it. Raises as `encode_labelled` does."""
+    """The source that `settings` describe, and notes about it. Raises as `encode_labelled` does."""
     examples = encode_labelled(settings, encoder.tokenizer)
     source = LabelledSource(examples, encoder, settings, seed=seed, rank=rank, world_size=world_size)
     cut = int((examples.lengths == settings.max_tokens).sum())

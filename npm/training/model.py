@@ -66,7 +66,7 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
 
 
 def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
-    """The texts that a vocabulary is cut by; a corpus that nobody asks for, as beside labelled text, may be absent."""
+    """The texts that a vocabulary is cut by; an unused corpus, as with labelled text, may be missing."""
     for document in read_corpus(settings.corpus):
         yield document.text
 

@@ -72,9 +72,9 @@ def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:
 
 
 def layer_rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """The share of the learning rate of each parameter of layers and embeddings: decay to the power of layers above.
+    """The fraction of the learning rate of each parameter of layers and embeddings: decay ** layers above.
 
-    The layers of either half of an encoder-decoder are counted for themselves.
+    The layers of either half of an encoder-decoder are counted separately.
     """
     stacks = layer_stacks(network)
     rates = {
@@ -95,9 +95,9 @@ def layer_matrices(network: nn.Module) -> set[nn.Parameter]:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, rates: Mapping[nn.Parameter, float] | None = None
 ) -> list[dict[str, Any]]:
-    """The trained parameters as groups of an optimiser: decaying and not decaying; none is empty.
+    """The trained parameters as groups of an optimizer: decaying and not decaying; none is empty.
 
-    `rates` has the share of the learning rate, `rate_share` of the groups, of parameters that do not have the full one.
+    `rates` has the fraction of the learning rate, `rate_share` of the groups, of parameters without the full one.
     """
     rates = rates or {}
     members: dict[tuple[int, float], list[nn.Parameter]] = {}
@@ -124,7 +124,7 @@ def is_norm(module: nn.Module) -> bool:
 
 
 class MuonWithAdamW(Optimizer):
-    """Two optimisers that share out the parameters of one model, as one: with the groups and the state of both."""
+    """Two optimizers, each of a part of one model's parameters, as one: with the groups and the state of both."""
 
     def __init__(self, muon: Optimizer, adamw: Optimizer) -> None:
         super().__init__([*muon.param_groups, *adamw.param_groups], {})
@@ -183,7 +183,7 @@ class Lion(Optimizer):
 
 
 def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettings) -> Optimizer:
-    """The optimiser of `model`, in which `network` is what has layers; its learning rate is set before each step.
+    """The optimizer of `model`, of which `network` has the layers; its learning rate is set before each step.
 
     Raises SettingError for Muon with a torch that has none, and as `layer_stacks` does where it needs layers.
     """

@@ -135,7 +135,7 @@ def trailing_mean(values: np.ndarray, window: int) -> np.ndarray:
 def chosen_terms(curves: dict[str, dict[str, Curve]], asked: Sequence[str]) -> list[str]:
     """The terms to draw: those asked for, each in one run at least, or all that every run has.
 
-    A held-out term has a panel of its own only where it was not trained on as well. Raises SettingError where there is
+    A held-out term has a separate panel only if it was not also trained on. Raises SettingError where there is
     nothing to draw.
     """
     known = sorted(set().union(*curves.values()))

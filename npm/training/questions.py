@@ -28,7 +28,7 @@ def question_batch(questions: Sequence[Question], reads: Sequence[int | None], e
     ]
     blocks = [(each.title, each.block) for each in questions]
     blocks += [each.wrong for each, which in zip(questions, reads, strict=True) if which == len(each.negatives)]
-    # as texts are read with blocks when an index is asked: question, suffix, title and block (npm/retrieval/reading.py)
+    # as texts are read with blocks by an index: question, suffix, title and block (npm/retrieval/reading.py)
     rows = [(np.concatenate([asked[number], suffix, title]), passage) for number, title, passage in read]
     rows += blocks + [(ids, suffix[:0]) for ids in asked]
     rows += [(np.concatenate([each.before, each.after]), suffix[:0]) for each in questions]
@@ -114,7 +114,7 @@ class AlternatingSource:
         self.micro_steps_per_epoch = int(max(steps))
 
     def views(self, micro_step: int) -> dict[str, View]:
-        """The views of the source whose turn it is, which knows its own micro-steps alone."""
+        """The views of the source at this micro-step; each source counts only its own micro-steps."""
         shown = int(micro_step * self.question_fraction)  # questions before this micro-step
         if int((micro_step + 1) * self.question_fraction) > shown:
             return self.questions.views(shown)

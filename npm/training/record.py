@@ -17,15 +17,15 @@ OF_EACH_RUN = (
     "schedule.",
     "evaluation.",
     "start.from_run",
-    "objective.reading_weight",  # a term without parameters of its own, learnt last
+    "objective.reading_weight",  # a term without parameters, learned last
     *(f"trainer.{name}" for name in ("workers", "log_every_steps", "checkpoint_every_minutes", "tensorboard", "wandb")),
 )
-"""Beginnings of recorded settings in which a run may differ from the one whose checkpoint it goes on from."""
+"""Beginnings of recorded settings in which a run may differ from the one whose checkpoint it continues."""
 
 
 def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
-    """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
-    # a command adds settings of its own, such as where the run lies
+    """All settings by dotted name, and the number of ranks: they must not differ when a run resumes."""
+    # a command adds its own settings, such as the path of the run
     own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
     if Path(settings.encoder).is_dir():
         own["encoder"] = Path(settings.encoder).name
@@ -39,7 +39,7 @@ FACTS = re.compile(
     r"(world_size|encoder|teacher|collocations|packed|start\.from_run|questions|(corpus|evaluation|sentences|labelled)"
     r"\.(files|sources))([._].*)?"
 )
-"""Recorded names of what a run was made from."""
+"""Recorded names of a run's inputs."""
 
 
 def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

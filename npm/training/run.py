@@ -52,11 +52,11 @@ def run_training(
     make_evaluators: MakeEvaluators = lambda *_: (),
     most_minutes: float | None = None,
 ) -> Path:
-    """Train, or go on training, in `folder`; returns the folder of the finished encoder.
+    """Train, or continue training, in `folder`; returns the folder of the finished encoder.
 
-    After `most_minutes` it saves a checkpoint and returns; called again, it goes on. Only the first rank calls
+    After `most_minutes` it saves a checkpoint and returns; called again, it continues. Only the first rank calls
     `announce`, `progress` and `report_step`. Raises SettingError if the folder was begun with other settings,
-    CorpusError or EncoderError for bad input, ArtifactError if another process trains in it or it is no run folder.
+    CorpusError or EncoderError for bad input, ArtifactError if another process trains in it or it is not a run folder.
     """
     RunFolder(folder).check()
     refuse_no_text(settings)  # before an encoder is looked for that may not be installed
@@ -64,7 +64,7 @@ def run_training(
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained, make_objectives)
     check_input_length(settings, trained, objective.views)
-    facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
+    facts = recorded_facts(settings, trained, objective.views)  # a misspelled file is reported before anything is made
     if settings.objective.block_teacher.encoder:  # else it is the start
         teachers = [part for part in objective.modules() if isinstance(part, BlockTeacher)]
         facts["teacher_fingerprint"] = teachers[0].fingerprint
@@ -96,7 +96,7 @@ def run_training(
                 announce(f"training {number_format(settings, trainer)}: {'; '.join(notes)}")
             trainer.train(report_step if rank() == 0 else lambda _: None, most_minutes=most_minutes)
         except (UserError, OSError):
-            # a run that never began leaves nothing behind
+            # a run that never began leaves no files
             if rank() == 0 and not was_there and not RunFolder(folder).has_begun:
                 RunFolder(folder).discard()
             raise
@@ -112,7 +112,7 @@ def number_format(settings: TrainingSettings, trainer: Trainer) -> str:
 
 
 def refuse_no_text(settings: TrainingSettings) -> None:
-    """Raise CorpusError where no text at all is given; that of labelled rows is asked for where they are read."""
+    """Raise CorpusError if there is no text; that of labelled rows is checked where they are read."""
     objective = settings.objective
     if objective.span_supervision_weight and not settings.questions:
         raise missing("questions", "questions=FILE.jsonl")
@@ -164,7 +164,7 @@ def has_held_out(settings: TrainingSettings) -> bool:
 
 
 def text_folder(folder: Path, settings: TrainingSettings, views: set[str]) -> Path:
-    """The folder of what the text is made into: `folder`, or that of a run that has cut it into the same blocks.
+    """The folder of the packed text: `folder`, or that of a run that has cut it into the same blocks.
 
     A run that continued another may have none of its own; nothing is ever made in the folder of another run.
     """

@@ -14,7 +14,7 @@ class ScheduleSettings(Settings):
     """Length and learning rate of a run. Set one of `max_steps`, `max_epochs` and `max_minutes`."""
 
     max_steps: PositiveInt | None = None
-    """Optimiser steps in the whole run; such a run can be repeated exactly."""
+    """Optimizer steps in the whole run; such a run can be repeated exactly."""
     max_epochs: PositiveInt | None = None
     """Passes over labelled rows (`labelled.files`), each rounded up to whole steps; it is evaluated after each."""
     max_minutes: PositiveFloat | None = None
@@ -22,11 +22,11 @@ class ScheduleSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 5e-4
     """Peak learning rate."""
     warmup_fraction: Annotated[float, Field(ge=0, le=0.999)] = 0.06
-    """Share of the run in which the learning rate rises linearly from zero; it then falls linearly."""
+    """Fraction of the run in which the learning rate rises linearly from zero; it then falls linearly."""
     constant_fraction: Annotated[float, Field(ge=0, le=0.999)] = 0.0
     """Fraction of the run, warm-up included, after which it begins to fall."""
     final_fraction: Fraction = 0.0
-    """Learning rate at the end of the run, as a share of the peak."""
+    """Learning rate at the end of the run, as a fraction of the peak."""
 
     def check(self) -> None:
         """Refuse a length that is given in several ways, or in none."""
@@ -39,7 +39,7 @@ class ScheduleSettings(Settings):
             )
 
     def progress(self, *, steps_done: int, minutes_done: float) -> float:
-        """Share of the run that is over, from 0 to 1."""
+        """Fraction of the run that is over, from 0 to 1."""
         if self.max_steps is not None:
             return min(1.0, steps_done / self.max_steps)
         assert self.max_minutes is not None, "checked in check"

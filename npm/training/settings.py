@@ -39,7 +39,7 @@ class FrozenSettings(Settings):
     embeddings as its output matrix, that matrix is frozen with them; the head's transform and bias are trained."""
     word_embeddings: bool = False
     """Token embeddings alone are not trained; positions and norm are. A masked-token head as with `embeddings`, unless
-    objective.masked.untied gives it a matrix of its own."""
+    objective.masked.untied gives it its own matrix."""
 
 
 class TrainingEvaluationSettings(Settings):
@@ -48,11 +48,11 @@ class TrainingEvaluationSettings(Settings):
     files: list[PathText] = field(default_factory=list)
     """Held-out text in the form of the training text; empty: the objective is not evaluated."""
     every_steps: PositiveInt = 500
-    """Optimiser steps between two evaluations; with schedule.max_epochs it is those of an epoch, whatever this is."""
+    """Optimizer steps between two evaluations; ignored with schedule.max_epochs: then it is those of an epoch."""
     max_batches: PositiveInt = 50
     """Batches of held-out text that an evaluation reads on each device, always the same ones."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens that are masked in held-out text for masked-token prediction, at whatever rate is trained."""
+    """Fraction of held-out tokens that are masked for masked-token prediction, independent of the rate in training."""
     best: str = HELD_OUT_LOSS
     """Name in metrics.jsonl of the metric that decides which encoder is kept in RUN/best-encoder."""
     higher_is_better: bool = False
@@ -77,26 +77,26 @@ class OptimizerKind(Enum):
 
 
 class TrainerSettings(Settings):
-    """The loop: batches, optimiser, and how often to log and save."""
+    """The loop: batches, optimizer, and how often to log and save."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of group order, masks and dropout."""
     groups_per_device_batch: PositiveInt = 1
     """Groups of blocks that one device works on at once; their keys are each other's negatives."""
     accumulation_steps: PositiveInt = 1
-    """Micro-batches between two optimiser steps; adds no negatives."""
+    """Micro-batches between two optimizer steps; adds no negatives."""
     rows_per_pass: PositiveInt | None = None
     """Rows that go through the encoder at once; null: all. Fewer need less memory and a second forward pass, and leave
-    the gradient as it is, so that a contrastive batch may be larger than memory."""
+    the gradient unchanged, so that a contrastive batch may be larger than memory."""
     gradient_checkpointing: bool = False
-    """Keep one activation a layer and compute the others again in the backward pass: less memory, more time."""
+    """Keep one activation per layer and compute the others again in the backward pass: less memory, more time."""
     compile: bool = False
     """Compile the encoder with `torch.compile`; needs a C++ compiler on a CPU, and minutes before the first step."""
     sharding: Sharding = Sharding.none
-    """`full` shares weights and optimiser state out among the ranks (FSDP); each has whole weights and a whole gradient
+    """`full` shards weights and optimizer state over the ranks (FSDP); each has full weights and a full gradient
     only while it computes a step. `none` has all of it on each."""
     optimizer: OptimizerKind = OptimizerKind.adamw
-    """`muon` moves the matrices of the encoder's layers by orthogonalised momentum (`torch.optim.Muon`, torch 2.9 or
+    """`muon` moves the matrices of the encoder's layers by orthogonalized momentum (`torch.optim.Muon`, torch 2.9 or
     newer), scaled so that AdamW's learning rate and weight decay fit; all else is moved by AdamW. `lion` moves every
     weight by the sign of its momentum: take a third to a tenth of AdamW's learning rate, and three to ten times its
     weight decay."""
@@ -115,7 +115,7 @@ class TrainerSettings(Settings):
     max_gradient_norm: Annotated[float, Field(ge=1e-9)] = 2.0
     """Gradients longer than this are shortened to it."""
     log_every_steps: PositiveInt = 10
-    """Optimiser steps between two lines of metrics."""
+    """Optimizer steps between two lines of metrics."""
     checkpoint_every_minutes: NonNegativeFloat = 10.0
     """Minutes between two checkpoints; 0 saves after every step."""
     tensorboard: bool = False
@@ -126,7 +126,7 @@ class TrainerSettings(Settings):
     """Background processes that mask and render batches; 0 does it in the training process."""
 
     def check(self) -> None:
-        """Muon orthogonalises entire matrices."""
+        """Muon orthogonalizes entire matrices."""
         if self.optimizer is OptimizerKind.muon and self.sharding is not Sharding.none:
             raise exclusive("trainer.optimizer=muon", "trainer.sharding=full")
 
@@ -147,7 +147,7 @@ class StartSettings(Settings):
     frozen: FrozenSettings = field(default_factory=FrozenSettings)
     """Parameters that training leaves unchanged."""
     from_run: PathText = ""
-    """A run folder whose newest checkpoint this run goes on from: weights, averages, optimiser, generators and place in
+    """A run folder whose newest checkpoint this run continues: weights, averages, optimizer, generators and position in
     the data. The schedule begins there; only `schedule`, `evaluation`, `objective.reading_weight`, logging and saving
     may differ from that run."""
 
@@ -156,7 +156,7 @@ class GroupSettings(Settings):
     """Grouping of blocks for training."""
 
     sequences_per_group: Annotated[int, Field(ge=2)] = 16
-    """Blocks masked together; a span is only masked if it stands in another block of its group too."""
+    """Blocks masked together; a span is only masked if it occurs in another block of its group too."""
     mixing: GroupMixing = GroupMixing.document
     """`document`: consecutive blocks of one document, remainders mixed; `random`: any blocks."""
 
@@ -167,14 +167,14 @@ class TrainingSettings(Settings):
     encoder: PathText = MINILM
     """The start: folder, hub name, `minilm` (extra `pretrained`) or `encoder-mini` (the shipped one)."""
     device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    """`cpu`, `cuda` or `auto`, which takes a GPU if there is one."""
     precision: Precision = Precision.auto
     """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it, `float16` is for GPUs
-    without it. Weights and optimiser state stay float32."""
+    without it. Weights and optimizer state stay float32."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text to train on."""
     packed: PathText = ""
-    """A run folder whose text, cut into blocks, is read in the place of `corpus.files` and `evaluation.files`: on a
+    """A run folder whose text, cut into blocks, is read instead of `corpus.files` and `evaluation.files`: on a
     machine that has neither the text nor what reads it, or for many runs on one text."""
     blocks: BlockSettings = field(default_factory=BlockSettings)
     """Cutting of the text into sequences."""

@@ -88,7 +88,7 @@ class EarlyStopping:
     """The step of the latest evaluation."""
 
     def update(self, *, step: int, value: float, higher_is_better: bool) -> bool:
-        """Take in an evaluation; whether it is better than all before. A number that is not finite never is.
+        """Record an evaluation; returns True if it is better than all before. A non-finite number never is.
 
         >>> best = EarlyStopping()
         >>> [best.update(step=step, value=value, higher_is_better=False) for step, value in enumerate([3.0, 2.0, 2.0])]
@@ -179,8 +179,8 @@ class Trainer:
             self.save_encoder(ENCODER)
 
     def _run(self, report: Callable[[StepReport], None], most_seconds: float) -> bool:
-        """Train until the end, or for `most_seconds`; whether the end was reached."""
-        # batches are a function of the micro-step alone, so the step is the whole position in the data
+        """Train until the end, or for `most_seconds`; returns True if the end was reached."""
+        # batches are a function of the micro-step alone, so the step is the full position in the data
         first_micro_step = self.step * self.settings.accumulation_steps
         stream = iterate_batches(self.batches, first_micro_step=first_micro_step, workers=self.settings.workers)
         clock, saved_seconds, returned_seconds = time.monotonic() - self.seconds, self.seconds, self.seconds
@@ -214,7 +214,7 @@ class Trainer:
         return self._progress() >= 1.0 or self.early_stopping.patience_exhausted(patience)
 
     def _update(self, window: list[TrainingBatch]) -> dict[str, float]:
-        """One optimiser step on an accumulation window; returns each term's mean over all ranks."""
+        """One optimizer step on an accumulation window; returns each term's mean over all ranks."""
         # Counted before any forward pass, over all micro-batches and ranks: a mean over the window is not the mean of
         # its micro-batches' means where these have different numbers of spans.
         own_counts: Counter[str] = Counter()
@@ -235,7 +235,7 @@ class Trainer:
         totals = sum_over_ranks(own_totals, self.accelerator.device)
         # a term without anything to count, such as a denoiser that was not drawn, has no mean
         means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
-        # after the last micro-batch, where the gradient is that of the whole window on all ranks
+        # after the last micro-batch, where the gradient is that of the entire window on all ranks
         gradient_length = self.prepared.clip()
         lengths = {} if self.prepared.may_overflow else {"length of the gradient": gradient_length}
         self._refuse_not_finite({**means, **lengths}, window, sums)
@@ -261,7 +261,7 @@ class Trainer:
 
     def _count(self, own_tokens: int, own_seconds: float) -> None:
         """Count the tokens of all ranks, and take the first rank's clock."""
-        # with clocks of their own, ranks would differ in learning rate, and one would stop while others wait for it
+        # with separate clocks, ranks would differ in learning rate, and one would stop while others wait for it
         numbers = {"tokens": own_tokens, "seconds": own_seconds if rank() == 0 else 0.0}
         totals = sum_over_ranks(numbers, self.accelerator.device)
         self.seconds = totals["seconds"]
@@ -315,7 +315,7 @@ class Trainer:
             self.save_encoder(BEST_ENCODER)
 
     def save_checkpoint(self) -> None:
-        """Write weights, optimiser state, counters and every rank's generators."""
+        """Write weights, optimizer state, counters and every rank's generators."""
         # the allocator keeps freed memory from step to step, which is fast, and more of it with each new batch length;
         # what is written is copied, and must not come on top of it
         return_freed_memory()
@@ -338,13 +338,13 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
-        """Take up the newest checkpoint of the run folder, if there is one."""
+        """Load the newest checkpoint of the run folder, if there is one."""
         checkpoint = self.run_folder.latest_checkpoint()
         if rank() == 0:
             self.run_folder.cut_metrics(checkpoint.counters.step if checkpoint else -1)
         if checkpoint is None:
             return
-        # generators come back last, and the loader draws from one of its own: what is drawn from here on is what an
+        # generators come back last, and the loader draws from a separate one: what is drawn from here on is what an
         # undisturbed run draws after this step
         counters = checkpoint.counters
         with self.run_folder.checkpoint_errors():
@@ -360,11 +360,11 @@ class Trainer:
             self.save_encoder(BEST_ENCODER)
 
     def _saved_weights(self) -> AbstractContextManager[None]:
-        """Within it, the model has the weights that are measured and saved: the average, if there is one."""
+        """Context in which the model has the weights that are measured and saved: the average, if there is one."""
         return self.averaged.in_place() if self.averaged else nullcontext()
 
     def save_encoder(self, name: str) -> None:
-        """Write what is trained to the folder `name` of the run, so that it loads by itself."""
+        """Write the trained model to the folder `name` of the run, in a form that loads by itself."""
         with self._saved_weights(), whole_parameters(kept_modules(self.trained)):
             if rank() == 0:
                 self.trained.weights_changed()

@@ -1,4 +1,4 @@
-"""Evaluation during training: the same objective on text that is not trained on, and what else the caller measures.
+"""Evaluation during training: the same objective on text that is not trained on, and the caller's own measures.
 
 An evaluation leaves no trace in the training: it takes no number from the generators that training draws from, and a
 run with evaluations has the losses of one without.

@@ -1,11 +1,11 @@
-"""Artificial text: sentences of a grammar with the words of a lexicon, in files that depend on nothing but settings.
+"""Artificial text: sentences of a grammar with the words of a lexicon, in files that depend on the settings alone.
 
 OUT/texts/NNNNN.jsonl        id and text of documents, a line of the text for each sentence
-OUT/texts/counts.json        what was counted of them
-OUT/tokenizer                a fast tokenizer of whole words
+OUT/texts/counts.json        their counts
+OUT/tokenizer                a fast tokenizer of full words
 OUT/grammar.json             rules with their counts
 OUT/lexicon.json, groups.json  of every word its relation, rank, probability; its relation alone
-OUT/report.json              statistics, and what a model that knows the grammar can reach
+OUT/report.json              statistics, and the optimum of a model that knows the grammar
 OUT/manifest.json            written last, with SHA-256 of all
 
 Sentence i is a function of (seed, i). Texts are written all or not at all: a kill costs minutes at most.
@@ -57,7 +57,7 @@ class GenerateSettings(Settings):
     sentences_per_file: PositiveInt = 50_000
     """Sentences of a file, rounded down to full documents."""
     seed: NonNegativeInt = 0
-    """Seed of all that is drawn; sentence i depends on it and on i alone."""
+    """Seed of all draws; sentence i depends on it and on i alone."""
     target: PathText = ""
     """Folder of the tokenizer of a target language: words that are pieces of it are refused."""
     grammar: GrammarSettings = field(default_factory=GrammarSettings)
@@ -82,8 +82,8 @@ class Generated:
 def generate(out: str | Path, settings: GenerateSettings, *, progress: Progress = silent) -> Generated:
     """Write the texts, their tokenizer and the report, unless they are there.
 
-    Raises CorpusError for what is no treebank, for a grammar whose sentences need not end and for words that the target
-    has too, ArtifactError if `out` holds something else, SettingError where no sentence is short enough.
+    Raises CorpusError for a file that is not a treebank, for a grammar whose sentences need not end and for words that
+    the target has too, ArtifactError if `out` holds something else, SettingError where no sentence is short enough.
     """
     out = Path(out)
     grammar, record = _grammar(settings)
@@ -134,7 +134,7 @@ def _grammar(settings: GenerateSettings) -> tuple[Grammar, dict[str, Any]]:
 def _write_texts(
     folder: FolderWriter, settings: GenerateSettings, grammar: Grammar, lexicon: Lexicon, progress: Progress
 ) -> None:
-    """Write the files of texts, and the counts of what was drawn."""
+    """Write the files of texts, and the counts of their draws."""
     sampler = RelationSampler(grammar, settings.grammar)
     size, total = settings.sentences_per_document, settings.sentences
     per_file = max(1, settings.sentences_per_file // size)
@@ -161,7 +161,7 @@ def _write_texts(
 
 
 def _report(counts: dict[str, Any], settings: GenerateSettings, grammar: Grammar, lexicon: Lexicon) -> dict[str, Any]:
-    """Counts of the text next to what was expected; entropies in nats."""
+    """Counts of the text next to the expected ones; entropies in nats."""
     word_counts = np.array(counts["word_counts"])  # i64 [V]
     sentences, words = settings.sentences, int(word_counts.sum())
     drawn = sentences + counts["rejected"]
@@ -210,8 +210,8 @@ def _report(counts: dict[str, Any], settings: GenerateSettings, grammar: Grammar
 def _pair_information(texts: Path, lexicon: Lexicon) -> dict[str, float]:
     """Mutual information of the pairs of words of a sentence, in nats, and the same with words exchanged.
 
-    Words are exchanged with those of the same relation anywhere, which leaves what the grammar and frequencies bring,
-    and the bias of a plug-in estimate; what is above that is co-occurrence: 0 for zipf.
+    Words are exchanged with those of the same relation anywhere, which leaves the part of grammar and frequencies,
+    and the bias of a plug-in estimate; any excess is co-occurrence: 0 for zipf.
     """
     ids = {word: number for number, word in enumerate(lexicon.words)}
     lines = (line for file in sorted(texts.glob("*.jsonl")) for _, line in read_lines(file))

@@ -1,6 +1,6 @@
 """A probabilistic grammar of dependency relations, counted in a treebank, and relations of sentences drawn from it.
 
-A rule of a node with relation r is its dependents' relations in their order, with the place of the node itself:
+A rule of a node with relation r is its dependents' relations in their order, with the position of the node itself:
 P(rule | r) = count / count of r. Relative frequencies make a consistent grammar (Chi and Geman 1998, Estimation of
 Probabilistic Context-Free Grammars, Computational Linguistics 24, §2): drawn sentences end, and their expected length
 is exactly the mean length of the pruned treebank.
@@ -57,12 +57,12 @@ class GrammarSettings(Settings):
     max_tokens: PositiveInt = 126
     """Longest sentence; longer ones are rejected and drawn again."""
     file: PathText = ""
-    """A grammar.json, as npmlm generate writes it, in place of a treebank."""
+    """A grammar.json, as npmlm generate writes it, instead of a treebank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An expansion: relations of the dependents in their order, before and behind the node."""
+    """An expansion: relations of the dependents in their order, before and after the node."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
@@ -85,7 +85,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Grammar:
-    """Relations by falling frequency, `root` among them, and what was counted on the way."""
+    """Relations by falling frequency, `root` among them, and the counts made on the way."""
 
     relations: tuple[Relation, ...]
     treebank_tokens: int = 0  # before anything was removed
@@ -95,7 +95,7 @@ class Grammar:
 
     @classmethod
     def read(cls, path: Path) -> Grammar:
-        """The grammar that a grammar.json holds. Raises ArtifactError if it holds none."""
+        """The grammar that a grammar.json holds. Raises ArtifactError if there is none."""
         content = read_object(path, fix="give a grammar.json that npmlm generate wrote")
         grammar: Grammar = read_as(cls, content, file=path)
         known = {relation.name for relation in grammar.relations}
@@ -197,7 +197,7 @@ def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
 
 
 def _kept_heads(tree: Tree, names: Sequence[str], kept: set[str], settings: GrammarSettings) -> list[int | None]:
-    """The head of each word in the pruned tree, None of a word that goes: [W]."""
+    """The head of each word in the pruned tree, None for a removed word: [W]."""
     heads: list[int | None] = []
     for word, head in enumerate(tree.heads):
         above = [head]

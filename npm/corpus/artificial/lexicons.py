@@ -1,6 +1,6 @@
-"""Words for the relations of an artificial sentence: disjoint sets of types, and how likely each is where it may stand.
+"""Words for the relations of an artificial sentence: disjoint sets of types with probabilities.
 
-zipf       rank k of its relation with probability proportional to k^-s; words of a sentence know nothing of each other
+zipf       rank k of its relation with probability proportional to k^-s; words of a sentence are independent
 uniform    the same with s = 0
 loglinear  a topic t ~ N(0, I_d) for each sentence, p(w | t, r) proportional to exp(v_w · t / T), v_w ~ N(0, I_d)
            (Arora et al. 2016, arXiv 1502.03520, §2)
@@ -28,12 +28,12 @@ OPENED_SHARE = 0.4
 SYLLABLES = ["".join(letters) for letters in product("bdfgklmnprstvz", "aeiou")]
 SYLLABLE_COUNT = 3
 TYPE_PREFIX, CLOSING_PREFIX = "xq", "zq"
-"""No word of a natural language begins so."""
+"""Prefixes with which no word of a natural language begins."""
 SENTENCES, TOPICS, VECTORS, SAMPLE = range(4)
 """Streams of random draws, each with its own generators."""
 SAMPLED_TOPICS = 256
 TEMPERATURE_DIGITS = 3
-"""A temperature that is found is rounded, so that no last bit of a processor decides about words."""
+"""Digits of a fitted temperature, rounded so that words do not depend on the last bits of a processor."""
 
 
 class LexiconKind(Enum):
@@ -55,17 +55,17 @@ class LexiconSettings(Settings):
     kind: LexiconKind = LexiconKind.zipf
     """`zipf`, `uniform`, `loglinear` (co-occurrence by topics), `nesting` or `flat` (brackets)."""
     types: Annotated[int, Field(ge=1, le=len(SYLLABLES) ** SYLLABLE_COUNT // 2)] = 5000
-    """Types of all relations together, shared out by their distinct lemmas; of brackets two words each."""
+    """Types of all relations together, divided by their distinct lemmas; of brackets two words each."""
     exponent: NonNegativeFloat = 1.0
     """Of zipf and the brackets: rank k of a relation is drawn in proportion to 1 / k to this power."""
     dimensions: PositiveInt = 10
     """Of loglinear: length of topics and of the vectors of types."""
     temperature: PositiveFloat | None = 1.0
-    """Of loglinear: the higher, the less a topic says; null: where a word is as unpredictable as one of zipf."""
+    """Of loglinear: the higher, the less informative a topic; null: words are as unpredictable as those of zipf."""
 
 
 def stream(seed: int, kind: int, number: int = 0) -> np.random.Generator:
-    """The generator of one thing that is drawn: it depends on these numbers and on nothing that ran before."""
+    """The generator of one draw: it depends on these numbers and on nothing that ran before."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(kind, number))))
 
 
@@ -128,9 +128,9 @@ class Lexicon:
         return self._bracketed(types, rng) if self.settings.kind in BRACKETS else types
 
     def _bracketed(self, types: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Brackets in the places of words: where one opens it is of the type drawn for that place.
+        """Brackets in the positions of words: an opening one has the type drawn for its position.
 
-        All are closed at the end, but one where the number of words is odd.
+        All are closed at the end, except one if the number of words is odd.
         """
         words = types.copy()  # i64 [W]
         is_open: list[int] = []
@@ -144,7 +144,7 @@ class Lexicon:
         return words
 
     def predictability(self, temperature: float | None = None) -> tuple[float, float] | None:
-        """Entropy of a word in nats, and the share that the best guess gets right, where relation and topic are known.
+        """Entropy of a word in nats, and the accuracy of the best guess, if relation and topic are known.
 
         Means over the words of a corpus and over SAMPLED_TOPICS topics. None of brackets, whose closing words depend on
         others.
@@ -176,7 +176,7 @@ class Lexicon:
         return round((low * high) ** 0.5, TEMPERATURE_DIGITS)
 
     def record(self) -> dict[str, Any]:
-        """As lexicon.json holds it: of every word its relation, its rank, and its probability without topics."""
+        """Content of lexicon.json: of every word its relation, its rank, and its probability without topics."""
         relations = np.repeat(self.relations, self.sizes).tolist()  # [V]
         words: dict[str, dict[str, Any]] = {}
         for number, word in enumerate(self.words):

@@ -1,7 +1,7 @@
 """Dependency trees from CoNLL-U files, the form of Universal Dependencies (Nivre et al. 2020, arXiv 2004.10643, §4).
 
 A word is a line of ten columns; ranges such as 3-4 (a written word that is two words) and empty nodes such as 3.1 are
-no nodes of the tree and are passed over. An empty line ends a sentence, lines that begin with # say something about it.
+no nodes of the tree and are skipped. An empty line ends a sentence, lines that begin with # are comments on it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def treebank_files(names: Sequence[str]) -> list[Path]:
 def read_treebank(files: Sequence[Path]) -> Iterator[Tree]:
     """The trees of CoNLL-U files, also compressed, file by file.
 
-    Raises CorpusError, with file and line, for what is no CoNLL-U and for a sentence whose heads make no tree.
+    Raises CorpusError, with file and line, for text that is not CoNLL-U and for a sentence whose heads make no tree.
     """
     for path in files:
         lines = (each for each in read_lines(path) if not each[1].startswith("#"))

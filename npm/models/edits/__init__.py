@@ -1,1 +1,1 @@
-"""Checkpoints changed without training, for studies of what pretraining gives."""
+"""Checkpoints changed without training, for studies of the effect of pretraining."""

@@ -98,7 +98,7 @@ class Checkpoint:
         return [name for name in (f"{prefix}bias", f"{prefix}decoder.bias") if name in self.tensors]
 
     def names(self, scope: Scope, layers: Collection[int] = ()) -> list[str]:
-        """Names of the tensors in a scope; no `layers` stand for all."""
+        """Names of the tensors in a scope; empty `layers` mean all."""
         matches = re.compile(SCOPES[scope]).fullmatch
         return [name for name in self.tensors if matches(name) and (not layers or layer_of(name) in layers)]
 
@@ -108,7 +108,7 @@ class Checkpoint:
             model, _ = language_model(copy.deepcopy(self.config))
         own, known = f"{model.base_model_prefix}.", model.state_dict().keys()
         state = {own + name if own + name in known else name: tensor for name, tensor in self.tensors.items()}
-        surplus = model.load_state_dict(state, strict=False).unexpected_keys  # a head that it has not stays random
+        surplus = model.load_state_dict(state, strict=False).unexpected_keys  # a missing head stays random
         assert not surplus, surplus
         encoder = Encoder(model.eval().base_model, self.tokenizer, name=self.name)
         encoder.language_model = model if self.has_head else None
@@ -126,7 +126,7 @@ def tensors_of(model: PreTrainedModel, *, with_head: bool) -> dict[str, torch.Te
 
 
 def generator_of(seed: int, position: int, name: str) -> torch.Generator:
-    """A generator for one draw: it depends on the seed, the edit's index in the list, and what is drawn."""
+    """A generator for one draw: it depends on the seed, the edit's index in the list, and the drawn tensor."""
     digest = hashlib.sha256(f"{seed}/{position}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 

@@ -1,14 +1,14 @@
-"""`npmlm edit`: one edit after the other on the tensors of a checkpoint, and what each tensor became.
+"""`npmlm edit`: one edit after the other on the tensors of a checkpoint, and the change of each tensor.
 
 Tensors are redrawn by a scheme. With R of standard normal numbers, and sums over all elements of a matrix or an
-embedding W but its row of padding:
+embedding W except its row of padding:
 
     match_norm        W' = R · ‖W‖ / ‖R‖                                  ‖·‖ the Frobenius norm
     match_std         W' = (R − mean R) · std W / std R  [+ mean W]
     permute_elements  W' = the elements of W in random order
 
 In the first two, biases become 0 and the weights of norms 1; the third permutes those too. `default` takes the tensor
-of a newly made model. In the others, rows of padding stay as they are.
+of a newly made model. In the others, rows of padding stay unchanged.
 
 Shapes: V tokens, d dimensions.
 """
@@ -32,13 +32,13 @@ from npm.models.names import encoder_label, locate_encoder
 from npm.models.tokenizer import load_tokenizer
 
 Draw = Callable[[str], torch.Generator]
-"""Generator for what a name stands for."""
+"""Generator for the tensor of a name."""
 
 
 def write_edited(name: str, out: Path, steps: Sequence[EditStep], *, seed: int = 0) -> dict[str, dict[str, Any]]:
     """Write the encoder that `Encoder.load` finds under `name`, edited in order, as the new or empty folder `out`.
 
-    The same encoder, edits and seed give the same tensors; returns what became of each. Raises ArtifactError if `out`
+    The same encoder, edits and seed give the same tensors; returns the change of each. Raises ArtifactError if `out`
     has files, EncoderError for an encoder of another family, a donor of another size or a tokenizer without mask,
     SettingError for a layer that does not exist and for an edit that would change nothing.
     """
@@ -109,7 +109,7 @@ def _put_layers(checkpoint: Checkpoint, order: Sequence[int], step: EditStep, dr
     config.num_hidden_layers = len(order)
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[layer] for layer in order]
-    new, _ = new_tensors(checkpoint, draw("new model"))  # what the places have and need
+    new, _ = new_tensors(checkpoint, draw("new model"))  # tensors that the positions have and need
     checkpoint.tensors = {name: moved.get(name, tensor) for name, tensor in new.items()}
 
 
@@ -127,7 +127,7 @@ def _reinitialise(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
 
 
 def _redrawn(old: torch.Tensor, step: EditStep, generator: torch.Generator, padding_row: int | None) -> torch.Tensor:
-    """A tensor f32 [...] in the place of `old`, by another scheme than `default`."""
+    """A tensor f32 [...] in place of `old`, by another scheme than `default`."""
     drawn = torch.arange(len(old)) != (-1 if padding_row is None else padding_row)  # bool [rows]
     values = old[drawn].flatten().double()  # f64 [n], all elements that are drawn
     if step.scheme is Scheme.permute_elements:
@@ -145,7 +145,7 @@ def _redrawn(old: torch.Tensor, step: EditStep, generator: torch.Generator, padd
 
 
 def _permute_rows(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
-    """Let the word vectors of the tokens that match change places, and with `others` those of the others too."""
+    """Permute the word vectors of the tokens that match, and with `others` those of the others too."""
     words = checkpoint.tensors[checkpoint.words]  # f32 [V, d]
     result = words.clone()
     matching, others = matching_ids(checkpoint.tokenizer, step.filter)
@@ -228,7 +228,7 @@ EDITS: dict[EditName, Callable[[Checkpoint, EditStep, Draw], dict[str, Any] | No
 
 
 def _compared(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
-    """By name of a tensor before or after: whether it changed, and its Frobenius norm, null where it was not there."""
+    """By name of a tensor before or after: whether it changed, and its Frobenius norm, null where it is missing."""
     result = {}
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)

@@ -1,4 +1,4 @@
-"""Settings of `npmlm edit`: which edits, in which order, of which tensors."""
+"""Settings of `npmlm edit`: the edits, in order, and the tensors that they change."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class EditName(Enum):
     """Edits of a checkpoint."""
 
     reverse_layers = "reverse_layers"  # the last layer first
-    keep_layers = "keep_layers"  # some of the layers, in an order of their own
-    reinitialise = "reinitialise"  # tensors of a scope are drawn anew, by a scheme
-    permute_rows = "permute_rows"  # word vectors change places among tokens of letters
+    keep_layers = "keep_layers"  # some of the layers, in any order
+    reinitialise = "reinitialise"  # tensors of a scope are drawn again, by a scheme
+    permute_rows = "permute_rows"  # word vectors are permuted among tokens of letters
     swap_embeddings = "swap_embeddings"  # tokenizer and word vectors of a donor
-    new_vocabulary = "new_vocabulary"  # another tokenizer, with word vectors drawn anew
+    new_vocabulary = "new_vocabulary"  # another tokenizer, with newly drawn word vectors
     average = "average"  # of its tensors and those of a donor
-    untie = "untie"  # the masked-token head gets an output matrix of its own
+    untie = "untie"  # the masked-token head gets its own output matrix
 
 
 class Scope(Enum):
-    """Tensors by what they are for."""
+    """Tensors by their role."""
 
     word_embeddings = "word_embeddings"
     position_embeddings = "position_embeddings"
@@ -38,7 +38,7 @@ class Scope(Enum):
     feed_forward = "feed_forward"  # without norms
     norms = "norms"  # all but the head's
     head = "head"  # transform and bias of the masked-token head
-    all = "all"  # a matrix that stands in two places once
+    all = "all"  # a matrix with two names once
 
 
 class Scheme(Enum):
@@ -72,7 +72,7 @@ class EditStep(Settings):
     keep: LayerChoice = LayerChoice.listed
     """Layers that `keep_layers` keeps."""
     force: bool = False
-    """Move layers of a family whose layers differ too: a norm that a place lacks is dropped, one it needs is 1."""
+    """Move layers of a family whose layers differ too: a norm that a position lacks is dropped, a missing one is 1."""
     scope: Scope | None = None
     """Tensors that `reinitialise` draws."""
     scheme: Scheme = Scheme.default
@@ -80,9 +80,9 @@ class EditStep(Settings):
     keep_mean: bool = False
     """With `match_std`: add the mean of the old matrix."""
     matrices_only: bool = False
-    """With `permute_elements`: leave biases and norms as they are."""
+    """With `permute_elements`: keep biases and norms unchanged."""
     filter: str = ""
-    """Regular expression of the tokens whose rows change places; empty: those of Latin letters alone."""
+    """Regular expression of the tokens whose rows are permuted; empty: those of Latin letters alone."""
     others: bool = False
     """Permute the rows of all other tokens among each other too; special tokens never move."""
     donor: PathText = ""
@@ -93,7 +93,7 @@ class EditStep(Settings):
     """Folder or name of the tokenizer that is taken."""
 
     def check(self) -> None:
-        """Raise SettingError for an edit without what it needs."""
+        """Raise SettingError for an edit without its required settings."""
         if self.name is EditName.keep_layers and bool(self.layers) is not (self.keep is LayerChoice.listed):
             raise SettingError("keep_layers requires either layers=[0,1,…], or keep=first_half or every_second")
         needed = NEEDED.get(self.name.value)
@@ -116,19 +116,19 @@ class EditSettings(Settings):
     encoder: PathText = ""
     """The encoder that is edited, of the family of BERT, RoBERTa, XLM-R or ModernBERT; empty: the shipped one."""
     out: PathText = ""
-    """Folder for the edited encoder, which is not there yet. Required."""
+    """New folder for the edited encoder. Required."""
     edits: list[dict[str, Any]] = field(default_factory=list)
-    """The edits, in order, such as [{name: keep_layers, layers: [0,1]}, {name: reinitialise, scope: head}], where
-    edit=NAME does not say them; docs/studies.md lists them."""
+    """The edits, in order, such as [{name: keep_layers, layers: [0,1]}, {name: reinitialise, scope: head}], unless
+    edit=NAME gives them; docs/studies.md lists them."""
     donor: PathText = ""
     """Donor of an edit swap_embeddings or average that names none."""
     tokenizer: PathText = ""
-    """Folder or name of the tokenizer that an edit new_vocabulary takes that names none."""
+    """Folder or name of the tokenizer of an edit new_vocabulary that names none."""
     seed: NonNegativeInt = 0
-    """Seed of all that is drawn."""
+    """Seed of all draws."""
 
     def steps(self) -> list[EditStep]:
-        """The edits, checked. Raises SettingError for what cannot be read, and for none."""
+        """The edits, checked. Raises SettingError for unusable edits, and for none."""
         if not self.edits:
             raise missing("edit or edits", "edit=NAME; npmlm edit --help lists them")
         steps = []

@@ -37,7 +37,7 @@ def token_texts(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
 def matching_ids(tokenizer: PreTrainedTokenizerFast, pattern: str = "") -> tuple[list[int], list[int]]:
     """Ids of the tokens whose full text matches, and of the others, special tokens in neither; both ascending.
 
-    An empty pattern stands for Latin letters, as the kind of the tokenizer writes them.
+    An empty pattern means Latin letters, as the kind of the tokenizer writes them.
     """
     texts = token_texts(tokenizer)
     is_wordpiece = type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece"
@@ -49,7 +49,7 @@ def matching_ids(tokenizer: PreTrainedTokenizerFast, pattern: str = "") -> tuple
 def take_tokenizer(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerFast, size: int) -> None:
     """Give the checkpoint another tokenizer of ids below `size`. Raises EncoderError without mask or padding.
 
-    RoBERTa's positions, which are counted from pad id + 1, begin where the new padding token lets them begin.
+    RoBERTa's positions, which are counted from pad id + 1, begin after the new padding token.
     """
     config = checkpoint.config
     special_id(tokenizer, "mask_token")
@@ -57,7 +57,7 @@ def take_tokenizer(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerFast, s
     if config.model_type in ("roberta", "xlm-roberta") and pad_id != old_pad_id:
         (name,) = checkpoint.names(Scope.position_embeddings)
         table = checkpoint.tensors[name]  # f32 [positions, d]
-        unused = table[old_pad_id].expand(pad_id + 1, -1)  # f32 [pad_id + 1, d], of padding, and of what is not counted
+        unused = table[old_pad_id].expand(pad_id + 1, -1)  # f32 [pad_id + 1, d], of padding and unused ids
         checkpoint.tensors[name] = torch.cat([unused, table[old_pad_id + 1 :]])  # f32 [positions + pad - old, d]
         config.max_position_embeddings = len(checkpoint.tensors[name])
     config.vocab_size = size
