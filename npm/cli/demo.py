@@ -29,7 +29,7 @@ DIGEST_CHARS = 16
 def demo_filler(settings: FillSettings, encoder_name: str, device: str, precision: Precision) -> PhraseFiller:
     """A filler over the demo corpus, whose index is built when it is first needed.
 
-    Other encoders and corpora, and versions that build otherwise, have folders of their own. Raises StorageError where
+    Other encoders and corpora, and versions that build otherwise, have separate folders. Raises StorageError where
     the cache cannot be written, ArtifactError where the index in it is damaged.
     """
     encoder = Encoder.load(encoder_name, device=device, dtype=precision, for_reading=True)

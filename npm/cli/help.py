@@ -1,4 +1,4 @@
-"""What `npmlm --help` and `npmlm VERB --help` print, as wide as the terminal."""
+"""Texts of `npmlm --help` and `npmlm VERB --help`, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_COLUMNS = 100
 
 
 def overview() -> str:
-    """What the program is for, and its verbs by group."""
+    """Purpose of the program, and its verbs by group."""
     lines = [
         _wrapped("npmlm fills <mask> with phrases of your corpus, and cites them."),
         "\nusage: npmlm VERB [key=value ...] [text ...]\n",

@@ -41,11 +41,11 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     stage: Stage | None = None
     """Only this stage, as one of several jobs; unset: all of them, one after the other."""
     shard: str = "1/1"
-    """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
+    """Shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
     partitions: PositiveInt = 1
     """Cut the finished index into as many parts, as npmlm partition does; not with stage."""
     cluster: BuildCluster = field(default_factory=BuildCluster)
-    """What runs the jobs of a build that is divided by this command."""
+    """Runner of the jobs of a build that this command divides."""
     jobs: PositiveInt | None = None
     """With cluster=ray, the jobs that each stage is divided among; unset: four for each that runs at once."""
 
@@ -183,7 +183,7 @@ class PartitionCommand(IndexCommand):
     """Cut the vectors of an index into partitions, for machines that share a search, or merge them again."""
 
     partitions: PositiveInt = 1
-    """Parts of consecutive vector shards, each searched by itself, such as on a machine of its own; 1: one search over
+    """Parts of consecutive vector shards, each searched by itself, such as on its own machine; 1: one search over
     all vectors, as a build leaves it."""
 
 
@@ -265,7 +265,7 @@ class PublishCommand(TransferSettings):
     resumes=True,
 )
 def run_publish(settings: PublishCommand) -> int:
-    """Copy what the address lacks."""
+    """Copy what is missing at the address."""
     from npm.indexing.transfer import publish
 
     with StageProgress() as progress:
@@ -280,7 +280,7 @@ class FetchCommand(TransferSettings):
     index: PathText = ""
     """Folder for the index that is at the address."""
     corpus: PathText = ""
-    """Folder for the corpus files that are at the address, in place of an index."""
+    """Folder for the corpus files that are at the address, instead of an index."""
 
 
 @verb(
@@ -291,7 +291,7 @@ class FetchCommand(TransferSettings):
     resumes=True,
 )
 def run_fetch(settings: FetchCommand) -> int:
-    """Copy what the folder lacks."""
+    """Copy what is missing in the folder."""
     from npm.indexing.transfer import fetch
 
     with StageProgress() as progress:

@@ -18,7 +18,7 @@ from npm.core.types import MASK_TEXT
 
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
 OPTION = re.compile(r"^--?[A-Za-z][\w.-]*(=.*)?$", re.DOTALL)
-"""What other programs call an option; here it is a setting, `key=value`."""
+"""An option of other programs; here it is a setting, `key=value`."""
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 DEBUG = "debug=true"
 """Of every verb, and of mistakes in other settings too: shows the full traceback of an error."""

@@ -33,7 +33,7 @@ class StageProgress(Progress):
         )
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bars, and the note on a line of its own."""
+        """The bars, and the note on a separate line."""
         yield self.make_tasks_table(self.tasks)
         if self._note:
             yield Text(self._note)

@@ -45,7 +45,7 @@ Compose = Callable[[list[str]], FillSettings]
 
 
 class Prompt:
-    """What a line typed at the prompt does: `take` it."""
+    """Interpreter of the lines typed at the prompt: `take` runs one."""
 
     def __init__(self, filler: PhraseFiller, output: Output, compose: Compose) -> None:
         self.filler = filler
@@ -55,7 +55,7 @@ class Prompt:
         self._last: tuple[Answer, FillSettings] | None = None  # with which it was made
 
     def take(self, line: str) -> None:
-        """Answer a text, or do what a command says. Raises UserError for a mistake, which changes nothing."""
+        """Answer a text, or run a command. Raises UserError for a mistake, which changes nothing."""
         text = line.strip()
         name, _, rest = text.partition(" ")
         if text and MASK_TEXT not in text and (setting := SETTING_LINE.fullmatch(text)):
@@ -199,7 +199,7 @@ def run_prompt(filler: PhraseFiller, output: Output, compose: Compose, *, keeps_
 
 
 def _history() -> History:
-    """What was typed before, in a file that only its user may read; noted if it cannot be kept."""
+    """History of typed lines, in a file that only its user may read; noted if it cannot be kept."""
     path = user_folder("XDG_STATE_HOME", ".local/state") / "history"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

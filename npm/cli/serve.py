@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class ServeCommand(ServeSettings, EncoderCommand):
-    """Answer texts over HTTP and on a web page, until the process is told to stop."""
+    """Answer texts over HTTP and on a web page, until the process is stopped."""
 
     partitions: PositiveInt | None = None
     """Parts that the vectors are searched in, each by itself; unset: those that the index is stored in."""
     cluster: ServeCluster = field(default_factory=ServeCluster)
-    """Where the partitions are: with `cluster=ray` each in a process of its own, on any machine of the cluster."""
+    """Location of the partitions: with `cluster=ray` each in its own process, on any machine of the cluster."""
 
 
 @verb(

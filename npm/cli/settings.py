@@ -39,7 +39,7 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
 
 
 def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> Any:
-    """The value of one setting of the command line, as far as its text has a form of its own."""
+    """The value of one setting of the command line, as far as its text has its own form."""
     if key not in declared:
         if any(key.startswith(f"{group}.") for group, setting in declared.items() if setting.is_free_group):
             return text

@@ -1,1 +1,1 @@
-"""How well an encoder and an index do: a task gives examples, a method answers them, a report makes tables."""
+"""Evaluation of an encoder and an index: a task gives examples, a method answers them, a report makes tables."""

@@ -64,9 +64,9 @@ def compare_results(
     """Compare the result folders `a` and `b` on every example, by task and id, that both answered.
 
     Methods of equal names are compared; `methods` names one of `a` and one of `b` instead, which may be the same
-    folder. Where each folder has a single method, these two are compared whatever their names. Every example counts the
-    same, also of tasks whose reported number is a mean over groups. Examples that are not in both, and those that the
-    two were asked with different prompts, are counted in the notes.
+    folder. Where each folder has a single method, these two are compared, even with different names. Every example
+    counts the same, also of tasks whose reported number is a mean over groups. Examples that are not in both, and those
+    with different prompts in the two, are counted in the notes.
 
     Raises ArtifactError for a folder without such predictions or with a damaged file, SettingError if the two share
     nothing or disagree on what is right.

@@ -44,7 +44,7 @@ compiled = lru_cache(ENVIRONMENT.compile_expression)
 def find_data(task: Task, data_dir: Path | None, split: Split) -> Source | None:
     """The file with the examples of a split, next to the task's own file or in `data_dir`, or else the hub's data set.
 
-    None where neither is there; nothing is asked of a hub, and there is none where HF_HUB_OFFLINE or
+    None where neither is there; no hub is contacted, and there is none where HF_HUB_OFFLINE or
     HF_DATASETS_OFFLINE is set. Raises CorpusError for a task without development data.
     """
     data = task.data
@@ -70,7 +70,7 @@ class RowReader:
 
     task: Task
     is_table: bool = False
-    """Whether the file's cells are all strings, of which one may hold several answers and none is empty."""
+    """True if all cells of the file are strings; one may hold several answers, and none is empty."""
     conditions: tuple[str, ...] = ()
     """On the documents that may answer a row."""
 
@@ -110,7 +110,7 @@ class RowReader:
         return tuple(dict.fromkeys(answer.strip() for answer in value if answer.strip()))
 
     def read(self, row: Row, *, name: str, where: str) -> tuple[Example, dict[str, str]]:
-        """One row as the example `name`, checked but for its length, and the fields of its prompt."""
+        """One row as the example `name`, checked except for its length, and the fields of its prompt."""
         task, columns = self.task, self.task.data.columns
         values = {field: self.text(field, row, where) for field in task.prompt.fields}
         label = -1

@@ -189,7 +189,7 @@ class TaskResult:
         return found | {name: value for name, value in optional.items() if value}
 
     def samples(self, count: int) -> Iterator[Sample]:
-        """What the first method says to some of the examples, evenly spread over all."""
+        """Predictions of the first method for some of the examples, evenly spread over all."""
         method, names = self.methods[0], [label.name for label in self.task.labels]
         for number in np.unique(np.linspace(0, len(self.examples) - 1, min(count, len(self.examples))).astype(int)):
             example, prediction = self.examples[number], method.predictions[number]
@@ -221,10 +221,10 @@ def evaluate_task(
     resamples: int = 10_000,
     progress: Progress = silent,
 ) -> TaskResult:
-    """Ask every method every example, and count how often the label, or the best phrase, is right.
+    """Run every method on every example, and count how often the label, or the best phrase, is right.
 
-    Open tasks need an `encoder`, which measures answers in tokens, and with `index` say what of the documents that
-    `fill` admits covers them. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
+    Open tasks need an `encoder`, which measures answers in tokens, and with `index` report their coverage by the
+    documents that `fill` admits. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
     """
     masks = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
     result = TaskResult(task, examples, [], masks=masks)
@@ -332,8 +332,8 @@ def score_tables(results: Sequence[TaskResult]) -> list[ScoreTable]:
 def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[str] = ()) -> list[Task]:
     """The tasks of the suite, in the order of their names, and those of task=.
 
-    `folder` holds the shipped ones; `others` are those with an evaluator of their own. Raises SettingError for what is
-    no task, or if two have one name.
+    `folder` holds the shipped ones; `others` are those with their own evaluator. Raises SettingError for an unknown
+    task, or if two have one name.
     """
     shipped = [load_task(name, folder=folder) for name in task_names(folder)] if settings.suite else []
     tasks = [task for task in shipped if settings.suite in (SuiteName.all, SuiteName(task.suite.value))]
@@ -355,7 +355,7 @@ def evaluate_suite(
 ) -> Result:
     """Ask the methods of `settings` the examples of all `tasks`, of each of which `show` predictions are shown.
 
-    All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
+    All tasks are read and all methods checked before the first is run. Raises UserError for what does not fit.
     """
     resources = Resources(settings)
     names = {task.name: method_names(settings, task) for task in tasks}
@@ -390,7 +390,7 @@ def evaluate_suite(
     results = []
     for task in tasks:
         encoder = resources.encoder(task)
-        if task.suite is Suite.open and encoder is None:  # only the most frequent answer is asked
+        if task.suite is Suite.open and encoder is None:  # only the most frequent answer is evaluated
             encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
         result = evaluate_task(
             task,
@@ -422,7 +422,7 @@ def suite_result(results: Sequence[TaskResult], record: Mapping[str, Any], show:
 
 
 def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> Path | None:
-    """`data_dir`; all files that are not at hand are named in one message, before anything is asked of a network."""
+    """`data_dir`; all missing files are named in one message, before any network access."""
     data_dir = Path(settings.data_dir) if settings.data_dir else None
     if data_dir is not None and not data_dir.is_dir():
         raise SettingError(f"data_dir={data_dir} is not a folder")

@@ -2,10 +2,10 @@
 
 in_batch       the first blocks of an article are masked as in training; the keys of a span are all tokens of the
                article's other blocks, and it is right if its best key is a positive of the training loss (Min et al.
-               2022, arXiv 2212.01349, §3.2), by whole vectors and by their leading dimensions alone
-masked_tokens  every model predicts the same share of tokens, masked evenly, whatever rate and strategy it was trained
-               with, because the loss at the training rate says nothing across rates; single tokens or whole words,
-               since a model that was trained on whole words guesses wrong where the rest of a word is visible
+               2022, arXiv 2212.01349, §3.2), by full-dimensional vectors and by their leading dimensions alone
+masked_tokens  every model predicts the same fraction of tokens, masked evenly, regardless of its training rate and
+               strategy, because losses at different rates cannot be compared; single tokens or complete words,
+               since a model that was trained on complete words guesses wrong where the rest of a word is visible
 denoising      blocks are corrupted by all seven denoisers of UL2 (Tay et al. 2022, arXiv 2205.05131, Table 1), and each
                corrupted text is read with every mode token that the model knows, and with none: the table shows what a
                wrong mode token costs
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoising": (64, 512, 4)}
-"""Articles of each task, tokens of the shortest, and blocks of each, where the settings do not say."""
+"""Default articles of each task, tokens of the shortest, and blocks of each."""
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
 SAMPLE = SampleSettings()

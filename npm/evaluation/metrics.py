@@ -80,7 +80,7 @@ def bootstrap_interval(
 ) -> Interval:
     """Mean of `sums` f64 [n] and its percentile bootstrap interval (Efron and Tibshirani 1993, §13.3).
 
-    With `counts` [n] an example is a cluster of that many cases, the mean is Σ sums / Σ counts, and whole clusters are
+    With `counts` [n] an example is a cluster of that many cases, the mean is Σ sums / Σ counts, and entire clusters are
     drawn. Raises ValueError without examples, or if all counts are zero.
 
     >>> bootstrap_interval(np.ones(3), np.random.default_rng(0))
@@ -106,7 +106,7 @@ def ratio_standard_error(sums: np.ndarray, counts: np.ndarray) -> float | None:
     """Standard error of Σ sums / Σ counts, f64 [n] each, where the n examples are clusters of `counts` cases.
 
     √(n/(n−1) Σ (sᵢ − r cᵢ)²) / Σ c with r = Σ s / Σ c, the linearised ratio estimator (Cochran 1977, §2.11 and §9A.2);
-    None for a single cluster, which says nothing about the others.
+    None for a single cluster, which tells nothing about the others.
 
     >>> ratio_standard_error(np.array([1.0, 3.0]), np.array([1.0, 1.0])), ratio_standard_error(np.ones(1), np.ones(1))
     (1.0, None)
@@ -128,7 +128,7 @@ def group_mean_interval(
     """The mean over groups of the share of hits in each, and its percentile bootstrap interval within groups.
 
     `hits` bool [n], `groups` i64 [n] the group of each, all of 0 to its largest occupied. The groups are fixed and each
-    is drawn from anew, as from strata (Efron and Tibshirani 1993, §8.3); of c examples with h hits a resample holds
+    is resampled, as a stratum (Efron and Tibshirani 1993, §8.3); of c examples with h hits a resample holds
     Binomial(c, h/c) hits, which is drawn directly. Raises ValueError without examples or for a group without any.
 
     >>> group_mean_interval(np.array([True, True, False]), np.array([0, 0, 1]), np.random.default_rng(0))
@@ -147,7 +147,7 @@ def group_mean_interval(
 def macro_f1(confusion: np.ndarray) -> float:
     """Mean over labels of F1 = 2 · right / (gold + predicted), from `confusion` i64 [C, C].
 
-    Labels that neither the examples nor the predictions have are left out (Opitz and Burst 2019, arXiv 1911.03347).
+    Labels that neither the examples nor the predictions have are omitted (Opitz and Burst 2019, arXiv 1911.03347).
 
     >>> round(macro_f1(np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]])), 4)
     0.6667

@@ -59,7 +59,7 @@ _LETTER_PAIRS, _PAIR_EDITS = re.compile(r"<mask>|(\w)(\w)"), (r"\2\1", r"\2", r"
 def letter_noise(text: str, share: float) -> str:
     """`text` with about `share` of its letters swapped with the next, dropped or doubled; masks and digits stay.
 
-    Drawn by the text itself, so that an example has the same noise whatever others are asked.
+    Drawn by the text itself, so that an example has the same noise whichever others are included.
 
     >>> letter_noise("The longest river is <mask>.", 0.25)
     'The olgest irver s <mask>.'
@@ -206,7 +206,7 @@ def prompt_tokens(encoder: Encoder, prompts: Sequence[str]) -> list[int]:
 
 
 def plain_token_ids(model: StoredModel, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of each text as it stands, without special tokens, also where it spells one."""
+    """The token ids of each text unchanged, without special tokens, also where it spells one."""
     if not texts:
         return []
     ids: list[list[int]] = model.tokenizer(
@@ -216,7 +216,7 @@ def plain_token_ids(model: StoredModel, texts: Sequence[str]) -> list[list[int]]
 
 
 def answer_tokens(encoder: Encoder, answers: Sequence[str]) -> list[int]:
-    """Tokens of each answer behind a space."""
+    """Tokens of each answer after a space."""
     return [len(ids) for ids in plain_token_ids(encoder, [f" {answer.strip()}" for answer in answers])]
 
 

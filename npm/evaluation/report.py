@@ -129,7 +129,7 @@ def terminal_table(
 ) -> RichTable:
     """The same table for a terminal; `numbers` are the columns of numbers, by default all but the first.
 
-    Numbers are not broken, so that a column of text keeps room for its longest cell, or for LEAST_TEXT_COLUMNS of it.
+    Numbers are not broken, so that a column of text keeps space for its longest cell, or for LEAST_TEXT_COLUMNS of it.
     """
     from rich import box
     from rich.table import Table as RichTable
@@ -157,7 +157,7 @@ class Sample:
     title: str
     answer: str
     rows: Sequence[tuple[bool, float, str, Occurrence | None]]
-    """Whether it is right, score, phrase or label, and where it was found; best first."""
+    """Correctness, score, phrase or label, and occurrence of each answer; best first."""
 
 
 def sample_card(sample: Sample) -> Group:

@@ -1,7 +1,7 @@
-"""The folder that an evaluation leaves behind: predictions.jsonl, metrics.json and tables.
+"""The folder of an evaluation's results: predictions.jsonl, metrics.json and tables.
 
-New ones are written whole, or not at all; where they replace others, a kill in between leaves a folder that is known as
-damaged, and that the same command replaces.
+New ones are written completely, or not at all; where they replace others, a kill in between leaves a folder that is
+known as damaged, and that the same command replaces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EVALUATION_KIND = "evaluation"
 PREDICTIONS, METRICS, REPORT = "predictions.jsonl", "metrics.json", "results.md"
 FRESH = ".results.new"
-"""Folder below `out` of results that are written in place of others."""
+"""Folder below `out` of results that replace others."""
 CheckRecord = Callable[[Mapping[str, Any]], None]
 """Called with what results depend on, when that is known and the work has not begun; raises to refuse it."""
 
@@ -43,20 +43,20 @@ def any_record(record: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a task measured."""
+    """Measurements of a task."""
 
     record: Mapping[str, Any]
     """Settings and fingerprints that the numbers depend on, as in the manifest."""
     lines: Sequence[Mapping[str, Any]]
     """Lines of predictions.jsonl."""
     means: Mapping[str, Any]
-    """What metrics.json has besides the record."""
+    """Content of metrics.json in addition to the record."""
     tables: Sequence[Table]
     notes: Sequence[str] = ()
     report: str = ""
     """Text of results.md, if any."""
     samples: Sequence[RenderableType] = ()
-    """Shown behind the tables."""
+    """Shown after the tables."""
 
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""
@@ -86,7 +86,7 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     out = Path(out)
     if out.is_symlink() and not (out / MANIFEST_NAME).is_file():
         raise ArtifactError(f"{out} is not a folder for results, but a link to something else")
-    out = Path(os.path.realpath(out)) if out.is_symlink() else out  # beside the target, not beside the link
+    out = Path(os.path.realpath(out)) if out.is_symlink() else out  # next to the target, not next to the link
     if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out} is not a folder for results, but a file")
     remove(out / FRESH)  # of an evaluation that was killed
@@ -126,9 +126,9 @@ def write_results(
     metrics: Mapping[str, Any],
     report: str = "",
 ) -> None:
-    """Write the results to the folder `out`, in place of those of an earlier evaluation; what else is there stays.
+    """Write the results to the folder `out`, replacing those of an earlier evaluation; other files stay.
 
-    `record` says what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
+    `record` contains what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
     ArtifactError as `check_out` does; `out` is then as it was.
     """
     out = check_out(out, report=bool(report))
@@ -146,7 +146,7 @@ def write_results(
     # The manifest comes first: until all files are there, their hashes differ.
     files = read_manifest(fresh, kind=EVALUATION_KIND).files
     before = read_manifest(out, kind=EVALUATION_KIND).files if (out / MANIFEST_NAME).is_file() else {}
-    if REPORT in before.keys() - files.keys():  # only names of our own, whatever that manifest says
+    if REPORT in before.keys() - files.keys():  # only names of our own, not all that the manifest lists
         (out / REPORT).unlink(missing_ok=True)
     replace_file(out / MANIFEST_NAME, (fresh / MANIFEST_NAME).read_bytes())
     for name in files:

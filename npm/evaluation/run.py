@@ -21,7 +21,7 @@ def run_evaluation(
 ) -> str:
     """Run the tasks, write `out`, and return the report as text for stdout; `task_folder` holds the shipped tasks.
 
-    `notice` is told what was not asked. Raises UserError for whatever is missing or does not fit, before the work
+    `notice` is called with what was not run. Raises UserError for anything missing or incompatible, before the work
     begins where that can be known.
     """
     if not settings.task and settings.suite is None:
@@ -114,7 +114,7 @@ BUILT_IN_TASKS: dict[str, Evaluator] = {
     "sts": _sts,
     "in_batch": _held_out,
 }
-"""Tasks with an evaluator of their own; each reads the group of its name and some shared settings."""
+"""Tasks with their own evaluator; each reads the group of its name and some shared settings."""
 
 
 def _require(value: str, name: str, what: str) -> None:

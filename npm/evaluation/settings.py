@@ -1,4 +1,4 @@
-"""The settings of `npmlm evaluate`: what tasks share, and a group for each task that has settings of its own."""
+"""The settings of `npmlm evaluate`: what tasks share, and a group for each task that has its own settings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ZeroShotSettings(Settings):
     causal: CausalSettings = field(default_factory=CausalSettings)
     """Baselines that continue the text before the mask."""
     t5: T5Settings = field(default_factory=T5Settings)
-    """The baseline that writes what stands in the mask's place."""
+    """The baseline that writes the content of the mask."""
 
 
 class ZeroShotEvaluation(SampleSettings):
@@ -91,17 +91,17 @@ class ZeroShotEvaluation(SampleSettings):
     path of its YAML file; on held-out text, with corpus.files=: `in_batch` (retrieval), `masked_tokens` (masked
     language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=)."""
     suite: SuiteName | None = None
-    """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
+    """`closed`, `open` or `all` shipped zero-shot tasks, in addition to those of task=."""
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
     causal, causal-pmi, causal-knn, t5, majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid,
-    oracle-blocks, mlm, mlm-n, causal, causal-bm25, t5, majority, random. Empty: all that the settings serve, but for
-    mlm-n and oracle-blocks, which are told more than the others."""
+    oracle-blocks, mlm, mlm-n, causal, causal-bm25, t5, majority, random. Empty: all that the settings serve, except
+    mlm-n and oracle-blocks, which get more information than the others."""
     data_dir: PathText = ""
-    """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
+    """Folder to look for the files of tasks in, if they are not next to the task's own file; for task=sts the
     folder of the sentence pairs."""
     index: PathText = ""
-    """Folder of the index that is asked; for zero-shot tasks also a folder of several, one for each reference corpus
+    """Folder of the index to query; for zero-shot tasks also a folder of several, one for each reference corpus
     by its name (reviews, news, subj, wiki)."""
     encoder: PathText = ""
     """Folder or name of the encoder; empty: the shipped one, or the index's own copy."""
@@ -110,13 +110,13 @@ class ZeroShotEvaluation(SampleSettings):
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(overlaps=Overlaps.keep))
-    """How questions and open tasks are answered; phrases that overlap are kept, so that hits do not depend on it."""
+    """Filling for questions and open tasks; phrases that overlap are kept, so that hits do not depend on it."""
     zero_shot: ZeroShotSettings = field(default_factory=ZeroShotSettings)
     """Zero-shot tasks."""
 
 
 class HeldOutSettings(Settings):
-    """Which articles are held out, the first `limit` that are long enough, and how they are cut."""
+    """Held-out articles, the first `limit` that are long enough, and their division into blocks."""
 
     least_tokens: PositiveInt | None = None
     """Shortest article, in tokens; null takes 2048 of in_batch, 1024 of masked_tokens and 512 of denoising."""
@@ -131,11 +131,11 @@ class InBatchSettings(HeldOutSettings):
     """Task `in_batch`: which articles are held out, and which vectors are compared."""
 
     dimensions: list[int] = field(default_factory=list)
-    """Shorter lengths of vectors, such as [64,128,256], that are measured beside the whole ones, by their leading
+    """Shorter lengths of vectors, such as [64,128,256], that are measured next to the full ones, by their leading
     numbers."""
     whole_words: bool = False
-    """Masks are counted in words, and other occurrences are whole words: to compare encoders of different tokens, above
-    all of bytes. Else spans of at most ten tokens are masked."""
+    """Masks are counted in words, and other occurrences are complete words: to compare encoders of different tokens,
+    above all of bytes. Else spans of at most ten tokens are masked."""
 
     def check(self) -> None:
         """Refuse what are no lengths."""
@@ -143,7 +143,7 @@ class InBatchSettings(HeldOutSettings):
 
 
 class MaskedUnit(Enum):
-    """What is masked as a whole."""
+    """Unit of masking."""
 
     token = "token"
     word = "word"
@@ -153,16 +153,16 @@ class MaskedTokensSettings(HeldOutSettings):
     """Task `masked_tokens`: which articles are held out, and how they are masked."""
 
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of each block's tokens that is masked, and predicted, whatever rate the model was trained at."""
+    """Fraction of each block's tokens that is masked and predicted, independent of the model's training rate."""
     unit: MaskedUnit = MaskedUnit.token
-    """What is masked as a whole: `token` or `word`."""
+    """Unit that is masked: a `token` or a complete `word`."""
     every_document: bool = False
-    """Ask every document of the corpus once, whole and however short, in place of the beginnings of long articles: for
-    text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
+    """Evaluate every document of the corpus once, complete and however short, instead of the beginnings of long
+    articles: for text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
 
 
 class GeometryPairs(Enum):
-    """Which pairs of STS-B are measured."""
+    """Pairs of STS-B that are measured."""
 
     all = "all"  # of all splits together
     split = "split"  # of the split that is reported
@@ -170,7 +170,7 @@ class GeometryPairs(Enum):
 
 
 class GeometrySettings(Settings):
-    """How sentence vectors lie in space is measured on the sentences of STS-B."""
+    """Geometry of sentence vectors, measured on the sentences of STS-B."""
 
     pairs: GeometryPairs = GeometryPairs.all
     """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
@@ -178,7 +178,7 @@ class GeometrySettings(Settings):
 
 
 class PoolerPost(Enum):
-    """What is done to the vectors of the sentences of a set, once they are pooled."""
+    """Transformation of the pooled sentence vectors of a set."""
 
     none = "none"
     whiten = "whiten"  # mean 0 and covariance 1 over the distinct sentences of the set (Su et al. 2021)
@@ -190,7 +190,7 @@ class BeforeSettings(Settings):
     encoder: PathText = ""
     """Folder or name; empty: one encoder alone is evaluated."""
     pooler: PoolerKind | None = None
-    """How it makes a sentence one vector; null: as it was saved."""
+    """Its pooling of a sentence into one vector; null: as it was saved."""
     pooler_post: PoolerPost = PoolerPost.none
     """`whiten`: as sts.pooler_post, for this encoder."""
 
@@ -199,24 +199,24 @@ class StsSettings(Settings):
     """Task `sts`: how sentences become vectors, and what is measured of them."""
 
     pooler: PoolerKind | None = None
-    """How token vectors become the vector of a sentence; null: as the encoder was saved."""
+    """Pooling of token vectors into the vector of a sentence; null: as the encoder was saved."""
     pooler_post: PoolerPost = PoolerPost.none
     """`whiten`: the vectors of all sentences of a set are shifted and scaled to mean 0 and covariance 1."""
     before: BeforeSettings = field(default_factory=BeforeSettings)
     """A second encoder."""
     geometry: GeometrySettings = field(default_factory=GeometrySettings)
-    """How the vectors lie in space."""
+    """Geometry of the vectors."""
 
 
 class EvaluationSettings(ZeroShotEvaluation):
     """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
     out: PathText = ""
-    """Folder for predictions.jsonl and metrics.json; what else lies in it stays. Required."""
+    """Folder for predictions.jsonl and metrics.json; its other files stay. Required."""
     overwrite: bool = False
-    """Whether results of another task, or of other settings, are replaced in `out`."""
+    """Replace results of another task, or of other settings, in `out`."""
     show: NonNegativeInt = 0
-    """Predictions of each zero-shot task that are printed behind the tables."""
+    """Predictions of each zero-shot task that are printed after the tables."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
     in_batch: InBatchSettings = field(default_factory=InBatchSettings)

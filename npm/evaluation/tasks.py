@@ -39,7 +39,7 @@ class Suite(Enum):
 
 
 class Development(Enum):
-    """Source of the examples to choose settings on, if they have no file of their own."""
+    """Source of the examples to choose settings on, if they have no separate file."""
 
     none = "none"
     first_half = "first_half"  # of the file, or of each group of it; the second half is what is reported
@@ -108,13 +108,13 @@ class ClosedScoring(Settings):
     verbalizer: str | None = None
     """`label_words`, the name of a shipped list, or a .json file; the task's own."""
     temperature_twice: bool | None = None
-    """Whether `npm` divides by the temperature twice, as the reference does: 25 in place of 5."""
+    """Divide by the temperature twice in `npm`, as the reference does: 25 instead of 5."""
     single_tokens: bool | None = None
-    """Whether a word is the one token that it is after a space, wherever that token occurs, as in the reference; other
+    """Take a word as the one token that it is after a space, wherever that token occurs, as in the reference; other
     words do not count. Else words are found as full words, of several tokens too."""
     last_tokens: Annotated[int, Field(ge=8)] | None = None
     """Longest prompt in tokens, special ones included: of a longer one its last tokens are encoded, as in the reference
-    (256), whatever they are; unset: the task cuts the example, and the template stays complete."""
+    (256), even if that cuts the template; unset: the task cuts the example, and the template stays complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class TaskData(Settings):
     """Source of the examples: a file, or a data set on the hub."""
 
     file: str = ""
-    """Path under data_dir=, or beside the task's YAML file: .jsonl, .json, .csv, .tsv, also compressed."""
+    """Path under data_dir=, or next to the task's YAML file: .jsonl, .json, .csv, .tsv, also compressed."""
     hub: str = ""
     """`hub:NAME@CONFIG/SPLIT` on the model hub; "" where it is in none."""
     columns: dict[str, str] = field(default_factory=dict)
@@ -164,9 +164,9 @@ class TaskData(Settings):
     expression over the columns such as `[answer.value] + answer.aliases`."""
     development: Development = Development.none
     development_file: str = ""
-    """Examples to choose settings on, in the same columns, in place of `development`."""
+    """Examples to choose settings on, in the same columns, instead of `development`."""
     split: str = ""
-    """Column that says `dev` or `test` of each row, in place of both."""
+    """Column with `dev` or `test` for each row, instead of both."""
 
 
 class Label(Settings):
@@ -204,11 +204,11 @@ class Task(Settings):
     max_prompt_tokens: Annotated[int, Field(ge=8)] | None = None
     """Longest prompt in tokens, if less than the encoder takes."""
     fill: dict[str, Any] = field(default_factory=dict)
-    """Open tasks: settings of filling, by key, unless the command says otherwise."""
+    """Open tasks: default settings of filling, by key."""
     subsets: dict[str, str] = field(default_factory=dict)
-    """Open tasks: name → column that says whether an example is in the subset, over which all is reported too."""
+    """Open tasks: name → column that marks the examples of the subset, over which all is reported too."""
     methods: list[str] = field(default_factory=list)
-    """Methods that are asked unless method= says otherwise; empty: all that the settings serve."""
+    """Methods to run without method=; empty: all that the settings serve."""
     where: list[str] = field(default_factory=list)
     """Open tasks: conditions on the documents that answer an example, with `{column}` for the value of its row."""
     scoring: ClosedScoring = field(default_factory=ClosedScoring)
@@ -393,7 +393,7 @@ class Example:
     """A prompt with one `<mask>`, and its gold label (closed tasks) or its gold answers (open tasks)."""
 
     id: str
-    """Its position in the file, from 0; unique within a task, and the same whatever `limit` is."""
+    """Its position in the file, from 0; unique within a task, and independent of `limit`."""
     text: str
     """The task's template with the example's fields in it, one `<mask>`."""
     label: int = -1
@@ -405,9 +405,9 @@ class Example:
     subject: str = ""
     """Open tasks: the entity in question; "" where the task names no such column."""
     cut: bool = False
-    """Whether the text was longer than the encoder takes and the task allowed to cut it."""
+    """True if the text was longer than the encoder takes and the task allowed to cut it."""
     blank: bool = False
-    """Whether its fields were blank, so that the template is all of the text."""
+    """True if its fields were blank, so that the template is all of the text."""
     passage: str = ""
     """Closed tasks: the longest of the example's fields as it appears in the text."""
     subsets: tuple[str, ...] = ()

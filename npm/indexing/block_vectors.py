@@ -4,7 +4,7 @@ Where the encoder has a pooler, a shard `vectors/<number>` also holds `blocks.np
 length 1, and its manifest names the pooler. A text that looks for blocks goes through `encode_pooled` of
 `npm.models.batches` with the same pooler.
 
-Shapes: q texts, k blocks a text, n blocks asked for, d dimensions.
+Shapes: q texts, k blocks per text, n requested blocks, d dimensions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _POOLER_NAME = Annotated[str, Field(pattern=f"^({'|'.join(kind.name for kind in 
 
 
 def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
-    """What made the block vectors of a folder whose manifest says `settings`; None: it has none.
+    """Pooler of the block vectors of a folder whose manifest has `settings`; None without block vectors.
 
-    Raises ArtifactError if the manifest names no pooler of ours.
+    Raises ArtifactError if the manifest names an unknown pooler.
     """
     if (name := settings.get(POOLER_KEY)) is None:
         return None
@@ -47,7 +47,7 @@ def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
 
 
 def block_bytes(dimensions: int) -> int:
-    """What is stored of one block."""
+    """Bytes stored per block."""
     return BLOCK_DTYPE.itemsize * dimensions
 
 
@@ -72,7 +72,7 @@ class BlockVectors:
     def best(self, queries: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
         """The k blocks nearest to each of `queries` f32 [q, d], which have length 1; scores are cosines.
 
-        Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that stands earlier in
+        Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that occurs earlier in
         the corpus. Of more than `EXACT_ROWS` blocks that are left one may be missed, as `SignSearcher` does.
         """
         masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]

@@ -1,6 +1,6 @@
 """Build a phrase index: documents → blocks → vectors → quantiser → codes → lists, then the root manifest.
 
-A build that was killed continues with the same command. Its stages may be jobs of their own, each a shard of a stage.
+A build that was killed continues with the same command. Its stages may be separate jobs, each a shard of a stage.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from npm.models.encoder import Encoder
 
 
 def dimension_note(encoder: Encoder) -> str:
-    """What to say before vectors are stored at a length that the encoder was not trained for; else nothing."""
+    """Warning for vectors of a length that the encoder was not trained for; else empty."""
     if encoder.dimensions in (encoder.whole_dimensions, *encoder.trained_dimensions):
         return ""
     trained = ", ".join(map(str, (*encoder.trained_dimensions, encoder.whole_dimensions)))
@@ -70,7 +70,7 @@ def dimension_note(encoder: Encoder) -> str:
 
 
 def title_note(encoder: Encoder, blocks: BlockSettings) -> str:
-    """What to say before blocks get other titles than the encoder was trained with; else nothing."""
+    """Warning for blocks with other titles than the encoder was trained with; else empty."""
     if blocks.title_tokens == encoder.title_tokens:
         return ""
     trained, given = (
@@ -88,7 +88,7 @@ def print_nothing(message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What a build left behind."""
+    """Result of a build."""
 
     manifest: IndexManifest | None  # None as long as jobs of other stages or shares have work to do
     was_finished: bool  # there was nothing to do
@@ -107,11 +107,11 @@ def build_index(
     """Build the index in `folder`, or resume one with the same settings that was stopped.
 
     `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder` None
-    loads the one of the settings; `notice(message)` says whom a job waits for, and what to think of
+    loads the one of the settings; `notice(message)` reports the job that is waited for, and warnings on
     `settings.dimensions` and `settings.blocks.title_tokens`. Raises CorpusError for input that cannot be read,
     SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` contains something else
-    or another finished index, or lacks what an earlier stage should have left, EncoderError if the encoder cannot
-    serve, StorageError if the disk has no room. A new folder in which nothing was finished is removed again.
+    or another finished index, or the output of an earlier stage is missing, EncoderError if the encoder cannot
+    serve, StorageError if the disk is full. A new folder in which nothing was finished is removed again.
     """
     folder = Path(folder)
     refuse_others(folder)
@@ -198,7 +198,7 @@ class _Build:
     def finished(self) -> IndexManifest | None:
         """The manifest of the finished index of the same input and settings; versions and counts are no settings.
 
-        Raises ArtifactError if the finished index is another one, was changed after it was built, or lacks a part.
+        Raises ArtifactError if the finished index is another one, was changed after it was built, or a part is missing.
         """
         if not (self.folder / MANIFEST_NAME).is_file():
             return None
@@ -217,7 +217,7 @@ class _Build:
                 f"{self.folder} was built from other files or blocks, or was changed since: run npmlm add "
                 f"{shlex.quote(f'index={self.folder}')} or npmlm delete to change it, or build into another folder"
             )
-        verify_folder(self.folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
+        verify_folder(self.folder, INDEX_KIND, hash_all=False)  # an index with a missing part is not finished
         return finished
 
     def run(self, stage: Stage | None, shard: Shard) -> BuildResult:
@@ -259,7 +259,7 @@ class _Build:
         return BuildResult(None, was_finished=False)
 
     def _corpus(self, number: int) -> tuple[Path, dict[str, Any]]:
-        """The part with the blocks of a segment, and what it is made from; ready blocks have a name of their own."""
+        """The part with the blocks of a segment, and what it is made from; ready blocks have a separate name."""
         if number not in self.corpora and not self.shares[number]:
             self.corpora[number] = self.folder / GIVEN_CORPUS, {"sources": []}
         if number not in self.corpora:
@@ -319,7 +319,7 @@ class _Build:
             )
 
     def _made_with(self, blocks: BlockStore, *, trains: bool) -> tuple[SegmentSettings, str | None]:
-        """How vectors are made, and the part with the axes of their rotation, which `trains` makes if it is missing."""
+        """Settings of the vectors, and the part with their rotation's axes, which `trains` makes if it is missing."""
         settings = self.settings
         pooler = settings.vectors.block_pooler(self.encoder)
         made_with = SegmentSettings(self.encoder, settings.vectors, settings.lexicon, pooler)

@@ -1,7 +1,7 @@
-"""Add documents to a finished index, and delete some: each makes a new generation beside the one that readers have.
+"""Add documents to a finished index, and delete some: each makes a new generation next to the one that readers have.
 
-What is added becomes a segment of its own, made with the settings and the quantiser of the index. Deleted documents
-stay on disk, and are passed over by readers of the new generation, until the index is compacted.
+Added documents become a separate segment, made with the settings and the quantiser of the index. Deleted documents
+stay on disk, and are skipped by readers of the new generation, until the index is compacted.
 
 The root manifest is replaced last. What a killed change left is unlisted: the same change finds it again, and another
 one removes it, but a delete, which removes earlier lists of deleted documents only.
@@ -67,18 +67,18 @@ WORTH_A_COMPACT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """What a change left behind."""
+    """Result of a change."""
 
     manifest: IndexManifest  # of the present generation
     was_finished: bool  # there was nothing to do
     added_documents: int = 0
     deleted_documents: int = 0  # with those that were replaced
     advice: str | None = None  # what may be worth doing next
-    skipped: str = ""  # what corpus.skip_bad passed over, in short
+    skipped: str = ""  # summary of what corpus.skip_bad skipped
 
 
 def advice(folder: Path) -> str | None:
-    """What the index in `folder` calls for after a change: a compact, or nothing."""
+    """Advice to compact the index in `folder` after a change, or None."""
     generation, index = Generation.read(folder), shlex.quote(f"index={folder}")
     manifest, rows = generation.manifest, generation.manifest.counts.rows
     if manifest.deleted_documents >= WORTH_A_COMPACT * manifest.counts.documents:
@@ -93,7 +93,7 @@ def advice(folder: Path) -> str | None:
 
 
 def live_documents(generation: Generation, store: BlockStore) -> np.ndarray:
-    """Which documents of all segments are not deleted, bool [documents]."""
+    """Mask of the documents of all segments that are not deleted, bool [documents]."""
     live = np.ones(store.document_count, dtype=bool)  # [documents]
     live[generation.deleted_documents()] = False
     return live
@@ -151,7 +151,7 @@ def add_documents(
 
     Blocks, vectors, term counts and codes are made as those of the index. Raises CorpusError for input that cannot be
     read and, before anything is encoded, for ids that exist unless `settings.replace`; ArtifactError if `folder` holds
-    no finished index, or one made by another encoder; StorageError if the disk has no room.
+    no finished index, or one made by another encoder; StorageError if the disk is full.
     """
     folder = Path(folder)
     with folder_lock(folder):
@@ -186,7 +186,7 @@ def add_documents(
                 encoder,
                 settings_from(VectorSettings, recorded["vectors"]),
                 settings_from(LexiconSettings, recorded["lexicon"]),
-                recorded_pooler(first),  # what the encoder says of its pooler is no part of its fingerprint
+                recorded_pooler(first),  # the fingerprint of an encoder does not contain its pooler
             )
             segment = made_with.segment(folder, place, store)
             encode_segments([(segment, store)], made_with, progress=progress)
@@ -202,7 +202,7 @@ def add_documents(
 
 
 def _deleted(before: Generation, added: BlockStore, *, replaces: bool) -> tuple[np.ndarray, int]:
-    """Numbers i64 [n] of the documents that the new generation passes over, and how many it replaces.
+    """Numbers i64 [n] of the documents that the new generation skips, and how many it replaces.
 
     Raises CorpusError for ids that exist, unless it `replaces` them.
     """

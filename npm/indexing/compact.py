@@ -89,9 +89,9 @@ def _blocks(store: BlockStore, first: int, stop: int) -> Iterator[tuple[int, Blo
 def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Progress = silent) -> ChangeResult:
     """Rewrite the index in `folder` as one segment without deleted documents, or resume where this was stopped.
 
-    The parts of the old generation are removed at the end; readers that have opened it go on. An index of one segment
+    The parts of the old generation are removed at the end; open readers of it continue. An index of one segment
     without deleted documents stays as it is, unless another quantiser is called for. Raises ArtifactError if `folder`
-    holds no finished index or a damaged one, StorageError if the disk has no room.
+    holds no finished index or a damaged one, StorageError if the disk is full.
     """
     folder = Path(folder)
     with folder_lock(folder):
@@ -117,7 +117,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
             quantiser=None if quantiser is None else quantiser.name,
             search_folder=search,
         )
-        if has_other_tier:  # what was chosen for one tier says nothing of another
+        if has_other_tier:  # settings chosen for one tier do not fit another
             built = manifest.search_settings
             wanted = replace(wanted, searching=Searching(built.probed_lists, built.rerank_factor))
         none = np.zeros(0, dtype=np.int64)
@@ -135,7 +135,7 @@ def _rewritten(before: Generation, progress: Progress) -> tuple[Segment, Segment
     made = [read_manifest(segment.vectors, kind=VECTORS_KIND).settings for segment in before.segments]
     for name, hint in {"pruning": PruningRule, "tokens_per_shard": AtLeastOne}.items():
         made[0].typed(name, hint)
-    # The vectors depend on what those copied do, but for the corpus and the batches they were encoded in.
+    # The vectors depend on what those copied do, except the corpus and the batches they were encoded in.
     recorded = {name: value for name, value in made[0].items() if name != "pruning_counts"} | {
         "corpus": store.digest,
         "compute_dtype": "+".join(sorted({each.typed("compute_dtype", str) for each in made})),
@@ -175,7 +175,7 @@ def _store(before: Generation, old_store: BlockStore, live: np.ndarray, progress
     place = part(before.folder, CORPUS, request)
     if BlockStore.is_finished(place):
         return place, BlockStore.open(place)
-    # A fault that is copied would get a hash of its own, and be taken for good data from then on.
+    # A fault that is copied would get a new hash, and be taken for good data from then on.
     for segment in before.segments:
         verify_folder(segment.corpus, STORE_KIND)
     return place, write_block_store(
@@ -193,7 +193,7 @@ def _store(before: Generation, old_store: BlockStore, live: np.ndarray, progress
 def _copy_shard(
     place: Path, settings: Mapping[str, Any], old: OpenedVectors, positions: np.ndarray, blocks: np.ndarray
 ) -> None:
-    """Write the vector shard of the tokens that stood at `positions` i64 [T], in `blocks` i64 [B]."""
+    """Write the vector shard of the tokens that were at `positions` i64 [T], in `blocks` i64 [B]."""
     row_numbers, has_row = old.rows.rows_at(positions)  # i64 [T], bool [T]
     copied = row_numbers[has_row]  # i64 [n]
     with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:

@@ -3,7 +3,7 @@
 Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
 
 A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
-first, that says whether it has a vector; and where blocks have vectors, these (`block_vectors.py`). Any process may
+first, set if it has a vector; and where blocks have vectors, these (`block_vectors.py`). Any process may
 write any shard; `vectors/manifest.json` comes last.
 
 Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensions.
@@ -56,7 +56,7 @@ _FLAG_VALUES = 256
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"
 _ALIKE = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
-"""What the vectors of all segments of an index agree in."""
+"""Settings that the vectors of all segments of an index share."""
 AXES_KEY = "axes"
 """Setting in the manifests of rotated vectors: the digest of the axes."""
 
@@ -76,9 +76,9 @@ def recorded_vectors(
     *,
     block_pooler: PoolerKind | None = None,
 ) -> dict[str, Any]:
-    """All that the bytes of the vectors depend on, as it stands in the manifest of each shard.
+    """All that the bytes of the vectors depend on, as recorded in the manifest of each shard.
 
-    Blocks have vectors of their own where there is a `block_pooler`. Raises EncoderError if the blocks were cut by
+    Blocks have vectors where there is a `block_pooler`. Raises EncoderError if the blocks were cut by
     another tokenizer or are longer than the encoder takes.
     """
     check_blocks(store, encoder)
@@ -98,12 +98,12 @@ def recorded_vectors(
 
 
 def shard_folder(folder: Path, number: int) -> Path:
-    """Where vector shard `number` of the vectors in `folder` lies."""
+    """Folder of vector shard `number` of the vectors in `folder`."""
     return folder / f"{number:05d}"
 
 
 def shard_settings(store: BlockStore, blocks: tuple[int, int], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in the manifest of the shard of the blocks [first, stop)."""
+    """Settings in the manifest of the shard of the blocks [first, stop)."""
     first, stop = blocks
     token_count = int(store.block_offsets[stop] - store.block_offsets[first])
     return {**recorded, "first_block": first, "block_count": stop - first, "token_count": token_count}
@@ -144,7 +144,7 @@ class ShardBlocks:
     def __init__(
         self, store: BlockStore, encoder: Encoder, settings: Mapping[str, Any], *, blocks: np.ndarray | None = None
     ) -> None:
-        """`settings` are those in the manifest of the shard; `blocks` i64 [blocks] stand in for those that it names."""
+        """`settings` are those in the manifest of the shard; `blocks` i64 [blocks] replace those that it names."""
         if blocks is None:
             first = settings["first_block"]
             blocks = np.arange(first, first + settings["block_count"])  # i64 [blocks]
@@ -161,7 +161,7 @@ class ShardBlocks:
         self._prefix, self._suffix = (np.array(ids, dtype=np.int64) for ids in around)
         lengths = np.diff(self._offsets) + len(self._prefix) + len(self._suffix)  # i64 [blocks]
         # A function of the shard alone: the last bits of a vector depend on what else was in its batch, and a job that
-        # goes on after a kill, or one of several, must write the same bytes.
+        # resumes after a kill, or one of several, must write the same bytes.
         self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
 
     def all_vectors(self, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray | None]:
@@ -257,7 +257,7 @@ def open_vectors(
 
 
 def kept_tokens(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
-    """Whether each token has a vector, bool [T]: by `rule` from its flags u8 [T].
+    """Mask of the tokens that have a vector, bool [T]: by `rule` from their flags u8 [T].
 
     >>> import numpy as np
     >>> from npm.core.types import TokenFlag as F

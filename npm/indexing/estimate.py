@@ -146,7 +146,7 @@ def estimated_sizes(
     tokens: int | None = None,
     partitions: int = 1,
 ) -> tuple[Estimate, list[Block]]:
-    """The estimate without anything encoded, for a corpus like this of so many `tokens` if given; the sample's blocks.
+    """The estimate without anything encoded, for a corpus like this of `tokens` tokens if given; the sample's blocks.
 
     Data sets of unknown size count with their sample only. Raises CorpusError as reading the corpus does.
     """
@@ -215,7 +215,7 @@ def _lexicon_bytes(
     )
     repeats = token_count / max(1, sum(len(block.token_ids) for blocks in packed for block in blocks))
     word_bytes = sum(len(word.encode()) for word in words.words) + 2 * words.posting_offsets.nbytes
-    # Each shard has a vocabulary of its own, which grows with the root of its text.
+    # Each shard has its own vocabulary, which grows with the root of its text.
     vocabularies = math.sqrt(repeats * max(1.0, token_count / TOKENS_PER_SHARD))  # times that of the sample
     of_blocks = words.posting_blocks.nbytes + words.posting_counts.nbytes + words.block_lengths.nbytes
     return repeats * of_blocks + word_bytes * vocabularies

@@ -60,7 +60,7 @@ SETTINGS_GROUPS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much an index, or one of its segments, holds."""
+    """Size of an index, or of one of its segments."""
 
     documents: Count
     blocks: Count
@@ -102,7 +102,7 @@ class EncoderRecord:
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """How an index is searched unless said otherwise; None: as suits its search folder."""
+    """Default search settings of an index; None: as suits its search folder."""
 
     probed_lists: AtLeastOne | None = None
     rerank_factor: AtLeastOne | None = None
@@ -128,7 +128,7 @@ class IndexManifest:
     deletion: str | None = None  # digest of the ids of the last delete, which may be repeated after a compact
     searching: Searching = Searching()
     encoder: EncoderRecord = EncoderRecord("", "", "")
-    dimensions: AtLeastOne | None = None  # to which vectors are cut; None: whole ones
+    dimensions: AtLeastOne | None = None  # to which vectors are cut; None: full-dimensional
     rotation: Rotation = Rotation.none  # before they are cut
 
     @classmethod
@@ -233,7 +233,7 @@ def on_present(folder: Path, work: Callable[[Generation], Made]) -> Made:
 
 
 def _total(segments: Sequence[SegmentRecord]) -> Counts:
-    """How much segments hold together."""
+    """Total size of segments."""
     return Counts(*(sum(getattr(each.counts, item.name) for each in segments) for item in fields(Counts)))
 
 
@@ -268,7 +268,7 @@ PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
 
 
 def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every source, in order: what the blocks depend on, without where it lies.
+    """Name, size and SHA-256 of every source, in order: what the blocks depend on, without its location.
 
     Of a file whose name and size are `recorded`, so is its SHA-256 taken to be, without reading it.
     """
@@ -284,13 +284,13 @@ def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]
 
 
 def as_record(settings: IndexBuildSettings, encoder: Encoder) -> dict[str, Any]:
-    """What the manifest says of how the index was made: the settings of a build, without paths."""
-    # a command adds settings of its own, such as where the index lies
+    """The settings of a build as the manifest records them, without paths."""
+    # a command adds its own settings, such as the folder of the index
     own = {item.name: asdict(settings)[item.name] for item in fields(IndexBuildSettings)}
     chosen = as_json(own)
     for name in ("encoder", "device", "precision", "segments"):  # the manifest names each segment
         del chosen[name]
-    if settings.rotation is not Rotation.none:  # axes, not known yet, leave vectors to the scale of whole ones
+    if settings.rotation is not Rotation.none:  # axes, not known yet, keep the scale of full-dimensional vectors
         encoder = encoder.cut_to(None)
     return {
         **chosen,
@@ -306,7 +306,7 @@ def as_record(settings: IndexBuildSettings, encoder: Encoder) -> dict[str, Any]:
 
 
 def recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
-    """How the files were read, as the manifest of a segment says it."""
+    """Settings of reading the files, as the manifest of a segment records them."""
     recorded = as_json(asdict(corpus))
     del recorded["files"]
     return recorded

@@ -158,7 +158,7 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
     else:
         quantizer = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
         lists = sum(size for path, size in _file_sizes(generation.search).items() if path.name == LISTS_FILE)
-        copies = len(partitions_of(generation))  # in one process each has all lists, and a quantizer of its own
+        copies = len(partitions_of(generation))  # in one process each has all lists, and its own quantizer
         found = {
             "codes": lists - ID_BYTES * rows,
             "row ids": ID_BYTES * rows,

@@ -4,7 +4,7 @@ words.npy          u8 [bytes], the distinct words in UTF-8, sorted      posting_
 word_offsets.npy   i64 [v + 1], bytes                                   posting_counts.npy u8, u16 or u32 [n]
 posting_offsets.npy i64 [v + 1], postings of each word                  block_lengths.npy  u32 [blocks], words
 
-Postings of a word stand in block order. Counts take as many bytes as the largest of the shard needs. A shard holds
+Postings of a word are in block order. Counts take as many bytes as the largest of the shard needs. A shard holds
 no weights: those depend on all live blocks, and are computed when a text is looked up.
 
 Shapes: v words, n postings, B blocks of a shard, q texts, k blocks a text.
@@ -52,7 +52,7 @@ class TermCounts(NamedTuple):
 
 
 def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
-    """What the manifest of a segment's lexicon says: the settings, and the corpus it is of."""
+    """Record in the manifest of a segment's lexicon: its settings and its corpus."""
     return {**as_json(asdict(settings)), "corpus": store.digest, "block_count": store.block_count}
 
 
@@ -130,7 +130,7 @@ def count_words(block_texts: Iterable[tuple[str, str]], settings: LexiconSetting
 class _WordNumbers(dict[str, int]):
     """The number of the counted form of each folded word, given out as they come; -1 for words that do not count.
 
-    Each distinct word is stemmed once, whatever the number of its occurrences.
+    Each distinct word is stemmed once, regardless of the number of its occurrences.
     """
 
     def __init__(self, settings: LexiconSettings) -> None:
@@ -181,7 +181,7 @@ def _shard_settings(settings: LexiconSettings, store: BlockStore, number: int) -
 
 
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:
-    """Title and text of the blocks [first, stop); those of one document stand together, so it is read once."""
+    """Title and text of the blocks [first, stop); those of one document are adjacent, so it is read once."""
     for block in range(first, stop):
         document = int(store.block_documents[block])
         yield store.document(document).title if document >= 0 else "", visible(store.block_text(block))
@@ -205,7 +205,7 @@ def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float
 
 
 def term_saturation(counts: np.ndarray, relative_lengths: np.ndarray, *, k1: float, b: float) -> np.ndarray:
-    """What occurrences of a word count for: tf / (tf + k1 (1 − b + b · length / mean length)), f64 [n].
+    """Saturated weight of a word's occurrences: tf / (tf + k1 (1 − b + b · length / mean length)), f64 [n].
 
     Robertson and Zaragoza 2009, section 3.4, without the constant factor k1 + 1.
 
@@ -270,7 +270,7 @@ class BlockLexicon:
         """The k blocks with the highest BM25 scores for each text with a mask; a block must share a word with it.
 
         Only blocks that are live and `allowed`, bool [blocks], are found; `allowed` changes no score. Ties go to the
-        block that stands earlier in the corpus.
+        block that occurs earlier in the corpus.
         """
         blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
         scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
@@ -284,7 +284,7 @@ class BlockLexicon:
     def scores(self, text: str) -> np.ndarray:
         """BM25 score of every block for one text with a mask, f32 [blocks]; 0 for blocks that are not live.
 
-        The words' contributions are added in the order of their first occurrence in the text, whatever the shards.
+        The words' contributions are added in the order of their first occurrence in the text, for any shards.
         """
         settings, words = self.settings, self.counted_words(lexical_query(text))
         scores = np.zeros(self.block_count, dtype=np.float64)  # f64 [blocks]
@@ -315,7 +315,7 @@ class BlockLexicon:
         """The live blocks i64 [n], ascending, that hold all words of `phrase`; None if none of its words counts.
 
         Words are what BM25 counts: without function words, by their stems, those of the document's title among them
-        unless `title_repeats` is 0, in any order and wherever they stand in the block.
+        unless `title_repeats` is 0, in any order and anywhere in the block.
         """
         words = self.counted_words(phrase)
         postings = [self._live_postings(word.encode())[0] for word in dict.fromkeys(words)]  # i64 [n] each
@@ -342,7 +342,7 @@ class BlockLexicon:
 def best_scoring(scores: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> np.ndarray:
     """The numbers i64 [at most k] of the blocks with the highest positive `scores` f32 [blocks], best first.
 
-    Only of those in the mask `allowed` bool [blocks], all if None; ties go to the block that stands earlier.
+    Only of those in the mask `allowed` bool [blocks], all if None; ties go to the earlier block.
     """
     has_word = scores > 0  # bool [blocks]
     reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]

@@ -1,8 +1,8 @@
-"""Partitions of an index: consecutive vector shards with a search folder of their own, so that machines share a search.
+"""Partitions of an index: consecutive vector shards with their own search folder, so that machines share a search.
 
 The search folder of a partitioned index holds one search folder for each partition, 00000, 00001, …, and
-its manifest says how many vector shards and rows each has. All have the quantiser of the index; documents, blocks, text
-and term counts stay whole.
+its manifest records the vector shards and rows of each. All have the quantiser of the index; documents, blocks, text
+and term counts are not divided.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTITIONS_KEY = "partitions"
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """What the manifest of a search folder says of a partition."""
+    """Record of a partition in the manifest of a search folder."""
 
     shards: AtLeastOne
     rows: Count
@@ -79,7 +79,7 @@ def check_partitions(generation: Generation) -> None:
 
 
 def partitions_are_whole(generation: Generation) -> bool:
-    """Whether the search folders have all their files: what was removed because it was damaged can be made again."""
+    """Return True if the search folders have all their files: damaged ones that were removed can be made again."""
     try:
         for each in partitions_of(generation):
             check_folder(each.folder, kind=SEARCH_KIND)
@@ -117,9 +117,9 @@ def open_parts(generation: Generation, vectors: ShardedArray) -> Searcher:
 
 
 def served_count(generation: Generation, wanted: int | None) -> int:
-    """How many partitions are served if `wanted` are, None: those stored. Raises SettingError if it cannot be so many.
+    """Number of partitions to serve: `wanted`, or None for those stored. Raises SettingError for an impossible number.
 
-    Exact search needs no files of its own for a partition, so that any range of rows can be one.
+    Exact search needs no separate files for a partition, so that any range of rows can be one.
     """
     stored, rows = len(partitions_of(generation)), generation.manifest.counts.rows
     if wanted is None or wanted == stored:
@@ -160,7 +160,7 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
 
 
 def local_searcher(partitions: int) -> Callable[[Generation, ShardedArray], Searcher]:
-    """What opens the searcher of a generation in `partitions`, all in this process."""
+    """Function that opens the searcher of a generation in `partitions`, all in this process."""
 
     def opened(generation: Generation, _: ShardedArray) -> Searcher:
         count, digest = served_count(generation, partitions), generation.manifest.digest

@@ -1,4 +1,4 @@
-"""An opened phrase index: one generation of all that lies in a folder, its encoder, and filters on its documents."""
+"""An opened phrase index: one generation of a folder, its encoder, and filters on its documents."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PhraseIndex:
 
     @property
     def block_pooler(self) -> PoolerKind | None:
-        """What pools the block vectors; None where there are none."""
+        """Pooler of the block vectors; None without block vectors."""
         return None if self.block_vectors is None else self.block_vectors.pooler
 
     @classmethod
@@ -72,7 +72,7 @@ class PhraseIndex:
 
         `open_searcher` gives the searcher of a generation over its vectors; None: one in this process.
 
-        Every file that is read as a whole is hashed. Of vectors over 64 MB together a row is checked when it is read;
+        Every file that is read completely is hashed. Of vectors over 64 MB together a row is checked when it is read;
         larger lists are checked by `verify_index` only. A change that replaces the generation while it is opened is no
         error: the new one is opened.
         """
@@ -112,7 +112,7 @@ class PhraseIndex:
 
     @property
     def is_current(self) -> bool:
-        """Whether the folder still holds the generation that was opened."""
+        """Return True if the folder still holds the generation that was opened."""
         return Generation.read(self.folder).manifest.digest == self.manifest.digest
 
     @property
@@ -208,7 +208,7 @@ def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> np.nd
 def without_rows(index: PhraseIndex, ranges: Sequence[tuple[int, int]]) -> PhraseIndex:
     """`index` as if the blocks with rows in these half-open ranges were deleted; their documents stay."""
     live = np.ones(index.store.block_count, dtype=bool) if index.live_blocks is None else index.live_blocks.copy()
-    for first, stop in ranges:  # rows stand in the order of blocks
+    for first, stop in ranges:  # rows are in the order of blocks
         if first < stop:
             start, last = index.store.block_of(index.rows.positions(np.array([first, stop - 1])))
             live[start : last + 1] = False  # [blocks]
@@ -251,10 +251,10 @@ class DocumentFilter:
 
 
 def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[str]) -> DocumentFilter:
-    """What is left of the index by document ids, None for all, and by conditions on kept fields.
+    """Filter the index by document ids, None for all, and by conditions on kept fields.
 
-    Raises QueryError for an id that no live document has, NoDocumentError where no document is left of some,
-    SettingError for a condition that cannot be read or speaks of a field that the index does not keep.
+    Raises QueryError for an id that no live document has, NoDocumentError if no document remains, except for
+    an empty list of ids, SettingError for a condition that cannot be read or names a field that is not in the index.
     """
     if documents is None and not where:
         return DocumentFilter(index.live_blocks, index.live_rows)
@@ -274,7 +274,7 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         chosen &= among
     if where:
         chosen &= matching_documents(index.store, parse_conditions(where))
-    # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
+    # An empty list of documents, such as from a filter by permission, admits nothing and is no mistake.
     if not chosen.any() and (documents is None or len(documents)):
         conditions = [*([f"documents={named(documents)}"] if documents else []), *where]
         raise NoDocumentError(f"no document is left with {' and '.join(conditions)}; change documents or where")

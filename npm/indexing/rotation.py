@@ -1,8 +1,8 @@
-"""Principal axes of a corpus's vectors: the rotation behind which an index of shorter vectors keeps most of each.
+"""Principal axes of a corpus's vectors: the rotation after which an index of shorter vectors keeps most of each.
 
 The axes are those of Σ x xᵀ over the vectors x of a sample, without taking their mean away: search compares raw inner
-products, and q·x − (A q)·(A x) is what the axes A leave out of it, whose square is least so. They are computed once,
-before the first vector is stored, and lie in the index as `rotation-…/axes.npy`, f32 [k, d], one axis a row, the
+products, and q·x − (A q)·(A x) is the part that the axes A omit, whose square is then minimal. They are computed once,
+before the first vector is stored, and saved in the index as `rotation-…/axes.npy`, f32 [k, d], one axis per row,
 strongest first. What is added later is rotated in the same way, as is every query.
 
 Shapes: n vectors of the sample, m of a chunk, d dimensions of the encoder, k of the stored vectors.
@@ -40,7 +40,7 @@ ROWS_PER_CHUNK = 4096
 
 
 def rotation_request(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """What axes are made from; `recorded` are the settings of the vectors of all blocks before they are rotated."""
+    """Request that identifies axes; `recorded` are the settings of all blocks' vectors before they are rotated."""
     return {
         "method": Rotation.pca.value,
         **{name: value for name, value in recorded.items() if name not in ("tokens_per_shard", "block_pooler")},
@@ -140,7 +140,7 @@ def opened_axes(place: Path, shape: tuple[int | None, int]) -> np.ndarray:
 
 
 def rotation_facts(generation: Generation) -> dict[str, Any] | None:
-    """How the vectors of an index are rotated, as JSON values; None: they are not."""
+    """Facts of the rotation of an index's vectors, as JSON values; None: not rotated."""
     manifest = generation.manifest
     if manifest.rotation_folder is None:
         return None

@@ -1,6 +1,6 @@
-"""Which token position a stored vector (a row) belongs to, and back.
+"""Map between stored vectors (rows) and token positions.
 
-Shapes: n rows or positions asked for, R rows, T tokens of the corpus, W words of 64 tokens, m ranges of tokens.
+Shapes: n requested rows or positions, R rows, T tokens of the corpus, W words of 64 tokens, m ranges of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def gather(array: ShardedArray, indices: np.ndarray) -> np.ndarray:
 
 
 def pack_kept(kept: np.ndarray) -> np.ndarray:
-    """Which tokens of a shard have a vector, bool [T], as `RowMap` and vector shards take it: u8 [ceil(T / 8)].
+    """Pack the mask of a shard's tokens with a vector, bool [T], for `RowMap` and vector shards: u8 [ceil(T / 8)].
 
     >>> import numpy as np
     >>> pack_kept(np.array([1, 0, 0, 1, 0, 0, 0, 0, 1], dtype=bool)).tolist()
@@ -32,7 +32,7 @@ def pack_kept(kept: np.ndarray) -> np.ndarray:
 class RowMap:
     """Row number ↔ token position; rows are in corpus order.
 
-    One bit a token says whether it has a row, and the rows before each word of 64 tokens are counted once: at most 1.5
+    One bit per token is set if it has a row, and the rows before each word of 64 tokens are counted once: at most 1.5
     bits of memory a token (from 2^32 rows on half a bit more).
     """
 
@@ -89,7 +89,7 @@ class RowMap:
         return self._counted(word_numbers, words, places), has_row.astype(bool)
 
     def rows_before(self, positions: np.ndarray) -> np.ndarray:
-        """How many rows, i64 [n], have a smaller position than each of `positions` i64 [n] in [0, T]."""
+        """Number of rows, i64 [n], with a smaller position than each of `positions` i64 [n] in [0, T]."""
         self._check_positions(positions, self.token_count + 1)
         return self._counted(*self._looked_up(positions))
 

@@ -1,4 +1,4 @@
-"""What an index is built from, and how."""
+"""Settings of building, changing and copying an index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PruningRule(Enum):
-    """Which tokens have a vector, and so may stand at the start or the end of a phrase; special tokens never do."""
+    """Tokens that have a vector, and so may start or end a phrase; special tokens never do."""
 
     all = "all"
     word_boundaries = "word_boundaries"
@@ -30,7 +30,7 @@ class PruningRule(Enum):
 
 
 class Rotation(Enum):
-    """Onto which axes vectors are projected before they are cut."""
+    """Axes onto which vectors are projected before they are cut."""
 
     none = "none"
     pca = "pca"
@@ -44,39 +44,39 @@ class VectorDtype(Enum):
 
 
 class VectorSettings(Settings):
-    """Which token vectors are stored, and how."""
+    """Selection and format of the stored token vectors."""
 
     pruning: PruningRule = PruningRule.without_stopwords
     """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
     (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
     dtype: VectorDtype = VectorDtype.float16
-    """2 or 4 bytes a number."""
+    """2 or 4 bytes per dimension."""
     tokens_per_batch: PositiveInt = 4096
     """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
     tokens_per_shard: PositiveInt = 262_144
     """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
     blocks: bool = True
-    """Whether a vector of each block is stored too, in 2 bytes a number, by which blocks are ranked: only where the
-    encoder has a pooler to make it with, as one trained with `objective.block_teacher_weight` has."""
+    """Store a vector of each block too, in 2 bytes per dimension, to rank blocks by: only where the encoder has a
+    pooler to make it with, as one trained with `objective.block_teacher_weight` has."""
 
     def block_pooler(self, encoder: Encoder) -> PoolerKind | None:
-        """What makes block vectors with `encoder`; None: there are to be none."""
+        """Pooler that makes block vectors with `encoder`; None: no block vectors."""
         return encoder.block_pooler if self.blocks else None
 
 
 class LexiconSettings(Settings):
-    """How BM25 weighs words: Robertson and Zaragoza 2009, in Lucene's variant."""
+    """BM25's weights of words: Robertson and Zaragoza 2009, in Lucene's variant."""
 
     k1: Annotated[float, Field(ge=0, le=100)] = 0.9
-    """How slowly further occurrences of a word in a block stop to count."""
+    """Saturation: with a larger k1, further occurrences of a word in a block count for more."""
     b: Fraction = 0.4
-    """How much longer blocks are held against, from 0 to 1."""
+    """Length normalization, from 0 (none) to 1 (full)."""
     stemming: Stemming = Stemming.plural
     """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
     keep_stopwords: bool = False
-    """Whether English function words count; without them a question's own words decide."""
+    """Count English function words too; without them a question's content words decide."""
     title_repeats: Annotated[int, Field(ge=0, le=100)] = 2
-    """How many times the document's title counts in each of its blocks; 0 leaves it out."""
+    """Times that the document's title counts in each of its blocks; 0 omits it."""
 
 
 class IndexBuildSettings(Settings):
@@ -85,7 +85,7 @@ class IndexBuildSettings(Settings):
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The documents."""
     blocks: BlockSettings = field(default_factory=BlockSettings)
-    """How documents are cut."""
+    """Division of documents into blocks."""
     encoder: PathText = ""
     """The encoder, which stays bound to the index: a folder written by `save_pretrained`, a hub name, `minilm` (extra
     `pretrained`) or `encoder-mini`, the shipped one; empty: that one too."""
@@ -95,25 +95,25 @@ class IndexBuildSettings(Settings):
     """Number format of the encoder's forward pass; `auto` is bfloat16 where the processor computes in it, else
     float32."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
-    """Which token vectors are stored."""
+    """The stored vectors."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)
     """The lexical stage."""
     search: SearchSettings = field(default_factory=SearchSettings)
-    """How vectors are searched."""
+    """Search of the vectors."""
     dimensions: PositiveInt | None = None
-    """Store and search this many leading numbers of every vector, such as 128: a smaller index, at little cost with
-    an encoder that was trained for it (experiment=matryoshka) or with a rotation; unset: whole vectors."""
+    """Store and search this many leading dimensions of every vector, such as 128: a smaller index, at little cost with
+    an encoder that was trained for it (experiment=matryoshka) or with a rotation; unset: full-dimensional vectors."""
     rotation: Rotation = Rotation.none
     """`pca` projects vectors on their `dimensions` strongest principal axes, computed once from a sample of the corpus
     and stored in the index, so that those of any encoder can be shortened; `none` takes the numbers as they come."""
     copy_encoder: bool = False
-    """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
+    """Save the encoder inside the index, so that `fill` needs no `encoder=`."""
     segments: PositiveInt = 1
-    """Parts that the index is made of, each of a consecutive share of the corpus files and packed by a job of its own:
+    """Parts that the index is made of, each of consecutive corpus files and packed by its own job:
     for corpora that one process would pack too slowly."""
 
     def check(self) -> None:
-        """Raise SettingError for a rotation of vectors that stay whole."""
+        """Raise SettingError for a rotation of full-dimensional vectors."""
         if self.rotation is not Rotation.none and self.dimensions is None:
             raise SettingError(f"rotation={self.rotation.value} requires dimensions, such as dimensions=128")
 
@@ -129,12 +129,12 @@ class Stage(Enum):
 
 
 class EstimateSettings(IndexBuildSettings):
-    """What a build would take, with the settings of the build."""
+    """Estimate of a build's cost, with the settings of the build."""
 
     sample_documents: PositiveInt = 200
     """Documents that are read and cut, from up to 16 files spread over the corpus; a batch of them is encoded."""
     tokens: PositiveInt | None = None
-    """Estimate for a corpus like the one given, of so many tokens; unset: for the one given."""
+    """Estimate for a corpus like the one given, of this many tokens; unset: for the one given."""
     partitions: PositiveInt = 1
     """Partitions that the index is to be searched in; with more than one, what each of their processes reads."""
 
@@ -145,7 +145,7 @@ class AddSettings(Settings):
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The new documents; fields are kept as the index keeps them."""
     replace: bool = False
-    """Whether a document takes the place of one with the same id; otherwise an id that exists is refused."""
+    """Replace documents that have the same id; otherwise an id that exists is refused."""
 
 
 class DeleteSettings(Settings):
@@ -154,18 +154,18 @@ class DeleteSettings(Settings):
     ids: list[str] = field(default_factory=list)
     """Ids of the documents."""
     ids_file: PathText = ""
-    """File with one id a line, besides `ids`."""
+    """File with one id per line, in addition to `ids`."""
 
 
 class CompactSettings(Settings):
-    """How an index is rewritten."""
+    """Rewriting of an index."""
 
     retrain: bool = False
-    """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
+    """Train the quantiser again; it always is if the number of rows now calls for another tier."""
 
 
 class TransferSettings(Settings):
-    """Where something is copied to or from, and how."""
+    """Source or destination of a copy, and its options."""
 
     address: PathText = ""
     """Address of it: s3://bucket/name (package s3fs), gs://bucket/name (gcsfs) or file:///folder. Required."""
@@ -177,4 +177,4 @@ class PublishedFiles(Settings):
     """Files of a corpus."""
 
     files: list[PathText] = field(default_factory=list)
-    """Paths, addresses and globs of corpus files to publish, in place of an index."""
+    """Paths, addresses and globs of corpus files to publish, instead of an index."""

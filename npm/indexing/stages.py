@@ -1,10 +1,10 @@
-"""The stages that make an index out of documents; each may be split among jobs, and goes on where it was killed.
+"""The stages that make an index out of documents; each may be split among jobs, and resumes where it was killed.
 
 pack: documents → blocks; encode: blocks → vectors and term counts; quantise: a sample → quantiser; code: vectors →
 codes; merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs
 ran. Every part is named by what it depends on.
 
-A quantiser is trained once, from a sample that leaves out some documents, so that `tune` can ask about these.
+A quantiser is trained once, from a sample that omits some documents, so that `tune` can query for these.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
 
 CODES_KIND = "codes"
 HELD_OUT_EVERY = 50
-"""One of this many documents is left out of the quantiser's sample, so that `tune` can ask about it."""
+"""One of this many documents is omitted from the quantiser's sample, so that `tune` can query for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """What the vectors and the term counts of a segment are made with."""
+    """Settings that the vectors and the term counts of a segment are made with."""
 
     encoder: Encoder
     vectors: VectorSettings
@@ -123,7 +123,7 @@ def encode_segments(
 ) -> None:
     """Write this shard's vector shards and term counts of `segments`, each with the store that holds its blocks.
 
-    Raises ArtifactError if a shard is damaged, StorageError if the disk has no room for them.
+    Raises ArtifactError if a shard is damaged, StorageError if the disk has no space for them.
     """
     shards = [
         (segment, store, recorded, number, blocks)
@@ -220,7 +220,7 @@ def train_segment_quantiser(
     with folder_lock(place, wait=True):
         if (place / MANIFEST_NAME).is_file() and not place.with_name(f".{place.name}.partial").exists():
             return place
-        # Rows of held-out documents leave the sample: `tune` asks about documents that the quantiser has not seen.
+        # Rows of held-out documents leave the sample: `tune` queries for documents that the quantiser has not seen.
         drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
         documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
         trainable = drawn[~is_held_out(documents)]
@@ -236,10 +236,10 @@ def train_segment_quantiser(
 
 
 def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
-    """Which documents the quantiser was not trained on, bool [documents]; None if that is not known any more.
+    """Mask of the documents that the quantiser was not trained on, bool [documents]; None if no longer known.
 
     `segment_documents` i64 [segments + 1] are the first documents of the segments. After a compact that keeps the
-    quantiser documents have other numbers; documents added later were never trained on.
+    quantiser documents have other indices; documents added later were never trained on.
     """
     trained_on = read_manifest(quantiser, kind=QUANTISER_KIND).settings.typed("vectors", list[str])
     present = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
@@ -250,7 +250,7 @@ def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_docum
 
 
 def is_held_out(documents: np.ndarray) -> np.ndarray:
-    """Whether the quantiser's training passed over documents with these numbers i64 [n] (-1: no document), bool [n]."""
+    """Mask of the document indices i64 [n] (-1: no document) that the quantiser's training skipped, bool [n]."""
     return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
@@ -309,8 +309,8 @@ def finish_search(
 ) -> Path:
     """Write the search folder of the index `folder` over all rows of `segments`, or keep a finished one; returns it.
 
-    No quantiser: exact. With several `partitions` it holds a search folder for each, or one a vector shard where there
-    are fewer of these.
+    No quantiser: exact. With several `partitions` it holds a search folder for each, or one per vector shard where
+    there are fewer of these.
     """
     vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []

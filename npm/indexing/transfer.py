@@ -1,7 +1,7 @@
 """An index, or the files of a corpus, copied to an address and back: files first, the root manifest last.
 
 At an address a folder without its manifest does not exist. Every file is hashed before it is sent and when it arrives,
-and has its name on the disk only if it is what its manifest says.
+and gets its name on the disk only if it matches its manifest.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ LEAST_COSINE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class VectorCheck:
-    """How far stored vectors are from what an encoder makes of the same batches now."""
+    """Distance of stored vectors from those that an encoder now makes of the same batches."""
 
     row_count: int
     worst_cosine: float  # of a stored and a new vector of one token or block, computed in float64; 1 without rows
@@ -37,7 +37,7 @@ class VectorCheck:
 def reencode_sample(
     store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
 ) -> VectorCheck:
-    """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
+    """Encode `batch_count` random batches again, each as in its shard, and compare with the stored vectors.
 
     A batch is drawn at random from a shard that is drawn at random, none of them twice: fewer where a shard that is
     drawn several times has fewer. Raises ArtifactError if the vectors are unfinished, damaged, or were made with

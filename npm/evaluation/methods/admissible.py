@@ -21,7 +21,7 @@ def admissible_parts(
     """`index` with only those documents live that may answer, and the indices of the examples that these are for.
 
     Those that meet the conditions of `fill` and the examples' own, None if there is none. The lexicon and block vectors
-    stay as they are. Raises as `select` does, NoDocumentError where examples have no conditions of their own.
+    stay as they are. Raises as `select` does, NoDocumentError where examples have no conditions themselves.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, example in enumerate(examples):

@@ -165,7 +165,7 @@ class RandomSpanOfBestBlock:
 class OracleBlocks:
     """Fills the mask from blocks that hold an answer.
 
-    It is told which blocks to look in. What it has over `npm-bm25` is what finding the blocks is worth; the rest to
+    It gets the blocks to look in. What it has over `npm-bm25` is what finding the blocks is worth; the rest to
     100 % is lost in choosing the phrase, or occurs nowhere in the corpus. Shapes: n examples, k blocks of an example.
     """
 

@@ -1,11 +1,11 @@
-"""Models that write: a decoder continues the text before the mask, an encoder-decoder writes what the mask stands for.
+"""Models that write: a decoder continues the text before the mask, an encoder-decoder writes the content of the mask.
 
     log P(w | x) = Σ_j log P(w_j | x before the mask, w_1 … w_{j−1})               a decoder, a word w of n tokens
     log P(w | x) = Σ_j log P(w_j | x with a sentinel for the mask, w_1 … w_{j−1})   T5 (Raffel et al. 2020)
     P(w_1 | x) = λ P_kNN(w_1 | x) + (1 − λ) P_LM(w_1 | x),   P_kNN(v | x) ∝ Σ_i [v_i = v] e^{−‖h(x) − h_i‖² / T}
 
 The last is the kNN-LM (Khandelwal et al. 2020, arXiv 1911.00172, §2): h_i is the last hidden state of a prefix in the
-corpus, v_i the token behind it, over the k nearest of all prefixes. A word's further tokens are the decoder's alone.
+corpus, v_i the token after it, over the k nearest of all prefixes. A word's further tokens are the decoder's alone.
 
 Open tasks are answered with the greedy continuation.
 
@@ -47,14 +47,14 @@ PASSAGES_IN_FRONT = 3
 EXAMPLES_PER_PASS = 4096
 """Examples that are asked together: a kNN-LM reads the corpus once for them."""
 ANCHOR = ":"
-"""A word is tokenised behind it, so that tokenizers that put a space before every text put none before the word."""
+"""A word is tokenized after it, so that tokenizers that put a space before every text put none before the word."""
 QUESTION = re.compile(r"(.*\?)(\s(the )?answer( is)?:)?", re.DOTALL | re.IGNORECASE)
-"""A question, and what a template says between it and the mask: `The answer is:`; no name with a question mark."""
+"""A question, and the template's text between it and the mask: `The answer is:`; no name with a question mark."""
 PUNCTUATION = re.compile(r"[.,;:!?()\[\]\"“”«»。，、；：！？（）।]")
 
 
 class DecoderWriter:
-    """Reads what stands before the mask, and goes on from there."""
+    """Reads the text before the mask, and continues it."""
 
     reads = "what stands before the mask"
 
@@ -62,7 +62,7 @@ class DecoderWriter:
         self.model = model
 
     def prompts(self, texts: Sequence[str], *, room: int) -> tuple[list[np.ndarray], np.ndarray]:
-        """The last tokens of what stands before each mask, without the space before it, which is the word's."""
+        """The last tokens of the text before each mask, without the space before it, which is the word's."""
         most = max(1, self.model.max_input_tokens - room - len(self.model.prefix_ids))
         before = plain_token_ids(self.model, [text.partition(MASK_TEXT)[0].rstrip() for text in texts])
         cut = np.array([len(ids) > most for ids in before], dtype=bool)  # [q]
@@ -79,7 +79,7 @@ class DecoderWriter:
             yield *divmod(number, len(stems)), logits
 
     def open_text(self, text: str) -> str:
-        """A question with room for its answer, a text that ends in a colon as it is, and any other text as a cloze."""
+        """A question with space for its answer, a text that ends in a colon as it is, and any other text as a cloze."""
         before, _, after = text.partition(MASK_TEXT)
         if question := QUESTION.fullmatch(before.strip()):
             return f"Question: {question[1]}\nAnswer:{MASK_TEXT}"
@@ -96,7 +96,7 @@ class DecoderWriter:
 
 
 class SentinelWriter:
-    """Reads the text with a sentinel in the mask's place, and writes what the sentinel stands for."""
+    """Reads the text with a sentinel at the mask, and writes what the sentinel stands for."""
 
     reads = "the text with a sentinel in the mask's place"
 
@@ -163,7 +163,7 @@ def _generated(
 ) -> list[tuple[list[int], float]]:
     """Greedy continuations of `ids` i64 [B, L] under the mask `attention`, without their ends.
 
-    `start_id` is what an encoder-decoder begins with. What the model's generation_config.json says is not followed.
+    `start_id` is what an encoder-decoder begins with. The model's generation_config.json is ignored.
     """
     from transformers import GenerationConfig
 
@@ -277,7 +277,7 @@ def takes_space(text: str) -> bool:
 
 
 def written_words(model: StoredModel, words: Sequence[str], *, after_space: bool) -> list[list[int]]:
-    """The token ids of each word as it stands in a text. Raises SettingError for one that cannot be written."""
+    """The token ids of each word as it occurs in a text. Raises SettingError for one that cannot be written."""
     (anchor,) = plain_token_ids(model, [ANCHOR])
     tokens = []
     for ids in plain_token_ids(model, [f"{ANCHOR}{' ' if after_space else ''}{word}" for word in words]):
@@ -299,7 +299,7 @@ class PhraseWriter:
     def __init__(
         self, name: str, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None
     ) -> None:
-        """With `index`, the three best blocks by BM25 stand before each text, of documents as `settings` filter them.
+        """With `index`, the three best blocks by BM25 precede each text, of documents as `settings` filter them.
 
         Raises SettingError if it has no text.
         """
@@ -311,7 +311,7 @@ class PhraseWriter:
         self.facts: dict[str, Any] = {}
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer an example, without phrases where passages stand before texts and no document may answer."""
+        """One answer per example, without phrases where passages precede texts and no document may answer."""
         parts: Iterable[tuple[Any, list[int]]] = [(self, [*range(len(examples))])]  # no index: any example is answered
         if self._index is not None:
             parts = admissible_parts(self._index, examples, self._settings)
@@ -385,7 +385,7 @@ class NeighbourLogs:
         return mixed + rest, cut
 
     def _nearest(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared distances f32 [q, k] to the nearest prefixes of the corpus, and the tokens i64 [q, k] behind them."""
+        """Squared distances f32 [q, k] to the nearest prefixes of the corpus, and the tokens i64 [q, k] after them."""
         model = self._writer.model
         squares = torch.full((len(queries), self._k), torch.inf, device=model.device)  # f32 [q, k]
         tokens = torch.full((len(queries), self._k), -1, dtype=torch.int64, device=model.device)  # i64 [q, k]
@@ -398,7 +398,7 @@ class NeighbourLogs:
         return squares, tokens
 
     def _prefixes(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """States f32 [n, d] of prefixes of the corpus's blocks, and the token behind each, i64 [n]."""
+        """States f32 [n, d] of prefixes of the corpus's blocks, and the token after each, i64 [n]."""
         model, index = self._writer.model, self._index
         blocks = range(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
         texts = [visible(index.store.block_text(int(block))) for block in blocks]

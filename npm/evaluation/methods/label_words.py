@@ -143,7 +143,7 @@ def label_shares(logs: np.ndarray) -> np.ndarray:
 def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
     """`PROMPT_COUNT` prompts, fewer where the corpus has fewer: each field of the template is a sentence.
 
-    The sentences of one prompt follow each other in one block, but for those omitted as too short or too long; blocks
+    The sentences of one prompt follow each other in one block, except those omitted as too short or too long; blocks
     are drawn without replacement among those of documents that are not deleted. Raises SettingError if the index has no
     text, or no such sentences.
     """

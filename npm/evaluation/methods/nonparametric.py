@@ -212,7 +212,7 @@ class PhraseAnswers:
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer per example, under its conditions; without phrases where no document may answer."""
-        # One occurrence at least, whatever the filler would show: a prediction says where it was found.
+        # At least one occurrence, even if the filler would show none: a prediction says where it was found.
         shown = max(1, self._settings.occurrences)
         unfiltered = replace(self._settings, where=[], documents=None, occurrences=shown)
         fillers = (

@@ -1,6 +1,6 @@
 """Occurrences of given words in a corpus, and how well they fit a masked position.
 
-`find_occurrences`: one pass over the token ids, whatever the number of words. A word may be several tokens. It is
+`find_occurrences`: one pass over the token ids for any number of words. A word may be several tokens. It is
 looked for as the tokenizer writes it at the start of a text and after a space, as given and with a capital, and found
 where these tokens begin and end with a word of the text. `scan_scores` weighs all occurrences, `hit_scores` those among
 the best rows of a search.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 TOKENS_PER_CHUNK = 1 << 20
-"""Tokens looked at together: about 20 MB, whatever the corpus."""
+"""Tokens scanned together: about 20 MB for any corpus."""
 SCORES_PER_CHUNK, MAX_OCCURRENCES_PER_CHUNK = 1 << 21, 8192
 MAX_TEXTS_PER_SCAN = 64
 """Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""
@@ -42,7 +42,7 @@ MAX_TEXTS_PER_SCAN = 64
 
 @dataclass(frozen=True, slots=True)
 class WordOccurrences:
-    """All places where words stand with a vector at either end; word by word, in corpus order within a word."""
+    """All positions where words occur with a vector at either end; word by word, in corpus order within a word."""
 
     words: tuple[str, ...]
     offsets: np.ndarray  # i64 [W + 1]; the occurrences of word w are [offsets[w], offsets[w + 1])
@@ -50,7 +50,7 @@ class WordOccurrences:
     lengths: np.ndarray  # i64 [n], tokens
     start_rows: np.ndarray  # i64 [n], row of the first token
     end_rows: np.ndarray  # i64 [n], row of the last token; equal to `start_rows` for one token
-    total_counts: np.ndarray  # i64 [W], how often the word stands in the live corpus, with vectors or without
+    total_counts: np.ndarray  # i64 [W], how often the word occurs in the live corpus, with vectors or without
 
     @property
     def counts(self) -> np.ndarray:
@@ -66,7 +66,7 @@ def find_occurrences(
 ) -> WordOccurrences:
     """Occurrences of each of `words` [W] in the live blocks of `index`, with the rows of the vectors at their ends.
 
-    With `single_tokens` a word is the one token that it is behind a space, also where that is a part of a word.
+    With `single_tokens` a word is the one token that it is after a space, also where that is a part of a word.
 
     Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtifactError unless `encoder` made
     the index.
@@ -106,7 +106,7 @@ def name_blocks(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> l
 
 
 def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
-    """The token ids that may stand for each of `words` [W]; none for one that the tokenizer does not know.
+    """The token ids that may represent each of `words` [W]; none for one that the tokenizer does not know.
 
     A cased tokenizer writes a word in up to four ways: with a space before it or not, with a capital or as given.
     """
@@ -122,7 +122,7 @@ def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, .
 
 
 def single_token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
-    """The one token that stands for each of `words` [W] behind a space; none for a word of several."""
+    """The one token that represents each of `words` [W] after a space; none for a word of several."""
     encoded = plain_token_ids(encoder, [f" {word}" for word in words])
     return [{(ids[0],)} if len(ids) == 1 and ids[0] != encoder.tokenizer.unk_token_id else set() for ids in encoded]
 
@@ -226,7 +226,7 @@ def hit_scores(
 
     The start query finds k rows, whose tokens are to begin a word, the end query k rows, whose tokens are to end one;
     both go into one softmax of `factor` times their inner products, as the reference has it. With `one_query` the start
-    query alone is asked. A word that no row stands for has -inf.
+    query alone is used. A word without a row has -inf.
     """
     found = WordScores.empty(len(queries.start), occurrences.counts)
     of_word = np.repeat(np.arange(len(occurrences.words)), occurrences.counts)  # i64 [n]

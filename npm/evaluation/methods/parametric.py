@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 LOGITS_AT_ONCE = 1 << 23
-"""Logits held at once, 32 MiB of float32; bounds memory whatever the number of texts."""
+"""Logits held at once, 32 MiB of float32; bounds memory for any number of texts."""
 EXAMPLES_PER_CALL = 256
 TOKENS_PER_BATCH = 8192
 ANSWERS_KEPT = 32
@@ -77,7 +77,7 @@ class PromptedLabels:
         prompts: Sequence[str] = (),
         examples_per_call: int = EXAMPLES_PER_CALL,
     ) -> None:
-        """`verbalizer` has the words of a task's labels, `facts` say which model it is; calibration by the corpus needs
+        """`verbalizer` has the words of a task's labels, `facts` identify the model; calibration by the corpus needs
         its `prompts`."""
         self.name = name
         self.facts = facts
@@ -204,7 +204,7 @@ def mask_takes_space(encoder: Encoder, text: str) -> bool:
 
 
 def word_tokens(encoder: Encoder, words: Sequence[str], *, after_space: bool) -> list[list[int]]:
-    """The token ids of each word as it would stand in the place of a mask."""
+    """The token ids of each word as it would replace a mask."""
     return plain_token_ids(encoder, [f" {word}" if after_space else word for word in words])
 
 
@@ -278,7 +278,7 @@ class WordTokens:
 
 
 class ParametricPhrases:
-    """Fills the mask with the likeliest tokens; their scores are probabilities over the whole vocabulary.
+    """Fills the mask with the likeliest tokens; their scores are probabilities over the full vocabulary.
 
     Words of the question are no answers, as they are none of `PhraseFiller` by default.
     """
@@ -336,7 +336,7 @@ class ParametricPhrases:
 class GoldLengthPhrases:
     """Fills as many masks as the gold answer has tokens, from left to right: an upper bound of what such a model knows.
 
-    The shortest of the gold answers says how many, so that the method is told what no other one is.
+    The shortest of the gold answers sets their number, which no other method knows.
     """
 
     name = "mlm-n"

@@ -77,7 +77,7 @@ def absent_settings(settings: ZeroShotEvaluation, name: str, task: Task) -> str:
 
 
 def method_names(settings: ZeroShotEvaluation, task: Task) -> list[str]:
-    """The methods for `task`: those asked for, or all that the settings serve. Raises SettingError."""
+    """The methods for `task`: those requested, or all that the settings serve. Raises SettingError."""
     known, named = METHODS[task.suite], settings.method or task.methods
     everywhere = dict.fromkeys(name for methods in METHODS.values() for name in methods)
     if len(set(named)) < len(named):
@@ -97,7 +97,7 @@ def method_names(settings: ZeroShotEvaluation, task: Task) -> list[str]:
 def load_method(name: str, task: Task, resources: Resources, development: Callable[[], Sequence[Example]]) -> Method:
     """The method `name` for `task`; `development` reads its examples to choose settings on.
 
-    Raises UserError for whatever would stop its `predict`, so that it is known before any task is asked.
+    Raises UserError for anything that would stop its `predict`, before any task is run.
     """
     module = MODULES[METHODS[task.suite][name][0]]()
     method: Method = getattr(module, f"{task.suite.value}_method")(name, task, resources, development)

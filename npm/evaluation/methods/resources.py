@@ -29,7 +29,7 @@ class Resources:
     def __init__(self, settings: ZeroShotEvaluation) -> None:
         self.settings = settings
         self.shared: dict[str, Any] = {}
-        """What several methods use, such as the word logs of the masked language model."""
+        """Resources that several methods use, such as the word logs of the masked language model."""
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
         self._language_model: tuple[Encoder, MaskedHead] | None = None
         self._generators: dict[str, Decoder | Denoiser] = {}
@@ -39,7 +39,7 @@ class Resources:
         return task_scoring(task, self.settings.zero_shot.closed)
 
     def fill_settings(self, task: Task) -> FillSettings:
-        """Settings of filling: the task's, but for those of the command; without conditions that examples fill."""
+        """Settings of filling: the task's, except those of the command; without conditions that examples fill."""
         given, own, default = self.settings.fill, read_settings(FillSettings, task.fill), FillSettings()
         keys = changed_settings(own, default, [item.name for item in fields(FillSettings)])
         said = {*changed_settings(given, default, keys), *(key.removeprefix("fill.") for key in self.settings.given)}
