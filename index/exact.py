@@ -262,7 +262,7 @@ def _check_scores(scores: torch.Tensor) -> None:
     if not (finite := scores.isfinite()).all():
         raise ArtifactError(
             f"{int((~finite).sum())} of {scores.numel()} similarities are not finite: find the damaged "
-            "files with npmlm verify, and fetch the index again, or build it again"
+            "files with npmlm verify, and then remove the folder and build or fetch it again"
         )
 
 

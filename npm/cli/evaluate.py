@@ -28,7 +28,7 @@ from npm.tuning.settings import TuneSettings
         "fill": "k retrieval bm25_blocks vector_share lexical_weight reading_share joint_share literal_weight "
         "rerank_weight name_weight documents where max_phrase_tokens max_phrase_words",
         "fill.scoring": "length_exponent temperature",
-        "zero_shot.causal": "model knn_share",
+        "zero_shot.causal": "model knn_share knn_temperature knn_k",
         "in_batch": "max_block_tokens least_tokens blocks_per_article dimensions whole_words",
         "masked_tokens": "max_block_tokens least_tokens blocks_per_article masked_fraction unit every_document",
         "denoising": "max_block_tokens least_tokens blocks_per_article",

@@ -69,7 +69,8 @@ class TrainCommand(TrainingSettings):
         "objective.nonparametric": "own_sequence similarity_scale dimensions",
         "objective.masked": "visible_only untied",
         "objective.sentence": "pooler mlp_only_train",
-        "objective.span_supervision": "absent_weight rival_weight",
+        "objective.span_supervision": "absent_weight rival_weight alone_weight read_weight rank_weight teacher_weight "
+        "distill_weight",
         "sentences": "files anchor_column positive_column negative_column label_column score_column least_score "
         "max_sentences pairs_per_device_batch",
         "start": "hidden_dropout attention_dropout encoder_half encoder_half_tokens from_run",

@@ -113,7 +113,7 @@ def parsed_manifest(data: bytes, file: Path) -> Manifest:
     if version != FORMAT_VERSION:
         raise ArtifactError(
             f"{file.parent} was written by another version of this program: expected format {FORMAT_VERSION}, "
-            f"got {version}; build it again, or install the version that wrote it"
+            f"got {version}; remove the folder and build it again, or install the version that wrote it"
         )
     if is_damaged:
         raise damaged(file, f"its content does not have the digest {digest}")

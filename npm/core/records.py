@@ -45,7 +45,8 @@ class RecordedSettings(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise ArtifactError(
-            f"{self.file} was written by another version of this program, without {self._prefix}{name}; build it again"
+            f"{self.file} was written by another version of this program, without {self._prefix}{name}; "
+            "remove the folder and build it again"
         )
 
 

@@ -192,7 +192,7 @@ def settings_from(kind: type[Kind], recorded: Mapping[str, Any]) -> Kind:
     except SettingError as error:
         file = str(getattr(recorded, "file", "a manifest"))
         raise ArtifactError(
-            f"{file} records invalid settings ({error}): fetch the index again, or build it again"
+            f"{file} records invalid settings ({error}): remove the folder and build or fetch it again"
         ) from error
 
 

@@ -88,6 +88,8 @@ class PhraseIndex:
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:
             raise damaged(folder, f"{astuple(got)} documents, blocks, tokens and rows, expected {astuple(expected)}")
+        if (dimensions := generation.manifest.dimensions) not in (None, vectors.shape[1]):
+            raise damaged(folder, f"vectors of {vectors.shape[1]} dimensions, expected {dimensions}")
         has_text = store.start_chars is not None
         lexicons = [segment.lexicon for segment in segments if segment.lexicon is not None]
         if len(lexicons) != has_text * len(segments):

@@ -98,10 +98,13 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
 
     Raises ArtifactError if a vector points elsewhere: its cosine with the new one is below 0.99.
     """
+    return on_present(folder, lambda generation: _verified_vectors(generation, encoder, batches=batches, seed=seed))
+
+
+def _verified_vectors(generation: Generation, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
     rng = np.random.default_rng(seed)
     row_count, worst_cosine = 0, 1.0
-    generation = Generation.read(folder)
-    encoder = check_encoder(folder, generation.manifest, encoder)
+    encoder = check_encoder(generation.folder, generation.manifest, encoder)
     for segment in generation.segments:
         store = BlockStore.open(segment.corpus)
         found = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)

@@ -34,8 +34,8 @@ class ScheduleSettings(Settings):
         if len(given) != 1:
             raise SettingError(
                 "exactly one of schedule.max_steps, schedule.max_minutes and schedule.max_epochs must be set, "
-                f"got {' and '.join(given) or 'none'}; set others, also those of an experiment, to null, such as "
-                "schedule.max_minutes=null"
+                f"got {' and '.join(given) or 'none'}; set the others to null, such as "
+                f"schedule.{given[0] if given else 'max_minutes'}=null"
             )
 
     def progress(self, *, steps_done: int, minutes_done: float) -> float:

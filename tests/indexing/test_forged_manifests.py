@@ -115,6 +115,12 @@ def test_a_root_manifest_that_does_not_fit_is_refused_by_all_that_read_or_change
     assert all_bytes(tmp_path) == before
 
 
+def test_dimensions_that_the_vectors_do_not_have_are_refused_at_opening(index: Path) -> None:
+    Forgery(".", ("settings", "dimensions"), 7).write(index)
+    with pytest.raises(ArtifactError, match="dimensions, expected 7"):
+        PhraseIndex.open(index)
+
+
 def test_any_forged_value_ends_in_an_answer_or_in_one_refusal(finished: Path, tmp_path: Path) -> None:
     """A few of all, drawn anew whenever the layout changes; tests/test_fuzz.py draws others."""
     theirs = shutil.copytree(finished, tmp_path / "theirs")
