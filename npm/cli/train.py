@@ -75,7 +75,7 @@ class TrainCommand(TrainingSettings):
         "max_sentences pairs_per_device_batch",
         "start": "hidden_dropout attention_dropout encoder_half encoder_half_tokens from_run",
         "trainer": "seed groups_per_device_batch accumulation_steps rows_per_pass gradient_checkpointing compile "
-        "sharding optimizer layer_decay ema_decay weight_decay max_gradient_norm dropout_from_step dropout_until_step "
+        "sharding optimizer layer_decay ema_decay weight_decay max_gradient_norm "
         "log_every_steps checkpoint_every_minutes tensorboard wandb_project workers",
         "supervision": "questions_per_device_batch max_block_tokens max_question_tokens negative_fraction file_weights "
         "step_fraction",
