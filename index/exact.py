@@ -26,7 +26,7 @@ FEW_QUERIES = 8
 """Up to this number, vectors times queries is the faster product, on one thread 1.3 times (8) to 4 times (2)."""
 GATHERED_ROWS_PER_CHUNK = 1 << 9
 """Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
-GATHERED_SHARE = 0.25
+GATHERED_SHARE = 0.2
 """Up to this fraction of all rows, gathering allowed rows is cheaper than scoring all."""
 
 
