@@ -137,7 +137,7 @@ def test_half_precision_and_shards_are_searched_as_float32() -> None:
 def test_a_set_with_many_rows_is_searched_among_all_and_one_with_few_is_gathered() -> None:
     rng = np.random.default_rng(0)
     vectors, queries = rng.standard_normal((100, 4)).astype(np.float32), rng.standard_normal((2, 4)).astype(np.float32)
-    for count, scored in ((25, 25), (26, 100)):
+    for count, scored in ((20, 20), (21, 100)):
         allowed = mask_of(np.arange(count), 100)
         assert ExactSearcher(vectors).scan(queries, allowed)._scores.shape == (2, scored)
 
