@@ -33,7 +33,8 @@ import numpy as np
 from npm.cluster.ray_partitions import serving_on_ray
 from npm.cluster.settings import Engine, ServeCluster
 from npm.core.memory import private_bytes
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.evaluation.report import markdown_table
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex

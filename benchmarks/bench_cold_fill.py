@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 

@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import ShardBlocks, embed_shard, recorded_vectors, shard_folder, vector_shards
 from npm.indexing.generation import Generation

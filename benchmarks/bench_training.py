@@ -206,7 +206,8 @@ def packing(given: dict[str, str]) -> Iterator[list[str]]:
     """Blocks, tokens, tokens/s, and private MiB before and at the peak."""
     from npm.core.memory import private_bytes
     from npm.corpus.blocks import BlockPacker, BlockSettings
-    from npm.corpus.documents import CorpusSettings, read_corpus
+    from npm.corpus.documents import read_corpus
+    from npm.corpus.settings import CorpusSettings
     from npm.corpus.store import build_block_store
     from npm.models.encoder import Encoder
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
 from npm.corpus.readers import read_rows
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import is_stop_word, sentence_bounds
 
 ARTICLE_CHARS = 9000

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from npm.core.types import MASK_TEXT
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
 from npm.corpus.readers import read_rows
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import sentence_bounds
 from scripts.cloze_articles import (
     ARTICLE_CHARS,

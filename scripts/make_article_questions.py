@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from npm.core.types import MASK_TEXT, Document
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import STOP_WORDS, Stemming, sentence_bounds, words_of
 
 TASK = "suite: open\nname: article_questions\ndata: {file: questions.jsonl}\ntemplate: '{{ text }}'\n"

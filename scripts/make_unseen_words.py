@@ -1,11 +1,10 @@
 """Open tasks about unseen names: python scripts/make_unseen_words.py OUT FILE [COUNT [SEED [TRAINED_ON …]]]
 
 From FILE come COUNT (300) sentences with a capitalized phrase of one to three words that occurs in two to eight
-documents. Everywhere in the passages of these documents the phrase is replaced by an invented name: letters drawn from
-the trigrams of the names in FILE, no word of it in FILE or in the files TRAINED_ON; in Latin letters, with accents, and
-in Greek, Cyrillic and Hebrew ones. The name is masked in the sentence of one document, which may not answer. OUT gets
-other.jsonl, passages of other documents, and per VARIANT (original, latin, accented, greek, cyrillic, hebrew)
-VARIANT.jsonl, VARIANT-questions.jsonl and VARIANT.yaml, with the same questions in the same order, for
+documents. In the passages of these an invented name replaces it: letters drawn from the trigrams of the names in FILE,
+no word of it in FILE or in the files TRAINED_ON; in Latin letters, with accents, and in Greek, Cyrillic and Hebrew
+ones. The name is masked in the sentence of one document, which may not answer. OUT gets other.jsonl, passages of other
+documents, and per VARIANT (of SCRIPTS, or original) VARIANT.jsonl, VARIANT-questions.jsonl and VARIANT.yaml, for
 
     npmlm build "corpus.files=[OUT/other.jsonl,OUT/VARIANT.jsonl]" corpus.kept_fields=[source] index=OUT/VARIANT
     npmlm evaluate task=OUT/VARIANT.yaml index=OUT/VARIANT out=OUT/results/VARIANT
@@ -23,7 +22,8 @@ import numpy as np
 
 from npm.core.errors import CorpusError
 from npm.core.types import MASK_TEXT, Document
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import Stemming, folded_words, sentence_bounds, words_of
 
 TASK = """suite: open

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from npm.core.files import replace_file, sha256_of_bytes
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import normalised_text
 
 

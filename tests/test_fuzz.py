@@ -31,7 +31,8 @@ from npm.core.display import answer_json
 from npm.core.errors import UserError
 from npm.core.files import digest_of
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import FORMATS
 from npm.corpus.store import build_block_store
 from npm.evaluation.results import write_results

@@ -20,7 +20,7 @@ from index.settings import SearchSettings
 from npm.cli.registry import MODULES, find_verb
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.settings import Settings, settings_from
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.settings import LexiconSettings
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval

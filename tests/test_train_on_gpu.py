@@ -16,7 +16,7 @@ import torch
 
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings

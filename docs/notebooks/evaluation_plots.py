@@ -14,7 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from npm.cli.main import main as npmlm
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import folded_words
 from npm.evaluation.metrics import wilson_interval
 

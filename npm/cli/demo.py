@@ -13,10 +13,10 @@ from npm.core.errors import ArtifactError, StorageError
 from npm.core.files import digest_of
 from npm.core.locks import folder_lock
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
-from npm.corpus.sources import find_sources
+from npm.corpus.settings import CorpusSettings
+from npm.corpus.sources import find_sources, input_record
 from npm.indexing.build import build_index
-from npm.indexing.generation import as_record, input_record
+from npm.indexing.generation import as_record
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision

@@ -183,7 +183,7 @@ def settings_from(kind: type[Kind], recorded: Mapping[str, Any]) -> Kind:
     """The settings of class `kind` that a manifest recorded; raises ArtifactError for any that are not of its kind.
 
     >>> from dataclasses import asdict
-    >>> from npm.corpus.documents import CorpusSettings
+    >>> from npm.corpus.settings import CorpusSettings
     >>> settings_from(CorpusSettings, {**asdict(CorpusSettings()), "split": "line"}).split
     <DocumentSplit.line: 'line'>
     """

@@ -5,55 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from pydantic import PositiveInt
 
 from npm.core.errors import CorpusError
-from npm.core.settings import PathText, Settings
 from npm.core.types import Document
 from npm.corpus.readers import OnBad, Row, Rows, read_records
+from npm.corpus.settings import CorpusSettings, DocumentSplit
+from npm.corpus.shards import document_key
 from npm.corpus.sources import CONTROL_CHARACTER, Source, find_sources
-from npm.corpus.text_files import DocumentSplit, read_texts
+from npm.corpus.text_files import read_texts
 
 MAX_SUMMARIZED = 3
-
-
-class CorpusSettings(Settings):
-    """Settings of the documents that are read, and of the fields of their source."""
-
-    files: list[PathText] = field(default_factory=list)
-    """Paths, folders, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; the
-    files of a folder, also of those in it, and of a glob are read in sorted order."""
-
-    split: DocumentSplit = DocumentSplit.file
-    """Unit of one document in a .txt file: file, paragraph (between empty lines) or line."""
-
-    join_lines: bool = True
-    """Read single line breaks within a paragraph of a .txt or .md file as spaces; not with split=line."""
-
-    id_field: str = "id"
-    """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat.
-    The id of a .txt, .md or .html file that is one document is its path as given."""
-
-    title_field: str = "title"
-    """Field with the document's title; may be missing."""
-
-    text_field: str = "text"
-    """Field with the document's text."""
-
-    kept_fields: list[str] = field(default_factory=list)
-    """Further fields kept with each document, where it has them; those of .md files are in their front matter."""
-
-    max_documents: PositiveInt | None = None
-    """Documents read at most, from the beginning; null reads all."""
-
-    skip_bad: bool = False
-    """Skip and report lines and documents that cannot be used; otherwise the first ends the reading."""
 
 
 class SkippedRecords:
@@ -171,14 +136,6 @@ def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document 
     except (TypeError, ValueError) as error:
         return "has an invalid field of corpus.kept_fields", f"it must be a JSON value, got {error}"
     return Document(id=identifier or place, title=title or "", text=text, fields=kept)
-
-
-def document_key(identifier: str) -> int:
-    """Hash an id for looking it up, in [1, 2^64): BLAKE2b of 8 bytes; 0 is left to mean no id.
-
-    A text from outside that is not valid Unicode has a key too, though no document can have such an id.
-    """
-    return int.from_bytes(blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest()) or 1
 
 
 RECENT_IDS = 1 << 18

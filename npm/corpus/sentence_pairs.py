@@ -27,9 +27,10 @@ from npm.core.files import FolderWriter, sha256_of_file
 from npm.core.settings import PathText, Settings
 from npm.core.types import Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
-from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.markup import visible
 from npm.corpus.readers import Row, read_records, score_value, text_value, unusable_value
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.text import sentence_bounds
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from npm.core.artifact import open_array
 from npm.core.errors import damaged
 from npm.core.files import FolderWriter
 from npm.core.types import Block, Document
-from npm.corpus.documents import document_key
 
 STORE_KIND = "block-store"
 SHARD_KIND = "block-store-shard"
@@ -38,6 +38,14 @@ Packed = tuple[Document | None, Sequence[Block]]
 """A document and its blocks; blocks without a document; a document whose blocks are still to be cut."""
 FieldValues = dict[str, tuple[list[Any], np.ndarray]]
 """By field: its distinct JSON values, and i32 [documents], the index of each document's value, -1 without."""
+
+
+def document_key(identifier: str) -> int:
+    """Hash an id for looking it up, in [1, 2^64): BLAKE2b of 8 bytes; 0 is left to mean no id.
+
+    A text from outside that is not valid Unicode has a key too, though no document can have such an id.
+    """
+    return int.from_bytes(blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest()) or 1
 
 
 def encoded_document(document: Document) -> tuple[bytes, bytes]:

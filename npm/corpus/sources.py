@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from npm.core.errors import CorpusError
+from npm.core.files import sha256_of_file
 from npm.core.types import SURROGATE
 from npm.corpus.addresses import Address, StoredFile, file_size, is_address, stored_file
 
@@ -156,3 +158,19 @@ def file_source(name: str) -> Source:
     else:
         return Source(name if isinstance(path, Path) else str(path), path.name, file_format(path))
     raise CorpusError(f"{name} {problem}")
+
+
+def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every source, in order: what the blocks depend on, without its location.
+
+    Of a file whose name and size are `recorded`, so is its SHA-256 taken to be, without reading it.
+    """
+    known = {(record["name"], record.get("bytes")): record.get("sha256") for record in recorded}
+    records: list[dict[str, Any]] = []
+    for source in sources:
+        record: dict[str, Any] = {"name": source.name}
+        if source.format != "hub":
+            size = file_size(source.file)
+            record |= {"bytes": size, "sha256": known.get((source.name, size)) or sha256_of_file(source.file)}
+        records.append(record)
+    return records

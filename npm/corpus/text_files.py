@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -14,16 +13,9 @@ from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
 from npm.corpus.markup import HIDDEN, hidden, joined_lines, markdown_text
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, read_lines
+from npm.corpus.settings import DocumentSplit
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-
-
-class DocumentSplit(Enum):
-    """One document of a `.txt` file."""
-
-    file = "file"
-    paragraph = "paragraph"
-    line = "line"
 
 
 def read_texts(

@@ -22,8 +22,9 @@ from npm.core.errors import CorpusError, SettingError
 from npm.core.files import FolderWriter, digest_of, read_object
 from npm.core.settings import Settings
 from npm.core.types import Progress, silent
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
 from npm.corpus.markup import visible
+from npm.corpus.settings import CorpusSettings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

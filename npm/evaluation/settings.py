@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from npm.core.settings import Fraction, PathText, Settings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.evaluation.tasks import ClosedScoring, Split
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Overlaps

@@ -23,17 +23,15 @@ from npm.core.artifact import (
     written_once,
 )
 from npm.core.errors import ArtifactError, SettingError, damaged, named
-from npm.core.files import FolderWriter, sha256_of_file
+from npm.core.files import FolderWriter
 from npm.core.locks import folder_lock
 from npm.core.records import read_as
 from npm.core.settings import as_json, settings_from
-from npm.corpus.addresses import file_size
-from npm.corpus.sources import Source
 from npm.indexing.layout import ENCODER, PartName, part
 from npm.indexing.settings import IndexBuildSettings, Rotation
 
 if TYPE_CHECKING:
-    from npm.corpus.documents import CorpusSettings
+    from npm.corpus.settings import CorpusSettings
     from npm.models.encoder import Encoder
 
 
@@ -265,22 +263,6 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
 
 
 PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
-
-
-def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every source, in order: what the blocks depend on, without its location.
-
-    Of a file whose name and size are `recorded`, so is its SHA-256 taken to be, without reading it.
-    """
-    known = {(record["name"], record.get("bytes")): record.get("sha256") for record in recorded}
-    records: list[dict[str, Any]] = []
-    for source in sources:
-        record: dict[str, Any] = {"name": source.name}
-        if source.format != "hub":
-            size = file_size(source.file)
-            record |= {"bytes": size, "sha256": known.get((source.name, size)) or sha256_of_file(source.file)}
-        records.append(record)
-    return records
 
 
 def as_record(settings: IndexBuildSettings, encoder: Encoder) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from npm.core.artifact import check_folder, part_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
-from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import (
@@ -25,7 +24,6 @@ from npm.indexing.generation import (
 )
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.partitions import open_parts
-from npm.indexing.rotation import stored_axes
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import Rotation
 from npm.models.settings import Precision
@@ -160,6 +158,8 @@ def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> En
             )
     if manifest.rotation is Rotation.none:
         return encoder.cut_to(manifest.dimensions)
+    from npm.indexing.rotation import stored_axes
+
     axes = stored_axes(folder, manifest, encoder.whole_dimensions)  # f32 [k, d]
     return encoder.cut_to(manifest.dimensions, axes=axes)
 
@@ -275,6 +275,8 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         among[numbers] = True
         chosen &= among
     if where:
+        from npm.corpus.conditions import matching_documents, parse_conditions
+
         chosen &= matching_documents(index.store, parse_conditions(where))
     # An empty list of documents, such as from a filter by permission, admits nothing and is no mistake.
     if not chosen.any() and (documents is None or len(documents)):

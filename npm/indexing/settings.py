@@ -12,7 +12,7 @@ from index.settings import SearchSettings
 from npm.core.errors import SettingError
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import Stemming
 from npm.models.settings import PoolerKind, Precision
 

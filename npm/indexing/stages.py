@@ -37,6 +37,7 @@ from npm.core.locks import folder_lock
 from npm.core.memory import return_freed_memory
 from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent
+from npm.corpus.sources import input_record
 from npm.corpus.store import BlockStore
 from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import (
@@ -50,7 +51,7 @@ from npm.indexing.embed import (
     shard_folder,
     vector_shards,
 )
-from npm.indexing.generation import Counts, Segment, finish_shards, input_record, recorded_corpus
+from npm.indexing.generation import Counts, Segment, finish_shards, recorded_corpus
 from npm.indexing.layout import CODES, CORPUS, LEXICON, QUANTISER, SEARCH, VECTORS, part
 from npm.indexing.lexicon import as_record, finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
@@ -58,7 +59,7 @@ from npm.indexing.settings import LexiconSettings, VectorSettings
 
 if TYPE_CHECKING:
     from npm.corpus.blocks import BlockSettings
-    from npm.corpus.documents import CorpusSettings
+    from npm.corpus.settings import CorpusSettings
     from npm.corpus.sources import Source
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind

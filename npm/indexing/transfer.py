@@ -17,8 +17,8 @@ from npm.core.locks import folder_lock
 from npm.core.records import FileRecord
 from npm.core.types import Progress, silent
 from npm.corpus.addresses import Address, StoredFile
-from npm.corpus.sources import find_sources
-from npm.indexing.generation import INDEX_KIND, Generation, input_record
+from npm.corpus.sources import find_sources, input_record
+from npm.indexing.generation import INDEX_KIND, Generation
 from npm.indexing.layout import refuse_file, refuse_others
 from npm.indexing.settings import TransferSettings
 

@@ -11,11 +11,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import PathText, Settings
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
 from npm.corpus.labelled import LabelledSettings
 from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
+from npm.corpus.settings import CorpusSettings
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit

@@ -16,7 +16,7 @@ import pytest
 from npm.core.artifact import Manifest, verify_folder
 from npm.core.files import NewFile
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder

@@ -14,10 +14,10 @@ from npm.cli.settings import compose_settings
 from npm.core.errors import CorpusError, StorageError
 from npm.core.types import Document
 from npm.corpus.addresses import Address
-from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
-from npm.corpus.sources import find_sources
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings, DocumentSplit
+from npm.corpus.sources import find_sources, input_record
 from npm.indexing.estimate import sample_corpus
-from npm.indexing.generation import input_record
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus, zstd
 
 PLACE = Address("memory://bucket/texts")

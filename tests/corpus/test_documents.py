@@ -13,14 +13,9 @@ import pytest
 
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document
-from npm.corpus.documents import (
-    CorpusSettings,
-    DocumentSplit,
-    SeenIds,
-    SkippedRecords,
-    read_corpus,
-)
+from npm.corpus.documents import SeenIds, SkippedRecords, read_corpus
 from npm.corpus.markup import visible
+from npm.corpus.settings import CorpusSettings, DocumentSplit
 from tests.helpers.command_line import zstd
 
 RECORDS = [

@@ -16,8 +16,8 @@ import pytest
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings, SentenceTokenizer
-from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, labelled_triplets, text_keys
+from npm.corpus.settings import CorpusSettings
 from tests.helpers.command_line import zstd
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder, wordpiece_tokenizer
 

@@ -10,8 +10,9 @@ import pytest
 
 from npm.core.errors import CorpusError
 from npm.core.types import Document
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import read_corpus
 from npm.corpus.markup import visible
+from npm.corpus.settings import CorpusSettings
 from tests.helpers.command_line import CommandLine
 
 FILES = {

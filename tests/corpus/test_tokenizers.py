@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from npm.core.errors import ArtifactError, CorpusError, SettingError
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.tokenizers import SPECIALS, TokenizerSettings, learn_merges, learn_tokenizer, pieces_of, spelt
 from npm.models.tokenizer import load_tokenizer
 from tests.helpers.command_line import all_bytes, run_subprocess, write_corpus

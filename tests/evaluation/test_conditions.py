@@ -11,7 +11,7 @@ import pytest
 from npm.core.errors import CorpusError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.evaluation.conditions import filled_conditions
 from npm.evaluation.evaluate import TaskResult, evaluate_task
 from npm.evaluation.methods.admissible import NO_DOCUMENT

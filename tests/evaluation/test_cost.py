@@ -18,7 +18,7 @@ from benchmarks.bench_cost import (
     cost_of,
     measured,
 )
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings

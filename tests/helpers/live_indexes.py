@@ -10,7 +10,7 @@ from typing import Any
 
 from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents
 from npm.indexing.generation import Generation

@@ -12,7 +12,7 @@ from torch import nn
 
 from npm.core.types import Sequences
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
 from npm.masking.rendering import PHRASES, TOKENS, MaskRenderer, PhraseViews
 from npm.models.encoder import Encoder

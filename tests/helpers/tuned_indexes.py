@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from npm.models.encoder import Encoder

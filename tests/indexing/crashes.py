@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from npm.core.settings import Shard
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents, partition_index
 from npm.indexing.compact import compact_index

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from tests.helpers.tiny_models import SENTENCES
 

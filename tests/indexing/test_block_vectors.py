@@ -17,7 +17,7 @@ from index.settings import SearchSettings
 from npm.core.artifact import open_array, read_manifest
 from npm.core.errors import ArtifactError
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.block_vectors import BlockVectors, recorded_pooler
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents

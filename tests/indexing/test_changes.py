@@ -9,7 +9,7 @@ import pytest
 
 from npm.core.artifact import manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, CorpusError, SettingError, UserError
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing import changes
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index

@@ -13,7 +13,7 @@ import torch
 
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import resolved_scoring
 from npm.indexing.build import build_index

@@ -14,7 +14,8 @@ from index.settings import SearchSettings, SearchTier
 from npm.core.artifact import read_manifest
 from npm.core.errors import CorpusError
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.indexing import estimate as estimate_module
 from npm.indexing.build import build_index
 from npm.indexing.changes import partition_index

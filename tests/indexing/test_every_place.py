@@ -10,7 +10,7 @@ import pytest
 
 from npm.core.types import MASK_TEXT
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index

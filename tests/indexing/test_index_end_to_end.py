@@ -10,7 +10,7 @@ import pytest
 from index.settings import SearchSettings, SearchTier
 from npm.core.errors import ArtifactError, CorpusError, EncoderError
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import normalised_text
 from npm.indexing.build import build_index
 from npm.indexing.embed import open_vectors

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import ArtifactError
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import Generation

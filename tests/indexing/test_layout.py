@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.core.errors import ArtifactError, UserError
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import find_sources
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents

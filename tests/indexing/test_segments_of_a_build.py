@@ -13,7 +13,7 @@ from index.settings import SearchSettings, SearchTier
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.generation import Generation

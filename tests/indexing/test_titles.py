@@ -13,7 +13,7 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.compact import compact_index

@@ -13,7 +13,7 @@ from npm import PhraseFiller
 from npm.core.errors import CorpusError, QueryError, SettingError
 from npm.core.types import Document
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder

@@ -13,7 +13,7 @@ import torch
 
 from npm.core.types import MASK_TEXT, Answer, TokenFlag
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder

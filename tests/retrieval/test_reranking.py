@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.batches import encode_sequences

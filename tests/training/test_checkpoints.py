@@ -13,7 +13,7 @@ import torch
 from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder

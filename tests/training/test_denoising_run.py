@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from npm.core.errors import EncoderError
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings, Precision

@@ -14,8 +14,8 @@ import torch
 
 from npm.core.errors import CorpusError
 from npm.core.types import MaskedBatch, SentenceBatch, Sequences, View
-from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
+from npm.corpus.settings import CorpusSettings
 from npm.masking.rendering import SENTENCES, TOKENS
 from npm.training.data import EpochOrder, SentenceSource
 from tests.helpers.tiny_models import wordpiece_tokenizer

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
+from npm.corpus.settings import CorpusSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.settings import ObjectiveSettings, SentenceSettings

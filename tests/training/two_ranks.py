@@ -27,7 +27,7 @@ from torch import nn
 from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch, Sequences, Term, TrainingBatch
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.models.settings import Precision
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch

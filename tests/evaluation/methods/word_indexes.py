@@ -12,7 +12,7 @@ from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from npm.core.types import TokenFlag
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings
+from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex, rows_of_blocks
 from npm.indexing.settings import IndexBuildSettings, PruningRule

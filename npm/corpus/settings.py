@@ -1,0 +1,51 @@
+"""Settings of the documents that are read; without the code that reads them, which answering never needs."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import Enum
+
+from pydantic import PositiveInt
+
+from npm.core.settings import PathText, Settings
+
+
+class DocumentSplit(Enum):
+    """One document of a `.txt` file."""
+
+    file = "file"
+    paragraph = "paragraph"
+    line = "line"
+
+
+class CorpusSettings(Settings):
+    """Settings of the documents that are read, and of the fields of their source."""
+
+    files: list[PathText] = field(default_factory=list)
+    """Paths, folders, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; the
+    files of a folder, also of those in it, and of a glob are read in sorted order."""
+
+    split: DocumentSplit = DocumentSplit.file
+    """Unit of one document in a .txt file: file, paragraph (between empty lines) or line."""
+
+    join_lines: bool = True
+    """Read single line breaks within a paragraph of a .txt or .md file as spaces; not with split=line."""
+
+    id_field: str = "id"
+    """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat.
+    The id of a .txt, .md or .html file that is one document is its path as given."""
+
+    title_field: str = "title"
+    """Field with the document's title; may be missing."""
+
+    text_field: str = "text"
+    """Field with the document's text."""
+
+    kept_fields: list[str] = field(default_factory=list)
+    """Further fields kept with each document, where it has them; those of .md files are in their front matter."""
+
+    max_documents: PositiveInt | None = None
+    """Documents read at most, from the beginning; null reads all."""
+
+    skip_bad: bool = False
+    """Skip and report lines and documents that cannot be used; otherwise the first ends the reading."""
