@@ -1,4 +1,4 @@
-"""A nonparametric masked language model: fills `<mask>` with a phrase that stands in a corpus, and says where.
+"""A nonparametric masked language model: fills `<mask>` with a phrase of a corpus, and shows where it occurs.
 
 What users of Python need is named here, and imported when it is first asked for.
 """

@@ -134,7 +134,7 @@ def verify(
 ) -> Verification:
     """Read and check every byte of the index in the folder `index`, and encode a sample of its vectors again.
 
-    Without an encoder at hand, or with `reencoded_batches` 0, none is encoded; of the first a note says so. Raises
+    Without an encoder, or with `reencoded_batches` 0, none is encoded; of the first a note says so. Raises
     ArtifactError on the first fault.
     """
     folder = _opened_with(index, encoder)[0]

@@ -1,4 +1,4 @@
-"""The partitions of a served index on Ray: an actor for each replica, which Ray starts anew where it can.
+"""The partitions of a served index on Ray: an actor for each replica, which Ray restarts where it can.
 
 Every machine of the cluster sees the folder of the index under the same path, and reads its own partitions of it.
 """
@@ -160,7 +160,7 @@ class RayScan:
         return self._at([query], rows.reshape(-1))[0].reshape(rows.shape)  # f32 [...]
 
     def _at(self, queries: Sequence[int], rows: np.ndarray) -> np.ndarray:
-        # some rows are scanned as in one index, for equal scores; of many, only what is asked is computed anew
+        # some rows are scanned as in one index, for equal scores; of many, only what is asked is computed again
         scores: np.ndarray = self._part.call(
             "at", self._name, self._queries, self._allowed_rows, list(queries), rows
         )  # f32 [c, n]

@@ -143,7 +143,7 @@ class MaskedBatch(Batch):
     start_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the start query
     end_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the end query
     span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], the masked tokens, padded with -1
-    pad_id: int  # what stands under attention 0
+    pad_id: int  # token id where attention is 0
     key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are not keys; None: there are none
     key_identities: torch.Tensor | None = None  # i64 [B, Lk], what keys are compared by with spans; None: key_input_ids
     read_tokens: torch.Tensor | None = None  # bool [Q, Lq], of the blocks that masked copies read; None: none reads
@@ -161,7 +161,7 @@ class SentenceBatch(Batch):
     input_ids: torch.Tensor  # i64 [2N or 3N, L]
     attention_mask: torch.Tensor  # i64 [2N or 3N, L]
     pair_count: int  # N
-    pad_id: int  # what stands under attention 0
+    pad_id: int  # token id where attention is 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ def finetune(
     announce: Callable[[str], None] = lambda _: None,
     report_step: Callable[[str, StepReport], None] = lambda *_: None,
 ) -> dict[str, Any]:
-    """Train what is not finished and return what stands in metrics.json, which is written after every run.
+    """Train what is not finished and return the contents of metrics.json, which is written after every run.
 
     All data is read, and all settings are checked, before the first run. Only the first rank writes and announces.
     Raises SettingError, CorpusError, EncoderError or ArtifactError.

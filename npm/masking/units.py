@@ -100,7 +100,7 @@ class CooccurringUnits:
 class CooccurringWordUnits:
     """Runs of full words, with the text between them, that occur as full words in another sequence of the group.
 
-    As `CooccurringUnits` with `word_boundaries`, but for lengths, which are in words for any tokenizer, and for the
+    As `CooccurringUnits` with `word_boundaries`, except for lengths, which are in words for any tokenizer, and for the
     other occurrence, which must begin and end with a word too: where tokens are bytes, `a` occurs in every word.
     """
 

@@ -5,7 +5,7 @@ For a masked span x of a copy that reads a block, with start query q and the tok
     loss_start = −log Σ_{k ∈ S⁺} exp(sim(q, k)) + log Σ_{k ∈ R ∪ {c}} exp(sim(q, k)),
 
 where S⁺ are the tokens of R that begin an occurrence of x; where there is none, S⁺ is the first token c of the copy,
-which then stands for "not here" (as for questions without an answer, Devlin et al. 2019, arXiv 1810.04805, §4.3).
+which then means "not here" (as for questions without an answer, Devlin et al. 2019, arXiv 1810.04805, §4.3).
 loss_end is the same with the end query and the tokens that finish an occurrence. All vectors are of one pass over the
 copy and the block, so keys know the question; and as every block has the same alternative, scores in one block can be
 compared with those in another.

@@ -167,7 +167,7 @@ def encode_masks(
 ) -> MaskVectors:
     """Encode texts with one `<mask>` each that passed `check_query`, batched by length, in the order given.
 
-    `<mask>` becomes `masks_per_text` mask tokens, whatever the form of the encoder's own. Of a text longer than
+    `<mask>` becomes `masks_per_text` mask tokens, for any form of the encoder's own. Of a text longer than
     `last_tokens`, special ones included, only the last are encoded, or those from the mask on. Raises ValueError for a
     text with several `<mask>`.
     """

@@ -45,7 +45,7 @@ def make_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="npmlm",
         version=npm.__version__,
-        summary="Fills <mask> with phrases that stand in a corpus, and says where. Offsets are Unicode code points.",
+        summary="Fills <mask> with phrases of a corpus, and shows where they occur. Offsets are Unicode code points.",
         docs_url=None,
         redoc_url=None,
         lifespan=running,

@@ -88,7 +88,7 @@ class Batcher:
         """Results of the jobs of one request, in their order.
 
         Raises Problem (429), TimeoutError at the `deadline` by the clock of the event loop, HTTPException (499) when
-        the client leaves, or whatever a job raised; then nothing more of them is computed.
+        the client leaves, or the exception of a job; then nothing more of them is computed.
         """
 
         async def client_left() -> None:

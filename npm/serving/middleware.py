@@ -122,7 +122,7 @@ class RequestMiddleware:
                 self.notice(f"the request log ends here: {error.strerror or error}")
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
-        """The reason why a request is not let in, whatever its content."""
+        """The reason why a request is refused, for any content."""
         host = re.sub(r":\d*$", "", headers.get("host", "")).strip("[]").lower()
         # Another host name that leads to the loopback address is how a foreign page would reach a local server.
         if self.settings.host in LOOPBACK and host not in LOOPBACK:

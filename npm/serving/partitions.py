@@ -114,6 +114,6 @@ class ServedPartitions(PartitionedSearcher):
 def _answers(part: RemotePart) -> bool:
     try:
         part.check()
-    except Exception:  # whatever is wrong with it, the others are still to be looked at
+    except Exception:  # the others are looked at in any case
         return False
     return True

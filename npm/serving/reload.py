@@ -1,4 +1,4 @@
-"""The newest generation of an index: looked for, opened beside the old one, and put into its place."""
+"""The newest generation of an index: found, opened next to the old one, and put into its place."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from npm.serving.settings import ServeSettings
 class IndexReloader:
     """The opened index that new requests are answered from.
 
-    A request is answered by the generation that was open when it came, whatever is opened meanwhile; an index that
-    cannot be opened leaves the old one in its place.
+    A request is answered by the generation that was open when it came, even if another is opened meanwhile. An index
+    that cannot be opened leaves the old one in its place.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class IndexReloader:
                     self._notice(note)
 
     def _newer(self) -> OpenedIndex | None:
-        """The generation in the folder, opened and warm, if it is another one; runs beside the computing thread."""
+        """The generation in the folder, opened and warm, if it is another one; runs next to the computing thread."""
         if self.current.filler.index.is_current:
             return None
         return self._open_index(self.current.facts.examples)

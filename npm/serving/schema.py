@@ -19,7 +19,7 @@ LIMITS = {
     "words": 64,
     "passages": 64,
 }
-"""Largest values and longest lists of a request, whatever the server's settings."""
+"""Largest values and longest lists of a request, for any settings of the server."""
 MOST_AROUND_CHARS, MOST_TIMEOUT_MS = 100_000, 3_600_000
 
 Text = Annotated[str, StringConstraints(max_length=LIMITS["text_chars"])]
@@ -110,7 +110,7 @@ class LabelsRequest(Request):
     """A text to be classified by the words of its labels."""
 
     text: Text
-    """A text with one `<mask>`, where a word of the right label would stand."""
+    """A text with one `<mask>`, in the place of a word of the right label."""
     labels: Annotated[
         dict[ShortText, Annotated[list[ShortText], Field(min_length=1, max_length=LIMITS["words"])]],
         Field(min_length=2, max_length=LIMITS["labels"]),

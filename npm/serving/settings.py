@@ -35,7 +35,7 @@ class ServeSettings(Settings):
     queue_texts: Annotated[int, Field(ge=1, le=1_000_000)] = 256
     """Texts that wait at most; a request that would exceed it is refused with 429."""
     batch_texts: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Waiting texts that are encoded together. As in a list of texts, in bfloat16 scores depend on the texts beside it,
+    """Waiting texts that are encoded together. As in a list of texts, in bfloat16 scores depend on the other texts,
     by about 0.02, and now and then the order of phrases; with 1 an answer never depends on what others ask, at about a
     fifth less throughput."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 10.0

@@ -43,7 +43,7 @@ class TuneSettings(Settings):
     """Folder for tune.json, which is replaced, outside of the index; empty: nothing is written there."""
 
     def check(self) -> None:
-        """Raises SettingError for a number that stands in a list twice."""
+        """Raises SettingError for a number that occurs twice in a list."""
         for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
             values = list(getattr(self, name))
             if len(set(values)) < len(values):

@@ -56,7 +56,7 @@ PUNCTUATION = re.compile(r"[.,;:!?()\[\]\"“”«»。，、；：！？（）�
 class DecoderWriter:
     """Reads the text before the mask, and continues it."""
 
-    reads = "what stands before the mask"
+    reads = "the text before the mask"
 
     def __init__(self, model: Decoder) -> None:
         self.model = model
@@ -96,7 +96,7 @@ class DecoderWriter:
 
 
 class SentinelWriter:
-    """Reads the text with a sentinel at the mask, and writes what the sentinel stands for."""
+    """Reads the text with a sentinel at the mask, and writes the text of the sentinel."""
 
     reads = "the text with a sentinel in the mask's place"
 

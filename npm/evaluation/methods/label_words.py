@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PROMPT_COUNT = 256
 SHORTEST_CHARS, LONGEST_CHARS = 30, 250
-"""Of a sentence that stands for an example."""
+"""Key of a sentence that represents an example."""
 SEED = 0
 WORDS_NAMED = 12
 """Words that a message lists at most."""
