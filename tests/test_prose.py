@@ -15,7 +15,7 @@ PAGES = (
     *("docs/prompt.md", "docs/python.md", "docs/serving.md", "docs/large-corpora.md", "docs/training.md"),
     *("docs/evaluation.md", "docs/plots.md", "docs/security.md", "docs/glossary.md", "CONTRIBUTING.md"),
     *("docs/analyses.md", "docs/studies.md", "docs/own-objective.md", "docs/results/index.md"),
-    "docs/how-it-works.md",
+    *("docs/how-it-works.md", "docs/results/findings.md"),
     *("docs/reproduction.md", "docs/results/quality.md", "docs/results/zero-shot.md"),
 )
 IDIOMS = re.compile(

@@ -24,7 +24,14 @@ from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups, find_data, rea
 from npm.evaluation.methods.admissible import NO_DOCUMENT
 from npm.evaluation.methods.registry import Method, load_method, method_names
 from npm.evaluation.methods.resources import Resources
-from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval, macro_f1
+from npm.evaluation.metrics import (
+    Interval,
+    bootstrap_interval,
+    exact_match,
+    group_mean_interval,
+    macro_f1,
+    wilson_interval,
+)
 from npm.evaluation.report import Sample, ScoreTable, TaskScores, sample_card, score_table, suite_markdown, with_average
 from npm.evaluation.results import CheckRecord, Result, any_record, index_facts, model_facts
 from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
@@ -273,6 +280,8 @@ def _score(
     """Share of right answers over the examples in a mask bool [n], and over their `groups`."""
 
     def interval(kept: np.ndarray) -> Interval:
+        if kept.all() or not kept.any():  # every resample is the same, and the bootstrap's interval a point
+            return wilson_interval(int(kept.sum()), len(kept))
         return bootstrap_interval(kept, np.random.default_rng(seed), resamples=resamples)
 
     kept = right[mask]  # bool [kept]
