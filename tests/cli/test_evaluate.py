@@ -60,34 +60,6 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
     assert (metrics["settings"]["fill"]["k"], metrics["tasks"]["questions, own"]["count"]) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("setting", "parts"),
-    [
-        ("index=nowhere", ["no folder", "nowhere"]),
-        ("index=", ["index is empty"]),
-        ("task=nowhere.yaml", ["nowhere.yaml"]),
-        ("task=", ["task is empty"]),
-        ("task=in_batch", ["corpus.files is required"]),
-        ("limit=0", ["limit"]),
-        ("fill.k=0", ["fill.k"]),
-        ("fill.scoring.temperature=1e-320", ["fill.scoring.temperature", "at least 0.001"]),
-        (
-            "task=magic",
-            ["unknown task 'magic'", "sst2", "demo, ", "in_batch, ", "denoising, ", "sts, "],
-        ),
-        ("task=masked_token", ["masked_tokens"]),
-        ("encoder=./nowhere", ["no such encoder"]),
-    ],
-)
-def test_what_cannot_be_evaluated_is_refused_and_nothing_is_made(
-    setting: str, parts: list[str], npmlm: CommandLine, evaluate: list[str], tmp_path: Path
-) -> None:
-    before = all_bytes(tmp_path)
-    kept = [part for part in evaluate if part.partition("=")[0] != setting.partition("=")[0]]
-    npmlm(*kept, setting).refused(*parts)
-    assert all_bytes(tmp_path) == before
-
-
 def test_a_folder_with_other_things_is_no_place_for_results(
     npmlm: CommandLine, evaluate: list[str], tmp_path: Path
 ) -> None:
@@ -150,8 +122,3 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 ) -> None:
     message = npmlm(*evaluate[:-1], f"out={questions / 'out'}").refused(os.strerror(errno.ENOTDIR), "out")
     assert "questions: " not in message
-
-
-def test_without_a_task_nothing_is_evaluated(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
-    npmlm("evaluate", f"index={built_index}", f"out={tmp_path / 'out'}").refused("task is required", "task=demo")
-    assert list(tmp_path.iterdir()) == []

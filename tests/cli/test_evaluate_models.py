@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -67,10 +66,6 @@ def masked_tokens(language_model_folder: Path, held_out: Path, tmp_path: Path) -
     return ["evaluate", "task=masked_tokens", *settings]
 
 
-def without(settings: list[str], given: str) -> list[str]:
-    return [part for part in settings if part.partition("=")[0] != given.partition("=")[0]]
-
-
 def test_sentence_pairs_are_scored_shown_and_written(npmlm: CommandLine, sts: list[str], tmp_path: Path) -> None:
     outcome = npmlm(*sts)
     assert outcome.status == 0, outcome.err
@@ -129,99 +124,3 @@ def test_denoisers_are_measured_shown_and_written(
     assert outcome.status == 0, outcome.err
     assert "nats a target token" in outcome.out
     assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["article_count"] == 1
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ("data_dir=", ["data_dir is empty"]),
-        ("data_dir=nowhere", ["data_dir=", "nowhere"]),
-        ("split=dev", ["score", "stsb-dev.jsonl"]),
-        ("sts.pooler=mean", ["pooler", "cls_before_pooler"]),
-        ("encoder=./nowhere", ["no such encoder"]),
-        ("sts.before.encoder=./nowhere", ["no such encoder"]),
-        ("sts.geometry.pairs=train", ["sts.geometry.pairs", "all"]),
-        ("suite=all", ["task=sts must be the only task"]),
-        ("task=[sts,masked_tokens]", ["task=sts must be the only task"]),
-    ],
-)
-def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
-    given: str, parts: list[str], npmlm: CommandLine, sts: list[str], tmp_path: Path
-) -> None:
-    before = all_bytes(tmp_path)
-    npmlm(*without(sts, given), given).refused(*parts)
-    assert all_bytes(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ("masked_tokens.masked_fraction=0", ["masked_tokens.masked_fraction"]),
-        ("masked_tokens.masked_fraction=1", ["masked_tokens.masked_fraction"]),
-        ("masked_tokens.unit=collocation", ["masked_tokens.unit", "'token' or 'word'"]),
-        ("encoder=", ["encoder is empty"]),
-        ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
-        ("limit=3", ["too few long articles"]),
-    ],
-)
-def test_what_cannot_be_asked_of_masked_tokens_is_refused_and_nothing_is_made(
-    given: str, parts: list[str], npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
-) -> None:
-    before = all_bytes(tmp_path)
-    npmlm(*without(masked_tokens, given), given).refused(*parts)
-    assert all_bytes(tmp_path) == before
-
-
-@pytest.mark.parametrize("task", ["in_batch", "masked_tokens", "denoising"])
-def test_tasks_on_held_out_text_need_some(task: str, npmlm: CommandLine, tmp_path: Path) -> None:
-    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", "encoder=e").refused("corpus.files is required")
-
-
-@pytest.mark.parametrize("task", ["masked_tokens", "denoising"])
-def test_the_shipped_encoder_does_not_stand_in_for_a_model_that_is_needed(
-    task: str, npmlm: CommandLine, held_out: Path, tmp_path: Path
-) -> None:
-    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", f"corpus.files={held_out}").refused(
-        "encoder is required"
-    )
-
-
-def test_an_encoder_without_a_head_is_refused_with_one_message(
-    npmlm: CommandLine, masked_tokens: list[str], tiny_encoder_folder: Path, tmp_path: Path
-) -> None:
-    given = f"encoder={tiny_encoder_folder}"
-    npmlm(*without(masked_tokens, given), given).refused(str(tiny_encoder_folder), "experiment=mlm_uniform")
-    assert not (tmp_path / "out").exists()
-
-
-def test_sentence_pairs_without_data_dir_say_what_is_needed(npmlm: CommandLine, sts: list[str]) -> None:
-    npmlm(*without(sts, "data_dir=")).refused("data_dir is required")
-
-
-def test_an_encoder_that_says_nothing_of_a_pooler_needs_one(npmlm: CommandLine, sts: list[str]) -> None:
-    npmlm(*without(sts, "sts.pooler=")).refused("pooler")
-
-
-@pytest.mark.parametrize("task", ["in_batch", "masked_tokens"])
-def test_blocks_longer_than_the_encoder_takes_are_refused_by_a_setting_of_the_task(
-    task: str, npmlm: CommandLine, language_model_folder: Path, held_out: Path, tmp_path: Path
-) -> None:
-    given = (f"task={task}", f"encoder={language_model_folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
-    small = ("limit=1", f"{task}.least_tokens=1", f"{task}.blocks_per_article=2")
-    outcome = npmlm("evaluate", *given, *small, f"{task}.max_block_tokens=600")
-    setting = f"{task}.max_block_tokens"
-    outcome.refused(f"{setting} must be", "128 tokens", "600")
-
-
-@pytest.mark.parametrize("task", ["in_batch", "masked_tokens"])
-def test_blocks_too_short_for_the_titles_of_the_encoder_are_refused_by_a_setting_of_the_task(
-    task: str, npmlm: CommandLine, language_model_folder: Path, held_out: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "titled"
-    shutil.copytree(language_model_folder, folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config["npm"]["title_tokens"] = 16
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    given = (f"task={task}", f"encoder={folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
-    outcome = npmlm("evaluate", *given, f"{task}.max_block_tokens=32")
-    outcome.refused(f"{task}.max_block_tokens=32 has too little room")

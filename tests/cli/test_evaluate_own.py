@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_zero_shot import ROWS, TASK
-from tests.helpers.command_line import CommandLine, all_bytes
+from tests.helpers.command_line import CommandLine
 
 OPEN = """\
 suite: open
@@ -28,34 +28,6 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
     files["closed"].write_text(TASK, encoding="utf-8")
     files["open"].write_text(OPEN, encoding="utf-8")
     return files
-
-
-@pytest.mark.parametrize(
-    ("suite", "settings", "parts"),
-    [
-        ("closed", ["method=[npm,mlm-fuzy]", "zero_shot.mlm.encoder=zz"], ["unknown method 'mlm-fuzy'"]),
-        (
-            "closed",
-            ["zero_shot.closed.temperature=1e-300"],
-            ["zero_shot.closed.temperature must be", "at least 0.001"],
-        ),
-        ("closed", ["method=causal"], ["method causal needs zero_shot.causal.model="]),
-        ("open", ["method=t5"], ["method t5 needs zero_shot.t5.model="]),
-    ],
-)
-def test_what_methods_cannot_do_is_refused_with_what_they_need(
-    suite: str,
-    settings: list[str],
-    parts: list[str],
-    npmlm: CommandLine,
-    tasks: dict[str, Path],
-    built_index: Path,
-    tmp_path: Path,
-) -> None:
-    before = all_bytes(tmp_path)
-    command = ["evaluate", f"task={tasks[suite]}", f"index={built_index}", f"out={tmp_path / 'out'}"]
-    npmlm(*command, *settings).refused(*parts)
-    assert all_bytes(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -87,13 +59,6 @@ def test_settings_that_some_method_reads_and_the_least_temperature_are_taken(
     assert outcome.status == 0, outcome.err
 
 
-def test_a_language_model_that_measures_prompts_is_not_refused(
-    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
-) -> None:
-    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}"]
-    npmlm(*command, "zero_shot.mlm.encoder=./nowhere").refused("no such encoder")
-
-
 @pytest.mark.parametrize(
     ("change", "part"),
     [
@@ -109,13 +74,6 @@ def test_a_row_that_no_encoder_takes_is_refused_with_its_line(
     command = ["evaluate", f"task={tasks['open']}", f"index={built_index}", f"out={tmp_path / 'out'}"]
     npmlm(*command, "method=npm-dense").refused(part, "capitals.jsonl:2")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_of_data_that_is_not_there_is_refused_though_the_file_is_beside_the_task(
-    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
-) -> None:
-    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}"]
-    npmlm(*command, f"data_dir={tmp_path / 'nowhere'}").refused("data_dir=", "is not a folder")
 
 
 def test_where_to_put_a_missing_file_is_told_as_it_is_named(

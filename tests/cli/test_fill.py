@@ -126,40 +126,11 @@ def test_the_fillings_stand_in_a_table_above_the_phrases_of_each_mask(
     assert "«" not in above and "«" in first and "«" in second
 
 
-def test_masks_too_far_apart_for_the_encoder_are_refused(npmlm: CommandLine, built_index: Path) -> None:
-    far = "<mask> is far away." + " Paris is near." * 60 + " The capital is <mask>."
-    command = ("fill", f"index={built_index}", QUESTION, far)
-    message = npmlm(*command).refused("text 2 of 2")
-    assert "<mask> is far away. Paris is near." in message
-
-
-def test_a_document_that_does_not_exist_is_refused(npmlm: CommandLine, built_index: Path) -> None:
-    refused = npmlm("fill", f"index={built_index}", "documents=[icelnad]", QUESTION)
-    refused.refused("no such document: 'icelnad'", "answers show ids in brackets", "output=json")
-
-
 def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
     outcome = run_subprocess(sys.executable, "-m", "npm", "fill", f"index={built_index}", "output=json", QUESTION)
     assert outcome.status == 0, outcome.err
     check_contract(outcome.answers()[0])
     assert outcome.err == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("The capital of Iceland is Oslo.", "got 0"),
-        ("<mask> " * 9, "got 9"),
-        ("", "is empty"),
-        ("  \n\t ", "is empty"),
-        ("broken \udcff bytes <mask>", "not valid Unicode"),
-        ("k", "got 0"),
-    ],
-)
-def test_a_text_that_is_no_question_is_refused_before_any_is_answered(
-    text: str, part: str, npmlm: CommandLine, built_index: Path
-) -> None:
-    npmlm("fill", f"index={built_index}", QUESTION, text).refused(part, "text 2 of 2")
 
 
 def test_all_lines_of_a_file_are_checked_before_any_is_answered(
@@ -278,11 +249,6 @@ def test_another_encoder_than_that_of_the_index_is_refused(
     command = ("fill", f"index={built_index}", f"encoder={tmp_path / 'other'}", QUESTION)
     npmlm(*command).refused("made with another encoder", "fingerprint")
     npmlm("fill", f"index={built_index}", f"encoder={tmp_path / 'none'}", QUESTION).refused("none")
-
-
-@pytest.mark.parametrize("setting", ["device=warp", "device=cuda:77"])
-def test_a_device_that_is_not_there_is_refused(setting: str, npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("fill", f"index={built_index}", setting, QUESTION).refused("device")
 
 
 def test_a_damaged_shipped_encoder_is_told_as_such(

@@ -14,21 +14,11 @@ from pathlib import Path
 import pytest
 
 from npm.cli.registry import DECLARED, MODULES, find_verb
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, Outcome, run_subprocess, write_corpus
+from tests.helpers.command_line import DOCUMENTS, CommandLine, Outcome, run_subprocess, write_corpus
 
 STDOUT = 1
 SETTING = re.compile(r"  [\w.]+ = ")
 """A line of help that names a setting."""
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["fill", "-k", "3", QUESTION], ["fill", "--index=i", QUESTION], ["inspect", "i"], ["tune", "index=i", "--write"]],
-)
-def test_options_and_a_folder_alone_are_answered_with_how_settings_are_written(
-    command: list[str], npmlm: CommandLine
-) -> None:
-    npmlm(*command).refused("key=value", f"npmlm {command[0]} --help")
 
 
 def test_what_looks_like_an_option_is_text_where_it_holds_a_mask_or_stands_behind_dashes(
@@ -55,42 +45,6 @@ def test_help_is_given_however_it_is_asked_for(verb: str, npmlm: CommandLine) ->
         assert any(required) == (find_verb(verb).required is not None)
 
 
-@pytest.mark.parametrize(
-    ("command", "hint"),
-    [
-        (["fil", "index=i"], "did you mean 'fill'?"),
-        (["help", "trian"], "did you mean 'train'?"),
-        (["fill", "index=i", "retreival=bm25"], "did you mean retrieval=?"),
-        (["build", "index=i", "files=a.jsonl"], "did you mean corpus.files=?"),
-        (["fill", "index=i", "retrieval=DENSE"], "retrieval must be 'dense', 'bm25'"),
-        (["fill", "index=i", "scoring=referense"], "did you mean 'reference'?"),
-    ],
-)
-def test_a_misspelt_verb_setting_or_choice_is_answered_with_the_right_one(
-    command: list[str], hint: str, npmlm: CommandLine
-) -> None:
-    npmlm(*command).refused(hint)
-
-
-@pytest.mark.parametrize(
-    ("command", "expected", "got"),
-    [
-        (["fill", "index=i", "retrieval=lexical"], "'dense', 'bm25', 'blocks' or 'hybrid'", "lexical"),
-        (["evaluate", "out=o", "suite=x"], "'closed', 'open' or 'all'", "x"),
-        (["fill", "index=i", "k=many"], "a valid integer", "many"),
-        (["fill", "index=i", "k=(1"], "a valid integer", "(1"),
-        (["train", "run=r", "schedule.learning_rate=fast"], "a valid number", "fast"),
-        (["compact", "index=i", "retrain=2"], "a valid boolean", "2"),
-        (["compact", "index=i", "retrain=null"], "a valid boolean", "null"),
-        (["tune", "index=i", "queries=1,2"], "a valid integer", "1,2"),
-    ],
-)
-def test_a_wrong_value_is_refused_with_what_it_may_be(
-    command: list[str], expected: str, got: str, npmlm: CommandLine
-) -> None:
-    npmlm(*command).refused(f"{command[-1].partition('=')[0]} must be {expected}", f"got {got}")
-
-
 @pytest.mark.parametrize("setting", ["k=${oc.env:HOME}", "scoring=${oc.env:HOME}"])
 def test_settings_look_nothing_up_in_the_environment(setting: str, npmlm: CommandLine) -> None:
     message = npmlm("fill", "index=i", setting).refused("${oc.env:HOME}")
@@ -105,22 +59,6 @@ def test_settings_of_an_experiment_file_are_taken_as_they_are_written(npmlm: Com
     ):
         file.write_text(line + "\n", encoding="utf-8")
         npmlm("train", f"run={tmp_path / 'run'}", f"experiment={file}").refused(part)
-
-
-@pytest.mark.parametrize("mark", ["~", "+"])
-def test_settings_are_set_not_deleted_or_appended(mark: str, npmlm: CommandLine) -> None:
-    npmlm("fill", "index=i", f"{mark}k=5").refused("did you mean k=?")
-
-
-@pytest.mark.parametrize("files", ["", "[]", "[a.jsonl,,b.jsonl]", "['']"])
-def test_an_empty_list_of_files_or_an_empty_entry_is_refused(files: str, npmlm: CommandLine) -> None:
-    npmlm("build", "index=i", f"corpus.files={files}").refused("corpus.files is empty")
-
-
-@pytest.mark.parametrize("setting", ["ids=[\udcff]", "index=\udcff", "ids_file=\udcff"])
-def test_bytes_that_are_no_utf8_are_refused(setting: str, npmlm: CommandLine, built_index: Path) -> None:
-    index = [] if setting.startswith("index") else [f"index={built_index}"]
-    npmlm("delete", *index, setting).refused("UTF-8", r"\udcff")
 
 
 def command_with(stdout: int | None, *arguments: str, **variables: str) -> Outcome:
@@ -181,30 +119,5 @@ def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Pa
     assert done.refused()
 
 
-def test_a_null_character_in_a_path_is_one_message(npmlm: CommandLine) -> None:
-    npmlm("inspect", "index=a\0b").refused("index")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["delete", "index=i", "ids_file=PIPE"],
-        ["fill", "index=i", "texts=/dev/zero"],
-        ["build", "index=i", "corpus.files=[PIPE]"],
-        ["train", "run=r", "experiment=PIPE"],
-        ["evaluate", "out=o", "index=i", "task=PIPE"],
-    ],
-)
-def test_special_files_are_refused(command: list[str], npmlm: CommandLine, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.yaml")
-    *first, last = command
-    npmlm(*first, last.replace("PIPE", str(tmp_path / "pipe.yaml"))).refused(last.partition("=")[0])
-
-
 def test_a_file_of_settings_that_does_not_exist(npmlm: CommandLine) -> None:
     assert "Errno" not in npmlm("edit", "encoder=a", "out=o", "edit=absent.yaml").refused("cannot read absent.yaml")
-
-
-@pytest.mark.parametrize("setting", ["corpus.max_documents=9223372036854775808", f"corpus.max_documents=-{'9' * 5000}"])
-def test_numbers_beyond_64_bits_are_refused(setting: str, npmlm: CommandLine) -> None:
-    npmlm("build", "index=i", "corpus.files=[a.jsonl]", setting).refused(setting.partition("=")[0])

@@ -92,14 +92,6 @@ def test_an_estimate_is_smaller_for_fewer_dimensions_and_counts_the_axes_of_a_ro
     assert "rotation" not in short["disk"]
 
 
-def test_lengths_are_refused_before_training_where_the_encoder_has_no_longer_ones(
-    npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
-    npmlm(*train, "objective.nonparametric.dimensions=[8,32]").refused(
-        "objective.nonparametric.dimensions", "from 1 to 31"
-    )
-
-
 def test_a_run_with_a_teacher_saves_nothing_of_it_and_goes_on_exactly_with_the_same_teacher(
     npmlm: CommandLine, train: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,17 +121,3 @@ def test_a_run_with_a_teacher_saves_nothing_of_it_and_goes_on_exactly_with_the_s
     for file in files:
         with safe_open(file, "np") as tensors:
             assert not [name for name in tensors.keys() if "teacher" in name], file  # noqa: SIM118 - no mapping
-
-
-def test_several_copies_of_a_sequence_do_not_go_with_a_teacher(npmlm: CommandLine, train: list[str]) -> None:
-    weights = ("objective.nonparametric_weight=0", "objective.token_contrast_weight=1")
-    copies = ("corruption.masked_fraction=0.2", "corruption.predicted_fraction=0.4", "corruption.copies=true")
-    npmlm(*train, *weights, *copies).refused("objective.token_contrast_weight", "change corruption")
-
-
-def test_lengths_to_measure_are_refused_where_they_mean_nothing(
-    npmlm: CommandLine, texts: Path, tiny_encoder_folder: Path, tmp_path: Path
-) -> None:
-    command = ("evaluate", f"out={tmp_path / 'out'}", "in_batch.dimensions=[8,33]")
-    in_batch = (*command, "task=in_batch", f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", "limit=1")
-    npmlm(*in_batch).refused("in_batch.dimensions", "from 1 to 32, each once", "8, 33")

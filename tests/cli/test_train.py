@@ -200,59 +200,6 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
     assert npmlm(*kept, "blocks.max_block_tokens=64", "masking.max_spans_per_sequence=64").status == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "parts"),
-    [
-        (["corpus.files=nowhere.jsonl"], ["nowhere.jsonl does not exist"]),
-        (["encoder=./nowhere"], ["no such encoder"]),
-        (["schedule.max_minutes=1"], ["exactly one of schedule.max_steps", "to null"]),
-        (
-            ["schedule.max_steps=null"],
-            ["schedule.max_steps"],
-        ),
-        (["schedule.max_steps=null", "schedule.max_minutes=0"], ["schedule.max_minutes must be", "above 0"]),
-        (["schedule.learning_rate=-1"], ["schedule.learning_rate"]),
-        (["trainer.groups_per_device_batch=1000"], ["trainer.groups_per_device_batch"]),
-        (["device=warp"], ["device"]),
-        (["precision=float16"], ["precision=float16"]),
-        (["precision=float16", "trainer.sharding=full"], ["precision=float16", "trainer.sharding=full"]),
-        (["device=cuda:1"], ["device", "CUDA_VISIBLE_DEVICES"]),
-        (["trainer.seed=18446744073709551616"], ["trainer.seed"]),
-        (["groups.sequences_per_group=50000"], ["groups.sequences_per_group", "at most 43690"]),
-        (["blocks.max_block_tokens=120"], ["128 tokens", "blocks.max_block_tokens"]),
-        (["blocks.max_block_tokens=129", "masking.unit=token"], ["128 tokens", "129"]),
-        (
-            ["start.fresh.layers=1", "start.fresh.window_tokens=4", "start.fresh.dimensions=6"],
-            ["start.fresh.dimensions", "even"],
-        ),
-        (["evaluation.patience_evaluations=3"], ["evaluation.files"]),
-        (["evaluation.files=[no.jsonl]"], ["no.jsonl"]),
-        (["objective.denoising_weight=1"], ["objective.denoising_weight and objective.nonparametric_weight exclude"]),
-        (
-            ["objective.denoising_weight=1", "objective.nonparametric_weight=0", "masking.min_masked_fraction=0.05"],
-            ["not an encoder-decoder"],
-        ),
-        (
-            ["objective.masked_weight=1", "corruption.predicted_fraction=0.4"],
-            ["corruption.predicted_fraction", "copies"],
-        ),
-        (["objective.masked_weight=1", "corruption.masked_fraction=1.5"], ["corruption.masked_fraction"]),
-        (
-            ["objective.masked_weight=1", "objective.masked.visible_only=true", "corruption.random_fraction=0.1"],
-            ["visible"],
-        ),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_and_nothing_is_made(
-    settings: list[str], parts: list[str], npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
-    before = all_bytes(tmp_path)
-    names = {setting.partition("=")[0] for setting in settings}
-    kept = [part for part in train if part.partition("=")[0] not in names]
-    npmlm(*kept, *settings).refused(*parts)
-    assert all_bytes(tmp_path) == before
-
-
 def test_a_bad_line_of_the_corpus_leaves_no_run_folder(
     npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
 ) -> None:
@@ -307,16 +254,6 @@ def refuse_writing(patched: pytest.MonkeyPatch, code: int, *, after: int) -> Non
     patched.setattr(NewFile, "write", refusing)
 
 
-def test_a_misspelt_metric_of_evaluation_leaves_no_run_folder(
-    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
-) -> None:
-    before = all_bytes(tmp_path)
-    npmlm(*train, f"evaluation.files=[{texts}]", "evaluation.best=held_out_los").refused(
-        "held_out_loss", "evaluation.best"
-    )
-    assert all_bytes(tmp_path) == before
-
-
 def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_its_decoder(
     npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
 ) -> None:
@@ -361,22 +298,6 @@ def test_an_encoder_says_that_it_was_trained_with_titles_to_read_and_to_rank_blo
     assert (other.title_tokens, other.reads_jointly, other.block_pooler) == (2, False, None)
 
 
-def test_joint_reading_without_copies_that_read_is_refused(npmlm: CommandLine, train: list[str]) -> None:
-    npmlm(*train, "objective.reading_weight=1").refused("objective.reading_weight requires masking.context_fraction")
-
-
-def test_titles_that_fill_the_blocks_are_refused(npmlm: CommandLine, train: list[str]) -> None:
-    npmlm(*train, "blocks.title_tokens=20").refused("titles leave too little room", "blocks.title_tokens")
-
-
-def test_a_teacher_of_another_tokenizer_is_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
-    tiny_encoder("roberta").save(tmp_path / "other")
-    teacher = f"objective.block_teacher.encoder={tmp_path / 'other'}"
-    npmlm(*train, "objective.block_teacher_weight=1", teacher).refused(
-        "objective.block_teacher.encoder", "tokenizer fingerprint"
-    )
-
-
 def test_a_teacher_is_recorded_by_its_last_name_and_by_content(
     npmlm: CommandLine, train: list[str], tmp_path: Path
 ) -> None:
@@ -390,10 +311,3 @@ def test_a_teacher_is_recorded_by_its_last_name_and_by_content(
     shutil.rmtree(tmp_path / "teacher")
     tiny_encoder("bert", seed=6).save(tmp_path / "teacher")
     npmlm(*named).refused("teacher_fingerprint")
-
-
-def test_sentences_and_blocks_that_are_pooled_otherwise_are_refused(
-    npmlm: CommandLine, train: list[str], texts: Path
-) -> None:
-    both = ["objective.block_teacher_weight=1", "objective.sentence_weight=1"]
-    npmlm(*train, *both).refused("objective.sentence.pooler must be avg")

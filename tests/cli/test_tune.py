@@ -52,31 +52,3 @@ def test_inspect_shows_a_table(npmlm: CommandLine, built_index: Path) -> None:
     assert outcome.status == 0, outcome.err
     for part in ("contents", "corpus.jsonl", "how it was built", "hot, in memory or mapped", "bytes a token"):
         assert part in outcome.out, part
-
-
-@pytest.mark.parametrize(
-    ("settings", "parts"),
-    [
-        (("queries=0",), ("queries",)),
-        (("probed_lists=[4]",), ("probed_lists", "searches exactly")),
-        (("candidates_per_side=[100000]",), ("candidates_per_side", "as many as the index has")),
-        (("out=report",), ("out",)),
-    ],
-)
-def test_settings_that_cannot_be_met_are_refused(
-    settings: tuple[str, ...],
-    parts: tuple[str, ...],
-    npmlm: CommandLine,
-    built_index: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(built_index)
-    before = all_bytes(built_index)
-    npmlm("tune", f"index={built_index}", *settings).refused(*parts)
-    assert all_bytes(built_index) == before
-
-
-@pytest.mark.parametrize("verb", ["tune", "inspect"])
-def test_a_folder_that_is_no_index_is_refused(verb: str, npmlm: CommandLine, tmp_path: Path) -> None:
-    npmlm(verb, f"index={tmp_path / 'nothing'}").refused("nothing")
-    npmlm(verb).refused("index=")

@@ -14,7 +14,6 @@ from npm.models.masked_lm import attach_masked_head
 from tests.cli.test_train import NO_PHRASES, SHRUNK
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 from tests.helpers.language_models import tiny_decoder, tiny_t5
-from tests.helpers.tiny_models import tiny_encoder
 
 TASK = """\
 suite: closed
@@ -179,53 +178,6 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
     assert "places" in npmlm("compare", out, out).out
 
 
-@pytest.mark.parametrize(
-    ("settings", "parts"),
-    [
-        (["method=gpt"], ["unknown method 'gpt'", "mlm-knn"]),
-        (["method=mlm"], ["zero_shot.mlm.encoder="]),
-        (["method=mlm-knn", "zero_shot.mlm.encoder=minilm"], ["zero_shot.mlm.index="]),
-        (["zero_shot.mlm.encoder=ENCODER"], ["head for masked tokens", "experiment=mlm_uniform"]),
-        (["task=agm"], ["unknown task 'agm'", "agn"]),
-        (["task=[sts,sst2]"], ["task=sts must be the only task"]),
-        (["zero_shot.closed.temperature=0"], ["zero_shot.closed.temperature"]),
-        (["zero_shot.closed.verbalizer=nowhere.json"], ["nowhere.json"]),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_and_nothing_is_made(
-    settings: list[str],
-    parts: list[str],
-    npmlm: CommandLine,
-    task: Path,
-    built_index: Path,
-    tiny_encoder_folder: Path,
-    tmp_path: Path,
-) -> None:
-    given = [setting.replace("ENCODER", str(tiny_encoder_folder)) for setting in settings]
-    chosen = [] if any(setting.startswith("task=") for setting in given) else [f"task={task}"]
-    npmlm("evaluate", *chosen, f"index={built_index}", f"out={tmp_path / 'out'}", *given).refused(*parts)
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_index_that_another_encoder_made_is_refused(
-    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    tiny_encoder("roberta").save(other)
-    npmlm("evaluate", f"task={task}", f"index={built_index}", f"encoder={other}", f"out={tmp_path / 'out'}").refused(
-        "another encoder"
-    )
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "b", "c"], ["a"], ["a", "b", "methods=[npm]"]])
-def test_compare_needs_two_things(arguments: list[str], npmlm: CommandLine) -> None:
-    npmlm("compare", *arguments).refused("npmlm compare")
-
-
-def test_compare_refuses_what_is_no_evaluation(npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("compare", built_index, built_index).refused(str(built_index))
-
-
 def test_the_parametric_baseline_trains_and_answers(
     npmlm: CommandLine, task: Path, tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:
@@ -240,19 +192,6 @@ def test_the_parametric_baseline_trains_and_answers(
     found = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
     assert "mlm-pmi" in found
     assert "npm" not in found
-
-
-@pytest.mark.parametrize(
-    ("settings", "part"),
-    [
-        (["method=[npm,npm-dense]"], "method npm-dense answers none of the tasks"),
-        (["method=[npm,npm]"], "each name once"),
-    ],
-)
-def test_methods_that_answer_nothing_or_are_named_twice_are_refused(
-    settings: list[str], part: str, npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
-    npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", *settings).refused(part)
 
 
 def test_every_task_and_method_is_checked_before_the_first_is_asked(

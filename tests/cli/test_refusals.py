@@ -1,0 +1,269 @@
+"""Mistakes of all verbs in one table: one message that says what it must, status 2, and no file made or changed.
+
+`{name}` is a file or folder of `places`, `NAME` at the beginning one of the COMMANDS, `-key` leaves out one of its
+settings, and a setting that is given replaces one before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_train import SHRUNK, write_texts
+from tests.cli.test_zero_shot import OPEN_TASK, ROWS, TASK
+from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, write_corpus
+from tests.helpers.language_models import random_language_model
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+
+COMMANDS = {
+    "FILL": "fill index={index}",
+    "BUILD": "build index=new corpus.files={corpus} encoder={encoder}",
+    "TRAIN": f"train corpus.files={{texts}} run=new encoder={{encoder}} {' '.join(SHRUNK)}",
+    "CLOSED": "evaluate task={closed} index={index} out=new",
+    "OPEN": "evaluate task={open} index={index} out=new",
+    "STS": "evaluate task=sts sts.geometry.pairs=split encoder={encoder} sts.pooler=avg data_dir={pairs} out=new",
+    "MASKED": "evaluate task=masked_tokens encoder={language_model} corpus.files={held_out} out=new limit=2",
+    "IN_BATCH": "evaluate task=in_batch encoder={language_model} corpus.files={held_out} out=new",
+    "TUNE": "tune index={index}",
+}
+REFUSED = [
+    # how settings are written
+    ("fill -k 3 {question}", "key=value", "npmlm fill --help"),
+    ("fill --index=i {question}", "key=value", "npmlm fill --help"),
+    ("inspect i", "key=value", "npmlm inspect --help"),
+    ("tune index=i --write", "key=value", "npmlm tune --help"),
+    ("FILL ~k=5", "did you mean k=?"),
+    ("FILL +k=5", "did you mean k=?"),
+    ("fil index=i", "did you mean 'fill'?"),
+    ("help trian", "did you mean 'train'?"),
+    ("FILL retreival=bm25", "did you mean retrieval=?"),
+    ("BUILD files=a.jsonl", "did you mean corpus.files=?"),
+    ("FILL retrieval=DENSE", "retrieval must be 'dense', 'bm25'"),
+    ("FILL scoring=referense", "did you mean 'reference'?"),
+    ("FILL retrieval=lexical", "retrieval must be 'dense', 'bm25', 'blocks' or 'hybrid'", "got lexical"),
+    ("CLOSED suite=x", "suite must be 'closed', 'open' or 'all'", "got x"),
+    ("FILL k=many", "k must be a valid integer", "got many"),
+    ("FILL k=(1", "k must be a valid integer", "got (1"),
+    ("TRAIN schedule.learning_rate=fast", "schedule.learning_rate must be a valid number", "got fast"),
+    ("compact index=i retrain=2", "retrain must be a valid boolean", "got 2"),
+    ("compact index=i retrain=null", "retrain must be a valid boolean", "got null"),
+    ("TUNE queries=1,2", "queries must be a valid integer", "got 1,2"),
+    ("BUILD corpus.files=", "corpus.files is empty"),
+    ("BUILD corpus.files=[]", "corpus.files is empty"),
+    ("BUILD corpus.files=[a.jsonl,,b.jsonl]", "corpus.files is empty"),
+    ("BUILD corpus.files=['']", "corpus.files is empty"),
+    ("BUILD corpus.max_documents=9223372036854775808", "corpus.max_documents"),
+    (f"BUILD corpus.max_documents=-{'9' * 5000}", "corpus.max_documents"),
+    ("delete index={index} ids=[\udcff]", "UTF-8", r"\udcff"),
+    ("delete index=\udcff", "UTF-8", r"\udcff"),
+    ("delete index={index} ids_file=\udcff", "UTF-8", r"\udcff"),
+    ("inspect index=a\0b", "index"),
+    # files that are none
+    ("delete index=i ids_file={pipe}", "ids_file"),
+    ("fill index=i texts=/dev/zero", "texts"),
+    ("BUILD corpus.files=[{pipe}]", "corpus.files"),
+    ("TRAIN experiment={pipe}", "experiment"),
+    ("CLOSED task={pipe}", "task"),
+    # texts
+    ("FILL {question} Oslo", "got 0", "text 2 of 2"),
+    ("FILL {question} <mask><mask><mask><mask><mask><mask><mask><mask><mask>", "got 9", "text 2 of 2"),
+    ("FILL {question} {nothing}", "is empty", "text 2 of 2"),
+    ("FILL {question} {space}", "is empty", "text 2 of 2"),
+    ("FILL {question} broken\udcffbytes<mask>", "not valid Unicode", "text 2 of 2"),
+    ("FILL {question} {far}", "text 2 of 2", "<mask> is far away. Paris is near."),
+    ("FILL documents=[icelnad] {question}", "no such document: 'icelnad'", "answers show ids", "output=json"),
+    ("FILL documents=[] {question}", "documents is empty"),
+    ("FILL device=warp {question}", "device"),
+    ("FILL device=cuda:77 {question}", "device"),
+    # training
+    ("TRAIN corpus.files=nowhere.jsonl", "nowhere.jsonl does not exist"),
+    ("TRAIN encoder=./nowhere", "no such encoder"),
+    ("TRAIN schedule.max_minutes=1", "exactly one of schedule.max_steps", "to null"),
+    ("TRAIN schedule.max_steps=null", "schedule.max_steps"),
+    ("TRAIN schedule.max_steps=null schedule.max_minutes=0", "schedule.max_minutes must be", "above 0"),
+    ("TRAIN schedule.learning_rate=-1", "schedule.learning_rate"),
+    ("TRAIN trainer.groups_per_device_batch=1000", "trainer.groups_per_device_batch"),
+    ("TRAIN device=warp", "device"),
+    ("TRAIN device=cuda:1", "device", "CUDA_VISIBLE_DEVICES"),
+    ("TRAIN precision=float16", "precision=float16"),
+    ("TRAIN precision=float16 trainer.sharding=full", "precision=float16", "trainer.sharding=full"),
+    ("TRAIN trainer.seed=18446744073709551616", "trainer.seed"),
+    ("TRAIN groups.sequences_per_group=50000", "groups.sequences_per_group", "at most 43690"),
+    ("TRAIN blocks.max_block_tokens=120", "128 tokens", "blocks.max_block_tokens"),
+    ("TRAIN blocks.max_block_tokens=129 masking.unit=token", "128 tokens", "129"),
+    ("TRAIN blocks.title_tokens=20", "titles leave too little room", "blocks.title_tokens"),
+    (
+        "TRAIN start.fresh.layers=1 start.fresh.window_tokens=4 start.fresh.dimensions=6",
+        "start.fresh.dimensions",
+        "even",
+    ),
+    ("TRAIN evaluation.patience_evaluations=3", "evaluation.files"),
+    ("TRAIN evaluation.files=[no.jsonl]", "no.jsonl"),
+    ("TRAIN evaluation.files=[{texts}] evaluation.best=held_out_los", "held_out_loss", "evaluation.best"),
+    ("TRAIN objective.denoising_weight=1", "objective.denoising_weight and objective.nonparametric_weight exclude"),
+    (
+        "TRAIN objective.denoising_weight=1 objective.nonparametric_weight=0 masking.min_masked_fraction=0.05",
+        "not an encoder-decoder",
+    ),
+    (
+        "TRAIN objective.masked_weight=1 corruption.predicted_fraction=0.4",
+        "corruption.predicted_fraction",
+        "copies",
+    ),
+    ("TRAIN objective.masked_weight=1 corruption.masked_fraction=1.5", "corruption.masked_fraction"),
+    (
+        "TRAIN objective.masked_weight=1 objective.masked.visible_only=true corruption.random_fraction=0.1",
+        "visible",
+    ),
+    ("TRAIN objective.reading_weight=1", "objective.reading_weight requires masking.context_fraction"),
+    (
+        "TRAIN objective.block_teacher_weight=1 objective.block_teacher.encoder={roberta}",
+        "objective.block_teacher.encoder",
+        "tokenizer fingerprint",
+    ),
+    (
+        "TRAIN objective.block_teacher_weight=1 objective.sentence_weight=1",
+        "objective.sentence.pooler must be avg",
+    ),
+    (
+        "TRAIN objective.nonparametric.dimensions=[8,32]",
+        "objective.nonparametric.dimensions",
+        "from 1 to 31",
+    ),
+    (
+        "TRAIN objective.nonparametric_weight=0 objective.token_contrast_weight=1 corruption.copies=true "
+        "corruption.masked_fraction=0.2 corruption.predicted_fraction=0.4",
+        "objective.token_contrast_weight",
+        "change corruption",
+    ),
+    # evaluation
+    ("CLOSED -task", "task is required", "task=demo"),
+    ("CLOSED task=", "task is empty"),
+    ("CLOSED task=nowhere.yaml", "nowhere.yaml"),
+    ("CLOSED task=magic", "unknown task 'magic'", "sst2", "demo, ", "in_batch, ", "denoising, ", "sts, "),
+    ("CLOSED task=masked_token", "masked_tokens"),
+    ("CLOSED task=agm", "unknown task 'agm'", "agn"),
+    ("CLOSED task=[sts,sst2]", "task=sts must be the only task"),
+    ("CLOSED index=nowhere", "no folder", "nowhere"),
+    ("CLOSED index=", "index is empty"),
+    ("CLOSED limit=0", "limit"),
+    ("CLOSED encoder=./nowhere", "no such encoder"),
+    ("CLOSED encoder={roberta}", "another encoder"),
+    ("CLOSED data_dir={corpus}", "data_dir=", "is not a folder"),
+    ("CLOSED method=gpt", "unknown method 'gpt'", "mlm-knn"),
+    ("CLOSED method=[npm,mlm-fuzy] zero_shot.mlm.encoder=zz", "unknown method 'mlm-fuzy'"),
+    ("CLOSED method=[npm,npm-dense]", "method npm-dense answers none of the tasks"),
+    ("CLOSED method=[npm,npm]", "each name once"),
+    ("CLOSED method=mlm", "zero_shot.mlm.encoder="),
+    ("CLOSED method=mlm-knn zero_shot.mlm.encoder=minilm", "zero_shot.mlm.index="),
+    ("CLOSED method=causal", "method causal needs zero_shot.causal.model="),
+    ("CLOSED method=majority zero_shot.mlm.encoder=./nowhere", "no such encoder"),
+    ("CLOSED zero_shot.mlm.encoder={encoder}", "head for masked tokens", "experiment=mlm_uniform"),
+    ("CLOSED zero_shot.closed.temperature=0", "zero_shot.closed.temperature"),
+    ("CLOSED zero_shot.closed.temperature=1e-300", "zero_shot.closed.temperature must be", "at least 0.001"),
+    ("CLOSED zero_shot.closed.verbalizer=nowhere.json", "nowhere.json"),
+    ("OPEN method=t5", "method t5 needs zero_shot.t5.model="),
+    ("OPEN fill.k=0", "fill.k"),
+    ("OPEN fill.documents=[]", "fill.documents is empty"),
+    ("OPEN fill.scoring.temperature=1e-320", "fill.scoring.temperature", "at least 0.001"),
+    ("STS data_dir=", "data_dir is empty"),
+    ("STS data_dir=nowhere", "data_dir=", "nowhere"),
+    ("STS -data_dir", "data_dir is required"),
+    ("STS split=dev", "score", "stsb-dev.jsonl"),
+    ("STS sts.pooler=mean", "pooler", "cls_before_pooler"),
+    ("STS -sts.pooler", "pooler"),
+    ("STS encoder=./nowhere", "no such encoder"),
+    ("STS sts.before.encoder=./nowhere", "no such encoder"),
+    ("STS sts.geometry.pairs=train", "sts.geometry.pairs", "all"),
+    ("STS suite=all", "task=sts must be the only task"),
+    ("STS task=[sts,masked_tokens]", "task=sts must be the only task"),
+    ("MASKED masked_tokens.masked_fraction=0", "masked_tokens.masked_fraction"),
+    ("MASKED masked_tokens.masked_fraction=1", "masked_tokens.masked_fraction"),
+    ("MASKED masked_tokens.unit=collocation", "masked_tokens.unit", "'token' or 'word'"),
+    ("MASKED encoder=", "encoder is empty"),
+    ("MASKED -encoder", "encoder is required"),
+    ("MASKED encoder={encoder}", "tiny", "experiment=mlm_uniform"),
+    ("MASKED corpus.files=nowhere.jsonl", "nowhere.jsonl"),
+    ("MASKED -corpus.files", "corpus.files is required"),
+    ("MASKED limit=3", "too few long articles"),
+    ("MASKED masked_tokens.max_block_tokens=600", "masked_tokens.max_block_tokens must be", "128 tokens", "600"),
+    (
+        "MASKED encoder={titled} masked_tokens.max_block_tokens=32",
+        "masked_tokens.max_block_tokens=32 has too little room",
+    ),
+    ("MASKED task=denoising -encoder", "encoder is required"),
+    ("MASKED task=denoising -corpus.files", "corpus.files is required"),
+    ("IN_BATCH -corpus.files", "corpus.files is required"),
+    ("IN_BATCH in_batch.dimensions=[8,33]", "in_batch.dimensions", "from 1 to 32, each once", "8, 33"),
+    ("IN_BATCH in_batch.max_block_tokens=600", "in_batch.max_block_tokens must be", "128 tokens", "600"),
+    ("IN_BATCH encoder={titled} in_batch.max_block_tokens=32", "in_batch.max_block_tokens=32 has too little room"),
+    ("compare", "npmlm compare"),
+    ("compare a b c", "npmlm compare"),
+    ("compare a", "npmlm compare"),
+    ("compare a b methods=[npm]", "npmlm compare"),
+    ("compare {index} {index}", "index"),
+    # tuning
+    ("TUNE queries=0", "queries"),
+    ("TUNE probed_lists=[4]", "probed_lists", "searches exactly"),
+    ("TUNE candidates_per_side=[100000]", "candidates_per_side", "as many as the index has"),
+    ("TUNE out={index}/report", "out"),
+    ("TUNE index=nothing", "nothing"),
+    ("tune", "index="),
+    ("inspect index=nothing", "nothing"),
+    ("inspect", "index="),
+]
+
+
+@pytest.fixture(scope="module")
+def places(built_index: Path, tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("places")
+    random_language_model("bert", folder / "language_model")
+    shutil.copytree(folder / "language_model", folder / "titled")
+    config = json.loads((folder / "titled" / "config.json").read_bytes())
+    config["npm"]["title_tokens"] = 16
+    (folder / "titled" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tiny_encoder("roberta").save(folder / "roberta")
+    write_corpus(folder / "corpus")
+    write_texts(folder)
+    rows = [{"country": "Norway", "answers": ["Oslo"], "kind": "capital"}]
+    pair = {"sentence1": SENTENCES[0], "sentence2": SENTENCES[1], "score": 4.6}
+    articles = [{"id": str(number), "text": " ".join(SENTENCES * 12)} for number in range(2)]
+    tables = {
+        "capitals.jsonl": rows,
+        "pairs/stsb-test.jsonl": [pair, pair],
+        "pairs/stsb-dev.jsonl": [{**pair, "score": "a"}],
+    }
+    (folder / "pairs").mkdir()
+    for name, lines in {**tables, "held_out.jsonl": articles}.items():
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (folder / "places.csv").write_text(ROWS, encoding="utf-8")
+    (folder / "closed.yaml").write_text(TASK, encoding="utf-8")
+    (folder / "open.yaml").write_text(OPEN_TASK, encoding="utf-8")
+    os.mkfifo(folder / "pipe.yaml")
+    far = "<mask> is far away." + " Paris is near." * 60 + " The capital is <mask>."
+    texts = {"question": QUESTION, "nothing": "", "space": "  \n\t ", "far": far}
+    files = {path.name.partition(".")[0]: str(path) for path in sorted(folder.iterdir())}
+    return {**files, "index": str(built_index), "encoder": str(tiny_encoder_folder), "": str(folder), **texts}
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row[0][:60].encode("ascii", "backslashreplace").decode())
+def test_a_mistake_is_one_message_and_changes_nothing(
+    row: tuple[str, ...], npmlm: CommandLine, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(places[""])
+    (verb, *words), parts = row[0].split(" "), row[1:]
+    verb, *given = [*COMMANDS.get(verb, verb).split(), *words]
+    command: dict[str, str] = {}
+    for number, word in enumerate(given):
+        key, is_setting, _ = word.partition("=")
+        if word[0] == "-" and f"{word[1:]}" in command:
+            del command[word[1:]]
+        else:
+            command[key if is_setting else str(number)] = word.format_map(places)
+    before = all_bytes(Path.cwd()), all_bytes(Path(places["index"]))
+    npmlm(verb, *command.values()).refused(*parts)
+    assert (all_bytes(Path.cwd()), all_bytes(Path(places["index"]))) == before
