@@ -33,9 +33,10 @@ DATE = (
     rf"(?:(?:\d{{1,2}} )?(?:{MONTH}) \d{{4}}|\d{{1,2}} (?:{MONTH})|(?:{MONTH}) \d{{1,2}}(?:, \d{{4}})?|(?:1\d|20)\d\d)"
 )
 NUMBER = r"\d[\d,.]*(?:\d|\b)(?: (?:percent|per cent|million|billion|thousand|[a-z]{3,}s)\b)?"
+NAME = rf"{_CAPITALIZED}(?:\s(?:(?:of|de|van|von|the|and|du|di|del|la|al)\s)?{_CAPITALIZED}){{0,4}}"
 PHRASE = re.compile(
     rf"(?<![\w-])(?:(?P<date>{DATE})|(?P<number>{NUMBER})"
-    rf"|(?P<name>{_CAPITALIZED}(?:\s(?:(?:of|de|van|von|the|and|du|di|del|la|al)\s)?{_CAPITALIZED}){{0,4}})"
+    rf"|(?P<name>{NAME})"
     r"|(?P<term>[a-z]{5,}))(?![\w-])"
 )
 LOWER = re.compile(r"\b[a-z]{5,}\b")

@@ -1,14 +1,16 @@
 """Questions with a `<mask>` and the passage that answers each: rows for `npmlm train experiment=span_supervision`.
 
     python -m scripts.make_questions entities "files=[wiki/*.jsonl.zst]" out=entities.jsonl
+    python -m scripts.make_questions attributes "files=[wiki/*.jsonl.zst]" out=attributes.jsonl
     python -m scripts.make_questions facts "files=[wiki/*.zst]" facts=triples.jsonl templates=t.json out=facts.jsonl
     python -m scripts.make_questions task files=[held-out.jsonl] out=FOLDER
 
 `entities`: a sentence that names an article by its title, and another name, date, number or rare word of that article,
 which is masked; the passage is the part of the article around it (cross-document cloze, Glass et al. 2019, arXiv
-1906.04980). `facts`: a statement for each template of a relation. A line of facts=FILE has subject, relation, object,
-document (its id) and start_char (of the object in the document's text); templates=FILE holds lists of templates by
-relation, such as {"P36": ["The capital of [S] is [O]."]}.
+1906.04980). `attributes`: an attribute that an article states of its subject, such as its class, maker or material,
+found by a pattern and asked for in other words (`scripts/attributes.yaml`). `facts`: a statement for each template of a
+relation. A line of facts=FILE has subject, relation, object, document (its id) and start_char (of the object in the
+document's text); templates=FILE holds lists of templates by relation, such as {"P36": ["The capital of [S] is [O]."]}.
 
 `task`: an open task that asks the questions of rows, which files=[…] are here, of all their passages: questions.jsonl,
 corpus.jsonl and task.yaml in out=FOLDER, for
@@ -17,14 +19,15 @@ corpus.jsonl and task.yaml in out=FOLDER, for
     npmlm evaluate task=FOLDER/task.yaml index=FOLDER/index out=FOLDER/evaluation "method=[npm-hybrid]"
     python scripts/question_table.py FOLDER/questions.jsonl FOLDER/evaluation
 
-Further arguments of the first two: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of
+Further arguments of the first three: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of
 such a title, or such a pair, is not asked about; limit=N, a sample of so many rows; seed=0. Counts are printed. Rows:
 
     {"question", "answers", "title", "block", "negatives", "rivals", "wrong_title", "wrong_block",
-     "kind": name|date|number|term, "style": clause|sentence|fact}
+     "kind": name|date|number|term, "style": clause|sentence|attribute|fact}
 
-`rivals` are the other phrases of the block that are of the answer's kind. The wrong block is the best by BM25 among the
-blocks of all rows that are of another article and without an answer.
+`rivals` are the other phrases of the block that are of the answer's kind; those of `attributes` are of other kinds:
+values of the article's other attributes, and frequent phrases of the block. The wrong block is the best by BM25 among
+the blocks of all rows that are of another article and without an answer.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from npm.corpus.text import lexical_query, words_of
 from npm.indexing.lexicon import count_words, term_saturation
 from npm.indexing.settings import LexiconSettings
 from scripts.cloze_articles import Excluded
+from scripts.cloze_attributes import attribute_rows
 from scripts.cloze_questions import entity_rows, fact_rows, rivals, sampled
 
 TASK = """\
@@ -121,9 +125,10 @@ def main(arguments: list[str]) -> int:
     needed = {"files", "out"} | ({"facts", "templates"} if verb == "facts" else set())
     optional = {"exclude", "limit", "seed"} if verb != "task" else set()
     try:
-        if verb not in ("entities", "facts", "task") or not needed <= set(given) <= needed | optional:
+        if verb not in ("entities", "attributes", "facts", "task") or not needed <= set(given) <= needed | optional:
             raise SettingError(
-                f"give entities, facts or task, and the arguments that --help shows, got {' '.join(arguments)!r}"
+                f"give entities, attributes, facts or task, and the arguments that --help shows, got"
+                f" {' '.join(arguments)!r}"
             )
         excluded = Excluded.read(parse_list(given.get("exclude", "[]"), "exclude"))
         files = parse_list(given["files"], "files")
@@ -138,13 +143,14 @@ def main(arguments: list[str]) -> int:
         if verb == "facts":
             made = fact_rows(files, Path(given["facts"]), Path(given["templates"]), excluded, rng)
         else:
-            made = entity_rows(files, excluded, rng)
+            made = (attribute_rows if verb == "attributes" else entity_rows)(files, excluded, rng)
         rows = sampled(made, limit=limit, seed=seed)
     except UserError as error:
         sys.stderr.write(f"make_questions: error: {error}\n")
         return 2
     for row in rows:
-        row["rivals"] = rivals(row["block"], row["answers"], row["kind"])
+        if "rivals" not in row:
+            row["rivals"] = rivals(row["block"], row["answers"], row["kind"])
     add_wrong_blocks(rows)
     with Path(given["out"]).open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

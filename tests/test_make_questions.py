@@ -99,6 +99,41 @@ def test_a_fact_becomes_a_row_for_each_template_whose_passage_has_its_object(tmp
     assert [row["answers"][0] for row in made(tmp_path, *arguments, f"exclude=[{excluded}]")] == [other["object"]] * 2
 
 
+def test_attributes_are_asked_for_in_other_words_and_have_rivals_of_other_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "people.jsonl"
+    texts = {
+        "Ada Byron": "Ada Byron (born 2 May 1901) was a Welsh chemist and painter. She was educated at Corley College, "
+        "as were her friends. Her favorite color was purple, as all of her friends knew. Corley College has a garden. ",
+        "Velt": "A velt is a boat made of bamboo. It was invented by Oda Sand, who was young then. Oda Sand sailed "
+        "with every velt of her time, and a velt is safe. ",
+        "Economy of Velt": "It is a trade of Oda Sand.",
+    }
+    rows = [{"id": title, "title": title, "text": text} for title, text in texts.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = made(tmp_path, "attributes", f"files=[{path}]")
+    values = {(row["title"], tuple(row["answers"])) for row in rows if row["title"] not in row["answers"]}
+    assert values == {
+        ("Ada Byron", ("Welsh",)), ("Ada Byron", ("chemist", "painter")), ("Ada Byron", ("2 May 1901",)),
+        ("Ada Byron", ("Corley College",)), ("Ada Byron", ("purple",)),
+        ("Velt", ("boat",)), ("Velt", ("bamboo",)), ("Velt", ("Oda Sand",)),
+    }  # fmt: skip
+    for row in rows:
+        assert row["answers"][0] in row["block"]
+        assert row["question"].count("<mask>") == 1
+        assert not any(answer.lower() in row["question"].lower() for answer in row["answers"])
+        assert not set(row["rivals"]) & set(row["answers"])
+    of_velt = [row for row in rows if row["answers"] == ["bamboo"]]
+    assert all("a velt" in row["question"].lower() and "boat" in row["rivals"] for row in of_velt)
+    assert made(tmp_path, "attributes", f"files=[{path}]") == rows
+    excluded = tmp_path / "excluded.jsonl"
+    given = [{"title": "Velt"}, {"subject": "ada byron", "answers": ["WELSH"]}]
+    excluded.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
+    without = made(tmp_path, "attributes", f"files=[{path}]", f"exclude=[{excluded}]")
+    assert {(row["title"], tuple(row["answers"])) for row in without if row["title"] not in row["answers"]} == {
+        (title, answers) for title, answers in values if title == "Ada Byron" and answers != ("Welsh",)
+    }
+
+
 def test_a_part_of_a_longer_name_is_no_occurrence() -> None:
     text = "Paris Hilton met Miss Paris. Paris is large, and Paris's river is the Seine; Parisians know."
     assert [text[at - 2 : at + 7] for at in places_of("Paris", text)] == [". Paris i", "d Paris's"]
