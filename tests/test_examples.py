@@ -52,6 +52,10 @@ RUNS: dict[str, tuple[Runs, ...]] = {
     "docs/own-corpus.md": (
         Runs("cat > incidents.jsonl", ()),
         Runs("mkdir -p handbook", ("", '{"text": "The…Office of Communications…handbook/history.txt')),
+        Runs(
+            "cat > handbook/rooms.md",
+            ("", "The reading…Linden…Rooms, First floor (handbook/rooms.md", "The room…Maple"),
+        ),
         Runs("npmlm estimate", (ESTIMATED, "", f"{INSPECTED}…year, team")),
         Runs("npmlm fill", ("The memory leak was found by <mask>.…Priya Raman", '{"text": "Backups…Frankfurt')),
         Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),

@@ -76,6 +76,8 @@ ONLY_IN = {
     "jinja2": ("npm/evaluation/data.py", "npm/evaluation/prompts.py"),
     "matplotlib": ("npm/core/figures.py",),
     "prompt_toolkit": ("npm/cli/prompt.py",),
+    "pypdf": ("npm/corpus/office_files.py",),
+    "mammoth": ("npm/corpus/office_files.py",),
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from npm.core.errors import CorpusError
 from npm.core.types import Document
+from npm.corpus.office_files import PART_NAMES, read_office_file
 from npm.corpus.readers import OnBad, Row, Rows, read_records
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.shards import document_key
@@ -19,6 +21,8 @@ from npm.corpus.sources import CONTROL_CHARACTER, Source, find_sources
 from npm.corpus.text_files import read_texts
 
 MAX_SUMMARIZED = 3
+PART_FIELDS = ("file", "page", "heading")
+"""Fields that are kept with a page, a slide or a section of a file."""
 
 
 class SkippedRecords:
@@ -68,22 +72,27 @@ def read_corpus(
 ) -> Iterator[Document]:
     """Yield the documents of files of all FORMATS and of `hub:` data sets in a fixed order, or of given `sources`.
 
-    Texts are not normalized; those of `.txt`, `.md` and `.html` files keep their length, with HIDDEN in place of what
-    is not read (see `npm.corpus.markup`). All paths are checked before anything is read. Raises CorpusError, with file
-    and line, for a record that is not a document or repeats an id; with `settings.skip_bad` these go to `skipped`.
+    Texts are not normalized, except those of office files; those of `.txt`, `.md` and `.html` files keep their length
+    unless they are cut at headings, with HIDDEN in place of what is not read (see `npm.corpus.markup`). All paths are
+    checked before anything is read. Raises CorpusError, with file and line, for a record that is not a document or
+    repeats an id; with `settings.skip_bad` these go to `skipped`, and scanned pages always.
     """
     sources = find_sources(settings.files) if sources is None else sources
-    on_bad = (skipped or SkippedRecords()).add if settings.skip_bad else _refuse
-    return islice(_documents(sources, settings, on_bad), settings.max_documents)
+    note = (skipped or SkippedRecords()).add
+    on_bad = note if settings.skip_bad else _refuse
+    return islice(_documents(sources, settings, on_bad, note), settings.max_documents)
 
 
-def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad) -> Iterator[Document]:
+def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad, note: OnBad) -> Iterator[Document]:
     seen = SeenIds()
     for source in sources:
         number = 0
-        for number, record in _records(source, settings, on_bad):
+        part_name = _part_name(source, settings)
+        fields = (*settings.kept_fields, *(PART_FIELDS if part_name else ()))
+        records = _parts(source, settings, part_name, on_bad, note) if part_name else _records(source, settings, on_bad)
+        for number, record in records:
             where = f"{source.path}:{number}"
-            document = _document(record, settings, place=f"{source.name}:{number}")
+            document = _document(record, settings, fields, place=f"{source.name}:{number}")
             if isinstance(document, tuple):
                 on_bad(where, *document)
             elif seen.add(document.id):
@@ -91,7 +100,7 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
                 on_bad(where, "has an id that came before", problem)
             else:
                 yield document
-        if not number:
+        if not number and source.format not in PART_NAMES:
             on_bad(source.path, "has no text", "check the file, or leave it out")
 
 
@@ -104,18 +113,52 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
             # an empty cell of a table is not a value
             yield number, {name: cell for name, cell in row.items() if cell} if source.format == "table" else row
         return
-    names = (settings.title_field, *settings.kept_fields)
-    split, join_lines = settings.split, settings.join_lines
-    is_file = source.format != "txt" or split is DocumentSplit.file
-    path = source.file
-    identifier = {settings.id_field: path.as_posix() if isinstance(path, Path) else str(path)} if is_file else {}
-    texts = read_texts(path, source.format, split=split, join_lines=join_lines, fields=names, on_bad=on_bad)
-    for number, title, text, front in texts:
+    is_file = source.format != "txt" or settings.split in (DocumentSplit.file, DocumentSplit.heading)
+    identifier = {settings.id_field: _path_text(source)} if is_file else {}
+    for number, title, text, front in _texts(source, settings, on_bad):
         title = str(front.get(settings.title_field) or title)
         yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
 
 
-def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document | tuple[str, str]:
+def _texts(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
+    names, split = (settings.title_field, *settings.kept_fields), settings.split
+    join_lines = settings.join_lines
+    return read_texts(source.file, source.format, split=split, join_lines=join_lines, fields=names, on_bad=on_bad)
+
+
+def _path_text(source: Source) -> str:
+    path = source.file
+    return path.as_posix() if isinstance(path, Path) else str(path)
+
+
+def _part_name(source: Source, settings: CorpusSettings) -> str:
+    """Name of a part of a file that is read in parts, such as page; "" for other sources."""
+    in_sections = source.format in ("md", "html") and settings.split is DocumentSplit.heading
+    return "section" if in_sections else PART_NAMES.get(source.format, "")
+
+
+def _parts(source: Source, settings: CorpusSettings, name: str, on_bad: OnBad, note: OnBad) -> Rows:
+    path, parts = _path_text(source), _texts(source, settings, on_bad)
+    if source.format in PART_NAMES:
+        join_lines = settings.join_lines
+        parts = read_office_file(source.file, source.format, join_lines=join_lines, on_bad=on_bad, note=note)
+    for number, title, text, fields in parts:
+        title, heading = str(fields.get(settings.title_field) or title), fields.get("heading")
+        yield (
+            number,
+            {
+                **{name: value for name, value in fields.items() if value != ""},
+                "file": path,
+                settings.id_field: f"{path}, {name} {number}",
+                settings.title_field: title if heading in ("", title) else f"{title}, {heading}",
+                settings.text_field: text,
+            },
+        )
+
+
+def _document(
+    record: Row, settings: CorpusSettings, kept_fields: Sequence[str], *, place: str
+) -> Document | tuple[str, str]:
     """Return one record as a document, or what is wrong with it: the kind of fault in a few words, and its details."""
     text = record.get(settings.text_field)
     if not isinstance(text, str) or not text.strip():
@@ -128,7 +171,7 @@ def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document 
     if not isinstance(identifier, str | None) or identifier == "" or CONTROL_CHARACTER.search(identifier or ""):
         expected = "a string with characters, none of them a control character, or missing"
         return f"has an invalid {settings.id_field}", f"it must be {expected}, got {identifier!r:.80}"
-    kept = {name: record[name] for name in settings.kept_fields if name in record}
+    kept = {name: record[name] for name in kept_fields if name in record}
     try:
         json.dumps([identifier, title, text, kept], ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:

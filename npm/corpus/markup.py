@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 from html import unescape
+from itertools import pairwise
+from typing import NamedTuple
 
 from npm.core.types import INVISIBLE
 
@@ -45,6 +47,14 @@ class _Kind(Enum):
 
 
 Run = tuple[_Kind, str]
+
+
+class ReadText(NamedTuple):
+    """Text that people read in a file, of the same length as the file."""
+
+    text: str
+    title: str  # "" without one
+    headings: list[tuple[int, str]]  # first character and text of each
 
 
 def shown(text: str) -> str:
@@ -216,24 +226,44 @@ INLINE_TAG = re.compile(
 """HTML tags that neither separate words nor end a sentence."""
 
 
-def markdown_text(text: str, *, join_lines: bool = True) -> tuple[str, str]:
-    """Text that people read in Markdown, of the same length, and its first heading; "" without one.
+def markdown_text(text: str, *, join_lines: bool = True) -> ReadText:
+    """Text that people read in Markdown, its first heading as the title, and all headings.
 
     Bullets, marks of headings and emphasis, link targets, images, HTML tags, comments and template tags are hidden;
     code stays unchanged, without its fences; the cells of a table stay separated by `|`.
 
-    >>> plain, title = markdown_text("# Leave\\n\\nTake **45\\ndays** ([form](/f.pdf)).\\n")
+    >>> plain, title, _ = markdown_text("# Leave\\n\\nTake **45\\ndays** ([form](/f.pdf)).\\n")
     >>> title, visible(plain)
     ('Leave', 'Leave\\n\\nTake 45 days (form).\\n')
     """
     text = _SKIPPED.sub(lambda skipped: skipped["code"] or hidden(skipped[0]), text.replace(HIDDEN, " "))
-    title, pieces = "", []
+    pieces: list[str] = []
+    headings: list[tuple[int, str]] = []
+    position = 0
     for kind, run in _Blocks(is_markdown=True, join_lines=join_lines).runs(text):
         piece = _read(kind, run)
         pieces.append(piece)
-        if kind is _Kind.heading and not title:
-            title = " ".join(visible(piece).split())
-    return squeezed("".join(pieces)), title
+        if kind is _Kind.heading:
+            headings.append((position, " ".join(visible(piece).split())))
+        position += len(run)
+    return ReadText(squeezed("".join(pieces)), next((name for _, name in headings if name), ""), headings)
+
+
+def sections(read: ReadText) -> Iterator[tuple[str, str]]:
+    """Yield heading and text of the sections between headings; the text contains the heading.
+
+    A heading without text of its own belongs to the next section.
+
+    >>> [(name, visible(text)) for name, text in sections(markdown_text("# A\\n## B\\nOne.\\n## C\\nTwo.\\n"))]
+    [('B', 'A\\nB\\nOne.\\n'), ('C', 'C\\nTwo.\\n')]
+    """
+    begin = 0
+    named = [(start, heading) for start, heading in read.headings if heading]
+    for (start, heading), (stop, _) in pairwise([(0, ""), *named, (len(read.text), "")]):
+        is_bare = " ".join(visible(read.text[start:stop]).split()) == heading
+        if not is_bare or (heading and stop == len(read.text)):
+            yield heading, read.text[begin:stop]
+            begin = stop
 
 
 def _read(kind: _Kind, run: str) -> str:

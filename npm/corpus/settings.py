@@ -11,11 +11,12 @@ from npm.core.settings import PathText, Settings
 
 
 class DocumentSplit(Enum):
-    """One document of a `.txt` file."""
+    """One document of a `.txt` file, or with `heading` of an `.md` or `.html` file."""
 
     file = "file"
     paragraph = "paragraph"
     line = "line"
+    heading = "heading"
 
 
 class CorpusSettings(Settings):
@@ -26,14 +27,15 @@ class CorpusSettings(Settings):
     files of a folder, also of those in it, and of a glob are read in sorted order."""
 
     split: DocumentSplit = DocumentSplit.file
-    """Unit of one document in a .txt file: file, paragraph (between empty lines) or line."""
+    """Unit of one document in a .txt file: file, paragraph (between empty lines) or line; `heading` cuts .md and .html
+    files before each heading. Others are read by page (.pdf), slide (.pptx) or section (.docx, .epub)."""
 
     join_lines: bool = True
-    """Read single line breaks within a paragraph of a .txt or .md file as spaces; not with split=line."""
+    """Read single line breaks within a paragraph of a .txt, .md or .pdf file as spaces; not with split=line."""
 
     id_field: str = "id"
     """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat.
-    The id of a .txt, .md or .html file that is one document is its path as given."""
+    The id of a .txt, .md or .html file that is one document is its path as given, of a part "path, page 7"."""
 
     title_field: str = "title"
     """Field with the document's title; may be missing."""
@@ -42,7 +44,8 @@ class CorpusSettings(Settings):
     """Field with the document's text."""
 
     kept_fields: list[str] = field(default_factory=list)
-    """Further fields kept with each document, where it has them; those of .md files are in their front matter."""
+    """Further fields kept with each document, where it has them; those of .md files are in their front matter. Parts
+    of files always keep `file`, and `page` or `heading`."""
 
     max_documents: PositiveInt | None = None
     """Documents read at most, from the beginning; null reads all."""

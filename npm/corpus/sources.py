@@ -27,6 +27,10 @@ FORMATS = {
     ".htm": "html",
     ".csv": "table",
     ".tsv": "table",
+    ".pdf": "pdf",
+    ".docx": "docx",
+    ".pptx": "pptx",
+    ".epub": "epub",
     ".parquet": "parquet",
 }
 KNOWN_SUFFIXES = f"{', '.join(FORMATS)}, all but the last also with .gz or .zst"

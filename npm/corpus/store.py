@@ -7,7 +7,7 @@ Reading takes 16 bytes of private memory per block (its offset and its document)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -163,6 +163,22 @@ class BlockStore:
         id, it is the last of them.
         """
         return self._documents.find(ids, among)
+
+    def find_parts(self, files: Collection[str], among: np.ndarray | None = None) -> dict[int, str]:
+        """The files of the documents that are parts of `files`, such as their pages, by the number of the document.
+
+        `among` bool [documents] says which may be found.
+        """
+        found: dict[int, str] = {}
+        for documents, columns in self.field_columns():
+            values, codes = columns.get("file", ([], np.empty(0, dtype=np.int32)))
+            wanted = [code for code, value in enumerate(values) if isinstance(value, str) and value in files]
+            for number in (documents.start + np.flatnonzero(np.isin(codes, wanted))).tolist():
+                [identifier] = self.document_ids([number])
+                file = identifier.rpartition(", ")[0]  # other documents may have a field of this name too
+                if file in files and (among is None or among[number]):
+                    found[number] = file
+        return found
 
     def repeated_documents(self) -> np.ndarray | None:
         """The numbers i64 [2], ascending, of two documents with one id; None if ids are unique."""

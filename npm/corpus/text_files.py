@@ -11,7 +11,7 @@ from typing import Any
 
 from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
-from npm.corpus.markup import HIDDEN, hidden, joined_lines, markdown_text
+from npm.corpus.markup import HIDDEN, ReadText, hidden, joined_lines, markdown_text, sections
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, read_lines
 from npm.corpus.settings import DocumentSplit
 
@@ -29,10 +29,11 @@ def read_texts(
 ) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
     """Yield the documents of a file of `kind` txt, md or html: number, title, text, and `fields` of the front matter.
 
-    Only a txt file may have several. Other content goes to `on_bad`, as does front matter that cannot be read.
+    Sections of an md or html file have the field `heading` too. Other content goes to `on_bad`, as does front matter
+    that cannot be read.
     """
-    split = split if kind == "txt" else DocumentSplit.file
-    for number, given in _pieces(path, split, on_bad):
+    in_sections = split is DocumentSplit.heading and kind != "txt"
+    for number, given in _pieces(path, split if kind == "txt" else DocumentSplit.file, on_bad):
         body = given.lstrip(HIDDEN)
         try:
             front, body = front_matter(body, fields) if kind == "md" else ({}, body)
@@ -41,13 +42,16 @@ def read_texts(
             continue
         start = hidden(given[: len(given) - len(body)])
         if kind == "html":
-            text, title = page_text(body)
+            read = page_text(body)
         elif kind == "md":
-            text, title = markdown_text(body, join_lines=join_lines)
+            read = markdown_text(body, join_lines=join_lines)
         else:
-            title, text = "", joined_lines(body) if join_lines and split is not DocumentSplit.line else body
-        if text and not text.isspace():
-            yield number, title or path.stem, start + text, front
+            read = ReadText(joined_lines(body) if join_lines and split is not DocumentSplit.line else body, "", [])
+        if in_sections:
+            for section, (heading, text) in enumerate(sections(read), start=1):
+                yield section, read.title or path.stem, text, {**front, "heading": heading}
+        elif read.text and not read.text.isspace():
+            yield number, read.title or path.stem, start + read.text, front
 
 
 def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -98,7 +102,7 @@ def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[t
                 on_bad(*fault)
             text = "".join(lines)
             if text and not text.isspace() and (by_line or not faults):
-                is_file = split is DocumentSplit.file
+                is_file = split in (DocumentSplit.file, DocumentSplit.heading)
                 yield number if by_line else piece, text if is_file else text.removesuffix("\n").removesuffix("\r")
             piece += bool(lines or faults)
             lines, faults, size = [], [], 0

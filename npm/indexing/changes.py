@@ -212,7 +212,10 @@ def _deleted(before: Generation, added: BlockStore, *, replaces: bool) -> tuple[
     for start in range(0, added.document_count, IDS_AT_ONCE):
         ids = added.document_ids(range(start, min(start + IDS_AT_ONCE, added.document_count)))
         found.append(store.find_documents(ids, among=live))  # i64 [ids]
-    numbers = np.concatenate(found)  # i64 [documents added]
+    values = (value for _, columns in added.field_columns() for value in columns.get("file", ([], None))[0])
+    files = {value for value in values if isinstance(value, str)}
+    found.append(np.array([*store.find_parts(files, among=live)], dtype=np.int64))  # i64 [parts]
+    numbers = np.concatenate(found)  # i64 [documents added + parts]
     existing = np.unique(numbers[numbers >= 0])  # i64 [m]
     if len(existing) and not replaces:
         names = named(list(map(repr, store.document_ids(existing))))
@@ -225,7 +228,7 @@ def _deleted(before: Generation, added: BlockStore, *, replaces: bool) -> tuple[
 
 
 def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResult:
-    """Delete the documents with the ids given from the index in `folder`.
+    """Delete the documents with the ids given from the index in `folder`; the id of a file deletes all its parts.
 
     Those that are deleted already count as done, so that the same call can be repeated after a kill. Raises
     SettingError, and changes nothing, if one of them is unknown or nothing would be left; ArtifactError if `folder`
@@ -239,12 +242,16 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
         store = BlockStore.open(*(segment.corpus for segment in generation.segments))
         live = live_documents(generation, store)  # bool [documents]
         numbers = store.find_documents(ids, among=live)  # i64 [ids]
-        is_unknown = store.find_documents(ids) < 0  # bool [ids]
+        parts = store.find_parts(set(ids))
+        files = {*parts.values()}
+        is_file = np.array([identifier in files for identifier in ids])  # bool [ids]
+        is_unknown = (store.find_documents(ids) < 0) & ~is_file  # bool [ids]
         request = digest_of(sorted(ids))
         if is_unknown.any() and generation.manifest.deletion != request:
             names = named([repr(ids[place]) for place in np.flatnonzero(is_unknown).tolist()])
             raise SettingError(f"ids: {names} not in the index; nothing was deleted")
-        numbers = numbers[numbers >= 0]  # i64 [found]
+        live_parts = np.array([number for number in parts if live[number]], dtype=np.int64)  # i64 [parts]
+        numbers = np.union1d(numbers[numbers >= 0], live_parts)  # i64 [found]
         if not len(numbers):
             remove_unlisted(folder, generation.manifest.parts, kinds=(DELETED,))
             return ChangeResult(generation.manifest, was_finished=True)

@@ -279,13 +279,14 @@ def _first_documents(source: Source, settings: CorpusSettings, quota: int) -> tu
     """The first `quota` documents of a source, and how many times as much it contains; None: unknown."""
     read = read_corpus(replace(settings, files=[source.path], max_documents=None))
     documents = list(islice(read, quota))
-    if next(read, None) is None or (source.format == "txt" and settings.split is DocumentSplit.file):
+    is_file = source.format == "txt" and settings.split in (DocumentSplit.file, DocumentSplit.heading)
+    if next(read, None) is None or is_file:
         return documents, 1.0
     if source.format == "hub":
         return documents, None
     if source.format == "parquet":
         return documents, parquet_row_count(source) / len(documents)
-    if source.format == "json":  # read entirely in any case
+    if source.format not in ("jsonl", "table", "txt"):  # read entirely in any case
         return documents, 1 + (1 + sum(1 for _ in read)) / len(documents)
     path, text_bytes, sampled_bytes = source.file, 0, 0
     is_plain, size = path.suffix.lower() not in COMPRESSED, file_size(path)

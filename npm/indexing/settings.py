@@ -145,14 +145,15 @@ class AddSettings(Settings):
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The new documents; fields are kept as the index keeps them."""
     replace: bool = False
-    """Replace documents that have the same id; otherwise an id that exists is refused."""
+    """Replace documents that have the same id, and all parts of the same files; otherwise an id that exists is
+    refused."""
 
 
 class DeleteSettings(Settings):
     """Documents that leave an index."""
 
     ids: list[str] = field(default_factory=list)
-    """Ids of the documents."""
+    """Ids of the documents; the path of a file that was read in parts deletes all its parts."""
     ids_file: PathText = ""
     """File with one id per line, in addition to `ids`."""
 
