@@ -282,7 +282,7 @@ def test_every_way_of_cutting_a_compressed_file_short_is_refused(tmp_path: Path)
     ("name", "content", "problem"),
     [
         ("x.parquet", b"PAR1 but not really", "cannot be read as Parquet"),
-        ("notes.docx", b"x", "unknown extension"),
+        ("notes.doc", b"x", "unknown extension"),
         ("x.jsonl", b"", "is empty"),
         ("x.txt", b"\n \n\n", "has no text"),
         ("x.txt", "one\ntwo".encode("utf-16-le"), r"x\.txt:1: is not text"),
