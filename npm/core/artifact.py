@@ -190,7 +190,9 @@ def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], part
     moment do so one after the other.
     """
     with folder_lock(folder / MANIFEST_NAME, wait=True):
+        sync(folder)  # the names of the parts survive a power cut before the manifest that lists them
         replace_file(folder / MANIFEST_NAME, manifest_bytes(kind, settings, {}, parts))
+        sync(folder.absolute().parent)
     return read_manifest(folder, kind=kind)
 
 

@@ -124,7 +124,11 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
                 arriving.rename(file)
 
         files, size = _copy_all("fetch", receive, groups, settings.parallel, progress)
+        for path in (folder, *folder.rglob("*")):  # the names of the files, before the manifest that lists them
+            if path.is_dir():
+                sync(path)
         replace_file(here, data)
+        sync(folder.absolute().parent)
     return files + 1, size + len(data)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from npm.core.errors import EncoderError
@@ -93,8 +96,12 @@ class StoredModel:
             if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
         folder.mkdir(parents=True, exist_ok=True)
-        # not save_pretrained, which writes weights readable by their owner only and hides a full disk in its own error
-        (folder / WEIGHTS).write_bytes(safetensors.torch.save(tensors, {"format": "pt"}))
+        try:
+            safetensors.torch.save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+        except SafetensorError as error:
+            if (code := re.search(r"os error (\d+)", str(error))) is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder / WEIGHTS)) from error
         saved.config.architectures = [type(saved).__name__]
         saved.config.save_pretrained(folder)
         if saved.can_generate() and saved.generation_config is not None:
@@ -103,6 +110,7 @@ class StoredModel:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
         (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors lets their owner alone read them
 
     @property
     def device(self) -> torch.device:

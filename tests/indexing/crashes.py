@@ -15,6 +15,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,8 @@ LISTS = "ivf_sq8 4"
 
 
 def build(index: Path) -> None:
-    build_index(index, build_settings(index.parent.parent / "first.jsonl", LISTS), tiny_encoder("bert"))
+    settings = replace(build_settings(index.parent.parent / "first.jsonl", LISTS), copy_encoder=True)
+    build_index(index, settings, tiny_encoder("bert"))
 
 
 def jobs(index: Path) -> None:
@@ -112,6 +114,12 @@ def run(command: str, index: Path, last: int) -> None:
     COMMANDS[command](index)
 
 
+def write_inputs(folder: Path) -> None:
+    """The documents of the index, and those that are added."""
+    write_records(folder / "first.jsonl", list(map(record, range(8))))
+    write_records(folder / "more.jsonl", [record(3, text="Bergen lies in Norway."), *map(record, range(8, 11))])
+
+
 def prepared(folder: Path) -> None:
     """An index of two segments, of which a document is deleted."""
     base = folder / "base" / "index"
@@ -122,8 +130,7 @@ def prepared(folder: Path) -> None:
 
 def main(folder: Path, commands: list[str]) -> None:
     """Run each command undisturbed, then with deaths; print how many there were and whether the bytes are the same."""
-    write_records(folder / "first.jsonl", list(map(record, range(8))))
-    write_records(folder / "more.jsonl", [record(3, text="Bergen lies in Norway."), *map(record, range(8, 11))])
+    write_inputs(folder)
     assert in_child(lambda: prepared(folder)) == 0
     for command in commands or COMMANDS:
         places = {last: folder / f"{command}-{last}" / "index" for last in (0, 2, 3)}

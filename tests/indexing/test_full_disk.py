@@ -14,9 +14,11 @@ from npm.core.errors import StorageError
 from npm.core.files import KEPT_FREE_BYTES, NewFile, check_room, stored_bytes
 from npm.indexing.build import build_index
 from npm.indexing.estimate import check_disk_needs, estimated_sizes
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
+from tests.indexing.crashes import COMMANDS, NEW, prepared, write_inputs
 from tests.indexing.small_builds import small_settings, write_corpus
 
 PLACES = {
@@ -86,6 +88,48 @@ def test_a_full_disk_is_told_and_the_same_call_goes_on_when_there_is_space(
     build_index(tmp_path / "index", settings, bert)
     assert all_bytes(tmp_path / "index") == undisturbed
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("changes")
+    write_inputs(folder)
+    prepared(folder)
+    return folder / "base" / "index"
+
+
+def filled_after(writes: int, patched: pytest.MonkeyPatch) -> None:
+    """Let the disk be full after so many writes."""
+    write, left = NewFile.write, iter(range(writes))
+
+    def full(self: NewFile, data: bytes) -> int:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(self, data)
+
+    patched.setattr(NewFile, "write", full)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in NEW])
+def test_a_change_on_a_full_disk_leaves_the_index_as_it_was_and_the_same_command_finishes(
+    command: str, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, index = (shutil.copytree(base, base.parents[1] / f"{command}{n}" / "index") for n in (1, 2))
+    COMMANDS[command](undisturbed)
+    before, writes, is_done = (index / "manifest.json").read_bytes(), 0, False
+    while not is_done:  # each run has a later end, since finished parts are kept
+        with monkeypatch.context() as patched:
+            filled_after(writes, patched)
+            try:
+                COMMANDS[command](index)
+                is_done = True
+            except OSError as error:
+                assert error.errno == errno.ENOSPC and str(index) in str(error)
+                assert (index / "manifest.json").read_bytes() == before
+                PhraseIndex.open(index)
+        writes += 1
+    assert writes > 2
+    assert all_bytes(index) == all_bytes(undisturbed)
 
 
 def set_free(monkeypatch: pytest.MonkeyPatch, free_bytes: float) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, SettingError
@@ -221,7 +223,7 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
     weights = (run_folder.encoder_path / "model.safetensors").read_bytes()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", _refuse)
+        patch.setattr(safetensors.torch, "save_file", _refuse_tensors)
         with pytest.raises(OSError, match="No space left on device"):
             run_folder.save_encoder(encoder)
     assert (run_folder.encoder_path / "model.safetensors").read_bytes() == weights
@@ -231,3 +233,7 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _refuse_tensors(*_: Any, **__: Any) -> None:
+    raise SafetensorError(f"I/O error: No space left on device (os error {errno.ENOSPC})")
