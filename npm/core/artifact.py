@@ -89,7 +89,8 @@ def read_manifest(folder: Path, *, kind: str | None = None) -> Manifest:
     file = folder / MANIFEST_NAME
     refuse_link(file)
     if not folder.is_dir():
-        raise ArtifactError(f"no folder {folder}: check the path, or build it first")
+        what = f"{folder} is a file, not the folder of an index" if folder.exists() else f"no folder {folder}"
+        raise ArtifactError(f"{what}: check the path, or build it first")
     if not file.is_file():
         raise ArtifactError(
             f"{folder} has no {MANIFEST_NAME}: its writer did not finish; run that command, such as npmlm build, again"

@@ -19,15 +19,19 @@ def folder_lock(folder: Path, *, wait: bool = False, on_wait: Callable[[], None]
     ArtifactError. The system drops the lock of a process however it ends.
     """
     path = _lock_path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, is_singleton=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         if not wait:
             raise ArtifactError(f"another process is writing {folder}: wait until it ends, or stop it") from None
         on_wait()
         lock.acquire()
+    except OSError as error:  # of which the user knows the folder, not the lock
+        is_below_file = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a folder above it is a file" if is_below_file else error.strerror
+        raise OSError(error.errno, reason, str(folder)) from error
     try:
         yield
     finally:

@@ -10,7 +10,8 @@ one removes it, but a delete, which removes earlier lists of deleted documents o
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,8 @@ from npm.core.artifact import read_manifest, verify_folder, written_once
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
 from npm.core.locks import folder_lock
-from npm.core.settings import settings_from
 from npm.core.types import Progress, silent
-from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.readers import read_lines
 from npm.corpus.sources import find_sources
@@ -44,7 +44,7 @@ from npm.indexing.generation import (
 from npm.indexing.layout import DELETED, PARTS, part, remove_unlisted
 from npm.indexing.partitions import partitions_are_whole, partitions_of
 from npm.indexing.phrase_index import check_encoder
-from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
+from npm.indexing.settings import AddSettings, DeleteSettings
 from npm.indexing.stages import (
     SegmentSettings,
     code_segments,
@@ -77,15 +77,28 @@ class ChangeResult:
     skipped: str = ""  # summary of what corpus.skip_bad skipped
 
 
-def advice(folder: Path) -> str | None:
-    """Advice to compact the index in `folder` after a change, or None."""
-    generation, index = Generation.read(folder), shlex.quote(f"index={folder}")
-    manifest, rows = generation.manifest, generation.manifest.counts.rows
+@contextmanager
+def changed(folder: Path, *, is_whole: bool = True) -> Iterator[Generation]:
+    """The present generation of the index in `folder`, and its lock for a change, which needs it to be whole.
+
+    Raises ArtifactError if there is no finished index, files are missing, or another process is writing it.
+    """
+    Generation.read(folder)  # before a lock makes the folder above it
+    with folder_lock(folder):
+        generation = Generation.read(folder)
+        if is_whole:
+            verify_folder(folder, INDEX_KIND, hash_all=False)
+        yield generation
+
+
+def advice(folder: Path, manifest: IndexManifest) -> str | None:
+    """Advice to compact the index in `folder` after a change to the generation of `manifest`, or None."""
+    index, rows = shlex.quote(f"index={folder}"), manifest.counts.rows
     if manifest.deleted_documents >= WORTH_A_COMPACT * manifest.counts.documents:
         reason = f"{manifest.deleted_documents} of {manifest.counts.documents} documents are deleted, but take room"
         return f"{reason}: npmlm compact {index} rewrites the index without them"
-    tier = chosen_tier(manifest.search_settings, rows).value
-    made_for = read_manifest(generation.search, kind=SEARCH_KIND).settings["tier"]
+    tier = chosen_tier(manifest.search, rows).value
+    made_for = read_manifest(folder / manifest.search_folder, kind=SEARCH_KIND).settings["tier"]
     if tier != made_for:
         reason = f"the index is searched as {made_for}, but with its {rows} rows {tier} serves better"
         return f"{reason}: npmlm compact {index} changes to it"
@@ -154,10 +167,8 @@ def add_documents(
     no finished index, or one made by another encoder; StorageError if the disk is full.
     """
     folder = Path(folder)
-    with folder_lock(folder):
-        before = Generation.read(folder)
-        verify_folder(folder, INDEX_KIND, hash_all=False)  # before anything is encoded
-        manifest, recorded = before.manifest, before.manifest.settings
+    with changed(folder) as before:
+        manifest = before.manifest
         encoder = check_encoder(folder, manifest, encoder)
         if before.segments[0].lexicon is None:
             raise ArtifactError(f"{folder} contains token ids without text: build an index from documents to add some")
@@ -167,9 +178,8 @@ def add_documents(
                 f"corpus.kept_fields must be [{','.join(kept)}] as in the index, got [{','.join(given)}]"
             )
         corpus = replace(settings.corpus, kept_fields=kept)
-        blocks = settings_from(BlockSettings, recorded["blocks"])
         sources = find_sources(corpus.files)
-        place, request = corpus_part(folder, sources, corpus, blocks, encoder.tokenizer_fingerprint)
+        place, request = corpus_part(folder, sources, corpus, manifest.blocks, encoder.tokenizer_fingerprint)
         last = manifest.segments[-1]
         documents_before = manifest.counts.documents - last.counts.documents
         if last.corpus == place.name and not (before.deleted_documents() >= documents_before).any():
@@ -178,16 +188,12 @@ def add_documents(
         skipped = SkippedRecords.beside(folder)
         try:
             documents = read_corpus(corpus, sources=sources, skipped=skipped)
-            packer = BlockPacker(encoder.tokenizer, blocks)
+            packer = BlockPacker(encoder.tokenizer, manifest.blocks)
             store = build_block_store(place, documents, packer, settings=request, progress=progress)
             deleted, replaced_count = _deleted(before, store, replaces=settings.replace)
             first = read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings
-            made_with = SegmentSettings(
-                encoder,
-                settings_from(VectorSettings, recorded["vectors"]),
-                settings_from(LexiconSettings, recorded["lexicon"]),
-                recorded_pooler(first),  # the fingerprint of an encoder does not contain its pooler
-            )
+            pooler = recorded_pooler(first)  # the fingerprint of an encoder does not contain its pooler
+            made_with = SegmentSettings(encoder, manifest.vectors, manifest.lexicon, pooler)
             segment = made_with.segment(folder, place, store)
             encode_segments([(segment, store)], made_with, progress=progress)
             counts = finish_segment(segment, store, made_with.recorded(store), made_with.lexicon)
@@ -198,7 +204,8 @@ def add_documents(
         added = SegmentRecord.of(segment, request["sources"], counts)
         wanted = replace(manifest, segments=(*manifest.segments, added), search_folder=search)
         committed = commit(before, wanted, deleted=deleted, collects=PARTS)
-        return ChangeResult(committed, False, store.document_count, replaced_count, advice(folder), skipped.summary)
+        advised = advice(folder, committed)
+        return ChangeResult(committed, False, store.document_count, replaced_count, advised, skipped.summary)
 
 
 def _deleted(before: Generation, added: BlockStore, *, replaces: bool) -> tuple[np.ndarray, int]:
@@ -236,9 +243,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
     """
     folder = Path(folder)
     ids = _ids(settings)
-    with folder_lock(folder):
-        generation = Generation.read(folder)
-        verify_folder(folder, INDEX_KIND, hash_all=False)
+    with changed(folder) as generation:
         store = BlockStore.open(*(segment.corpus for segment in generation.segments))
         live = live_documents(generation, store)  # bool [documents]
         numbers = store.find_documents(ids, among=live)  # i64 [ids]
@@ -259,8 +264,8 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
         if not store.blocks_of_documents(live).any():
             raise SettingError(f"ids: no document would be left; remove the folder {folder} instead")
         wanted = replace(generation.manifest, deletion=request)
-        manifest = commit(generation, wanted, deleted=np.flatnonzero(~live))
-    return ChangeResult(manifest, was_finished=False, deleted_documents=len(numbers), advice=advice(folder))
+        committed = commit(generation, wanted, deleted=np.flatnonzero(~live))
+        return ChangeResult(committed, False, deleted_documents=len(numbers), advice=advice(folder, committed))
 
 
 def partition_index(folder: str | Path, partitions: int, *, progress: Progress = silent) -> ChangeResult:
@@ -271,8 +276,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
     index.
     """
     folder = Path(folder)
-    with folder_lock(folder):
-        generation = Generation.read(folder)
+    with changed(folder, is_whole=False) as generation:  # damaged search folders are made again
         present = partitions_of(generation)
         shard_count = present[-1].shards[1]
         if not 1 <= partitions <= shard_count:

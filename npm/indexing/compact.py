@@ -19,14 +19,12 @@ from index.ivf import SEARCH_KIND
 from index.settings import resolved_settings
 from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder, write_folder
 from npm.core.files import FolderWriter, check_room
-from npm.core.locks import folder_lock
-from npm.core.settings import settings_from
 from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
 from npm.indexing.block_vectors import block_bytes
-from npm.indexing.changes import ChangeResult, commit, live_documents, searched
+from npm.indexing.changes import ChangeResult, changed, commit, live_documents, searched
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
@@ -36,10 +34,10 @@ from npm.indexing.embed import (
     shard_settings,
     vector_shards,
 )
-from npm.indexing.generation import INDEX_KIND, AtLeastOne, Generation, Searching, Segment, SegmentRecord
+from npm.indexing.generation import AtLeastOne, Generation, Searching, Segment, SegmentRecord
 from npm.indexing.layout import CORPUS, PARTS, part, remove_unlisted
 from npm.indexing.rows import pack_kept
-from npm.indexing.settings import CompactSettings, LexiconSettings, PruningRule
+from npm.indexing.settings import CompactSettings, PruningRule
 from npm.indexing.stages import count_segment_words, finish_segment, segment_of, train_segment_quantiser
 
 if TYPE_CHECKING:
@@ -94,19 +92,17 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
     holds no finished index or a damaged one, StorageError if the disk is full.
     """
     folder = Path(folder)
-    with folder_lock(folder):
-        before = Generation.read(folder)
-        verify_folder(folder, INDEX_KIND, hash_all=False)  # before anything is rewritten
+    with changed(folder) as before:
         manifest = before.manifest
         segment, record = before.segments[0], manifest.segments[0]
         if len(manifest.segments) > 1 or manifest.deleted is not None:
             segment, record = _rewritten(before, progress)
         quantiser, tier = before.quantiser, read_manifest(before.search, kind=SEARCH_KIND).settings["tier"]
         vectors = open_vectors([segment.vectors]).tokens  # [rows, d]
-        has_other_tier = resolved_settings(manifest.search_settings, *vectors.shape)["tier"] != tier
+        has_other_tier = resolved_settings(manifest.search, *vectors.shape)["tier"] != tier
         if has_other_tier or settings.retrain:
             store = BlockStore.open(segment.corpus)
-            quantiser = train_segment_quantiser(folder, [segment], store, manifest.search_settings, progress=progress)
+            quantiser = train_segment_quantiser(folder, [segment], store, manifest.search, progress=progress)
         if (record, quantiser) == (manifest.segments[0], before.quantiser):
             remove_unlisted(folder, manifest.parts)
             return ChangeResult(manifest, was_finished=True)
@@ -118,7 +114,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
             search_folder=search,
         )
         if has_other_tier:  # settings chosen for one tier do not fit another
-            built = manifest.search_settings
+            built = manifest.search
             wanted = replace(wanted, searching=Searching(built.probed_lists, built.rerank_factor))
         none = np.zeros(0, dtype=np.int64)
         committed = commit(before, wanted, deleted=none, collects=PARTS)
@@ -142,7 +138,7 @@ def _rewritten(before: Generation, progress: Progress) -> tuple[Segment, Segment
         "batches_as_stored": False,
         "compacted_from": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in before.segments],
     }
-    lexicon = settings_from(LexiconSettings, before.manifest.settings["lexicon"])
+    lexicon = before.manifest.lexicon
     segment = segment_of(folder, corpus, store, recorded, lexicon)
     shards = vector_shards(store, recorded["tokens_per_shard"])
     left = [

@@ -27,8 +27,9 @@ from npm.core.files import FolderWriter
 from npm.core.locks import folder_lock
 from npm.core.records import read_as
 from npm.core.settings import as_json, settings_from
+from npm.corpus.blocks import BlockSettings
 from npm.indexing.layout import ENCODER, PartName, part
-from npm.indexing.settings import IndexBuildSettings, Rotation
+from npm.indexing.settings import IndexBuildSettings, LexiconSettings, Rotation, VectorSettings
 
 if TYPE_CHECKING:
     from npm.corpus.settings import CorpusSettings
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
 Made = TypeVar("Made")
+GROUPS: dict[str, type[Any]] = {
+    "blocks": BlockSettings,
+    "vectors": VectorSettings,
+    "lexicon": LexiconSettings,
+    "search": SearchSettings,
+}
+"""Settings that an index was built with."""
 EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 """Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
 
@@ -53,7 +61,6 @@ class Segment:
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**53)]
-SETTINGS_GROUPS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +135,16 @@ class IndexManifest:
     encoder: EncoderRecord = EncoderRecord("", "", "")
     dimensions: AtLeastOne | None = None  # to which vectors are cut; None: full-dimensional
     rotation: Rotation = Rotation.none  # before they are cut
+    blocks: BlockSettings = field(default_factory=BlockSettings)
+    vectors: VectorSettings = field(default_factory=VectorSettings)
+    lexicon: LexiconSettings = field(default_factory=LexiconSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
 
     @classmethod
     def of(cls, manifest: Manifest) -> IndexManifest:
         """`manifest` read. Raises ArtifactError for one that is not what every index records."""
         settings = manifest.settings
-        others = ("settings", "digest", "parts", "deleted_documents")
+        others = ("settings", "digest", "parts", "deleted_documents", *GROUPS)
         recorded = {item.name: settings[item.name] for item in fields(cls) if item.name not in others}
         read: IndexManifest = read_as(cls, recorded, file=settings.file)
         read = replace(
@@ -143,9 +154,10 @@ class IndexManifest:
             parts=manifest.parts,
             deleted_documents=settings.typed("counts.deleted_documents", Count),
         )
-        for group in SETTINGS_GROUPS:
-            settings.typed(group, dict[str, Any])
         settings.typed("corpus.kept_fields", list[str])
+        for name, kind in GROUPS.items():
+            settings.typed(name, dict[str, Any])
+            read = replace(read, **{name: settings_from(kind, settings[name])})
         is_rotated = read.rotation is not Rotation.none
         fits = sorted(read.listed) == sorted(read.parts) and is_rotated == (read.rotation_folder is not None)
         if not (fits and read.segments and _total(read.segments) == read.counts):
@@ -165,11 +177,6 @@ class IndexManifest:
         """Rows grown into phrases for each side unless said otherwise."""
         automatic = EXACT_CANDIDATES if self.quantiser is None else APPROXIMATE_CANDIDATES
         return self.searching.candidates_per_side or automatic
-
-    @property
-    def search_settings(self) -> SearchSettings:
-        """The settings of search that the index was built with."""
-        return settings_from(SearchSettings, self.settings["search"])
 
     @property
     def kept_fields(self) -> list[str]:

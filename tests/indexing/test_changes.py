@@ -11,6 +11,7 @@ from npm.core.artifact import manifest_bytes, read_manifest
 from npm.core.errors import ArtifactError, CorpusError, SettingError, UserError
 from npm.corpus.settings import CorpusSettings
 from npm.indexing import changes
+from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
@@ -27,6 +28,7 @@ from tests.helpers.live_indexes import (
     answered_documents,
     answers,
     assert_same_answers,
+    build_settings,
     built,
     part_of,
     record,
@@ -236,8 +238,16 @@ def test_changes_are_refused_while_another_process_writes_and_without_a_finished
     with locked_elsewhere(live), pytest.raises(ArtifactError, match="another process"):
         deleted(live, "d1")
     with pytest.raises(ArtifactError, match="no folder"):
-        deleted(tmp_path / "nothing", "d1")
+        deleted(tmp_path / "nothing" / "index", "d1")
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("name", ["file.jsonl/index", "x" * 253])  # the name of its lock is too long
+def test_an_index_that_cannot_be_a_folder_is_refused_by_its_name(name: str, encoder: Encoder, tmp_path: Path) -> None:
+    file = Path(write_records(tmp_path / "file.jsonl", FIRST))
+    with pytest.raises(OSError, match=r"folder above it is a file|name too long") as caught:
+        build_index(tmp_path / name, build_settings(file), encoder)
+    assert caught.value.filename == str(tmp_path / name)
 
 
 def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encoder: Encoder) -> None:

@@ -62,6 +62,10 @@ REFUSED: list[tuple[Place, Any]] = [
         for value in (None, [], 3)
     ),
     *((("settings", name), None) for name in ("generation", "search_folder", "search", "vectors", "corpus", "blocks")),
+    (("settings", "search"), {"tier": "foo"}),
+    (("settings", "search", "tier"), "foo"),
+    (("settings", "blocks"), {}),
+    (("settings", "vectors", "tokens_per_shard"), 0),
     (("settings", "generation"), -1),
     (("settings", "generation"), True),
     (("settings", "search_folder"), "../../theirs/search-0123456789abcdef"),

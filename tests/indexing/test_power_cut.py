@@ -25,7 +25,7 @@ class Disk:
         patched.setattr(os, "fsync", self._fsync)
 
     def _fsync(self, descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         self.flushed[path.stat().st_ino] = self._content(path)
 
     def flush(self, path: Path) -> None:

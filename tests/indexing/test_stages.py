@@ -61,7 +61,7 @@ def test_any_number_of_jobs_in_any_order_makes_the_bytes_of_one_build(
     assert build_index(tmp_path / "index", settings, encoder).was_finished
 
 
-def test_jobs_that_run_at_the_same_time_wait_for_the_blocks_and_make_the_same_bytes(
+def test_jobs_that_run_at_the_same_time_one_of_them_twice_wait_for_the_blocks_and_make_the_same_bytes(
     settings: IndexBuildSettings, encoder: Encoder, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     notices: list[str] = []
@@ -75,12 +75,13 @@ def test_jobs_that_run_at_the_same_time_wait_for_the_blocks_and_make_the_same_by
             errors.append(error)
 
     for stage in Stage:
-        jobs = [threading.Thread(target=job, args=(stage, number)) for number in (1, 2, 3)]
+        jobs = [threading.Thread(target=job, args=(stage, number)) for number in (1, 2, 3, 3)]
         for each in jobs:
             each.start()
         for each in jobs:
             each.join()
-        assert errors == []
+        assert len(errors) < 2 and all("another process is writing" in str(error) for error in errors)
+        errors.clear()
     assert all_bytes(tmp_path / "index") == whole
 
 
