@@ -137,7 +137,7 @@ def test_a_folder_reaches_the_disk_before_its_name_and_the_name_before_the_end(
     assert (name, after) == (".folder.tmp -> folder", tmp_path.name)
     done.clear()
     write_manifest(tmp_path, kind="whole", settings={})
-    assert done == [".manifest.json.tmp", tmp_path.name]
+    assert done == [tmp_path.name, ".manifest.json.tmp", tmp_path.name, tmp_path.parent.name]
 
 
 @pytest.mark.parametrize("name", [".manifest.json.tmp", ".manifest.json.lock"])
