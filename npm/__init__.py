@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from npm.api import build as build
     from npm.api import compact as compact
     from npm.api import delete as delete
+    from npm.api import label as label
     from npm.api import verify as verify
     from npm.core.errors import ArtifactError as ArtifactError
     from npm.core.errors import CorpusError as CorpusError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from npm.core.types import MaskPhrases as MaskPhrases
     from npm.core.types import Occurrence as Occurrence
     from npm.core.types import Phrase as Phrase
+    from npm.evaluation.labelling import LabelledText as LabelledText
+    from npm.evaluation.labelling import ScoredLabel as ScoredLabel
     from npm.retrieval.fill import PhraseFiller as PhraseFiller
     from npm.retrieval.passages import PassageFiller as PassageFiller
     from npm.retrieval.remote import RemoteFiller as RemoteFiller
@@ -40,10 +43,11 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "npm.api": "IndexState Verification add build compact delete verify",
+    "npm.api": "IndexState Verification add build compact delete label verify",
     "npm.core.errors": "ArtifactError CorpusError EncoderError QueryError ServerError SettingError "
     "StorageError UserError",
     "npm.core.types": "Answer Document Filling JointAnswer MaskPhrases Occurrence Phrase",
+    "npm.evaluation.labelling": "LabelledText ScoredLabel",
     "npm.retrieval.fill": "PhraseFiller",
     "npm.retrieval.passages": "PassageFiller",
     "npm.retrieval.remote": "RemoteFiller",

@@ -1,19 +1,19 @@
-"""Indexes from Python: what the verbs build, add, delete, compact and verify do, as functions of `npm`."""
+"""Indexes from Python: what the verbs build, add, delete, compact, verify and label do, as functions of `npm`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt
 
 from npm.core.errors import ArtifactError, CorpusError, exclusive
-from npm.core.settings import PathText, checked, read_settings
+from npm.core.settings import Fraction, PathText, checked, read_settings
 from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
@@ -24,6 +24,10 @@ from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, 
 from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
+
+if TYPE_CHECKING:
+    from npm.evaluation.labelling import LabelledText
+    from npm.retrieval.fill import PhraseFiller
 
 Documents = str | Path | Document | Iterable[str | Path | Document]
 """Paths, globs or hub data sets, or documents themselves."""
@@ -159,6 +163,39 @@ def verify(
         return Verification(checked_bytes, 0, 1.0, (note,))
     found = verify_vectors(folder, made_by, batches=reencoded_batches, seed=seed)
     return Verification(checked_bytes, found.row_count, found.worst_cosine, ())
+
+
+def label(
+    texts: Iterable[str | Mapping[str, Any]],
+    labels: Mapping[str, Sequence[str]] | Sequence[str] | str | Path,
+    index: str | Path | PhraseFiller,
+    encoder: Encoder | str | Path | None = None,
+    *,
+    template: str = "",
+    multi_label: bool = False,
+    min_score: float | None = None,
+    device: str = "auto",
+    precision: Precision | str = "auto",
+    progress: Progress = silent,
+) -> list[LabelledText]:
+    """Label texts, or rows with the columns of `template`, by the words of the labels, as `npmlm label` does.
+
+    `index` is a folder, or a filler that was opened before. Raises UserErrors as `npmlm label` does.
+    """
+    from npm.evaluation.labelling import label_rows, label_task
+    from npm.retrieval.fill import PhraseFiller
+
+    filler: Any = index
+    if not isinstance(index, PhraseFiller):
+        folder, loaded, name = _opened_with(index, encoder)
+        filler = PhraseFiller.open(folder, loaded or name or None, device=device, dtype=precision)
+    several = [texts] if isinstance(texts, str | Mapping) else list(texts)
+    rows = [each if isinstance(each, Mapping) else {"text": each} for each in several]
+    placed = [(f"text {number}", row) for number, row in enumerate(rows, start=1)]
+    several_labels, least = checked(multi_label, bool, "multi_label"), checked(min_score, Fraction | None, "min_score")
+    task = label_task(labels, checked(template, str, "template"))
+    options: dict[str, Any] = {"multi_label": several_labels, "min_score": least}
+    return list(label_rows(filler, task, placed, **options, progress=progress))
 
 
 def _after(folder: Path, changed: ChangeResult, *notes: str) -> IndexState:

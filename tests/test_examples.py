@@ -38,13 +38,14 @@ RUNS: dict[str, tuple[Runs, ...]] = {
             'npmlm build "corpus.files=[texts/*.jsonl',
             ("", f"{OUTAGE}…power failure", f"{OUTAGE}…power failure", '{"text"', ""),
         ),
-        Runs('npmlm build "corpus.files=[docs/example-task', ("", ACCURACY)),
+        Runs('npmlm build "corpus.files=[docs/example-task', ("", "", ACCURACY)),
         Runs("npmlm train experiment=encoder_mini", ("", "", ESTIMATED)),
     ),
     "docs/index.md": (
         Runs("npmlm fill", ("The capital of Iceland is <mask>.…Reykjavík",)),
         Runs("npmlm build", ("", OUTAGE)),
     ),
+    "docs/label.md": (Runs("npmlm build", ("", "", '{"message": "My parcel…"labels": [{"label": "logistics"')),),
     "docs/large-corpora.md": (
         Runs("npmlm partition", ("", INSPECTED, "")),
         Runs("npmlm estimate", (ESTIMATED,)),
@@ -60,6 +61,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm fill", ("The memory leak was found by <mask>.…Priya Raman", '{"text": "Backups…Frankfurt')),
         Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),
         Runs("npmlm fill", (f"{OUTAGE}…expired certificate", f"{OUTAGE}…memory leak", "Exports…Excel")),
+        Runs("cat > open-cases.csv", ("incident,customers,answer…gateway…clock skew", "")),
         Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is whole")),
     ),
     "docs/own-task.md": (

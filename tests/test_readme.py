@@ -149,11 +149,12 @@ def test_the_examples_of_the_page_on_python_run(
     monkeypatch.chdir(demo)
     run: Callable[[str, dict[str, object]], None] = exec
     examples = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         run(example, {})
     printed = capsys.readouterr().out
     assert "Leonardo da Vinci" in printed and "Oslo\n[0." in printed and "\n1 2 1 " in printed
+    assert "\n[('nature', " in printed
 
 
 def test_make_demo_answers_the_questions(

@@ -8,7 +8,7 @@ from functools import partial
 from npm.cli.base import EncoderCommand, Output, say
 from npm.cli.registry import verb
 from npm.cli.settings import compose_settings
-from npm.core.errors import missing
+from npm.core.errors import exclusive, missing
 from npm.core.settings import PathText
 from npm.retrieval.settings import FillSettings
 
@@ -27,6 +27,14 @@ class FillCommand(FillSettings, EncoderCommand):
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
     scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
+    table: PathText = ""
+    """File with a row per subject: .csv, .tsv, .jsonl, .json or .parquet; each row is answered by the template, and
+    written with its first and second answer, their shares, and the place of the first."""
+    template: str = ""
+    """With table=, a text with one <mask>, and columns of the table in braces: {name} was founded in <mask>."""
+    out: PathText = ""
+    """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as
+    JSON lines with output=json."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object per line; `sentences`: the k best sentences for a text with
     one mask, with the phrases in them."""
@@ -37,7 +45,7 @@ class FillCommand(FillSettings, EncoderCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index encoder k occurrences retrieval documents where texts output device precision",
+    "index encoder k retrieval documents where values texts table template out output device",
     required=None,
     takes_texts=True,
     group="scoring",
@@ -45,11 +53,20 @@ class FillCommand(FillSettings, EncoderCommand):
 )
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """Answer texts of the command line, of a file, of a pipe, or typed at the prompt."""
-    is_prompt = not texts and not settings.texts and sys.stdin is not None and sys.stdin.isatty()
-    if not (settings.index or texts or is_prompt):
+    is_table = bool(settings.table or settings.template)
+    is_prompt = not texts and not settings.texts and not is_table and sys.stdin is not None and sys.stdin.isatty()
+    if not (settings.index or texts or is_prompt or is_table):
         raise missing("index", "index=DIR; only texts on the command line and at the prompt are answered without it")
     from npm.cli.texts import fill_piped, fill_texts, given_texts
 
+    if is_table:
+        from npm.cli.fill_table import fill_table, table_texts
+        from npm.cli.rows import check_out
+
+        if texts or settings.texts:
+            raise exclusive("table=FILE", "texts")
+        check_out(settings.out, settings.table, settings.output)
+        rows = table_texts(settings.table, settings.template)
     asked = given_texts(texts, settings.texts, settings.output)
     if settings.index:
         from npm.retrieval.fill import PhraseFiller
@@ -68,7 +85,9 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
         from npm.cli.prompt import run_prompt
 
         return run_prompt(filler, settings.output, partial(compose_settings, "fill"), keeps_history=settings.history)
-    if asked:
+    if is_table:
+        fill_table(filler, rows, settings.out, settings.output)
+    elif asked:
         fill_texts(filler, settings.output, asked)
     else:
         fill_piped(filler, settings.output)

@@ -113,7 +113,7 @@ def run(arguments: list[str]) -> int:
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Settings, which are `key=value` without a mask in it, and texts: all else, and everything after `--`.
+    """Settings, `key=value` without a mask or `template=…`, and texts: all else, and everything after `--`.
 
     >>> split_arguments(["k=3", "a=<mask>", "The capital", "--", "k=4"])
     (['k=3'], ['a=<mask>', 'The capital', 'k=4'])
@@ -122,7 +122,8 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     texts: list[str] = []
     first = before_texts(arguments)
     for argument in first:
-        is_setting = SETTING.match(argument) is not None and MASK_TEXT not in argument
+        has_mask = MASK_TEXT in argument and not argument.startswith("template=")
+        is_setting = SETTING.match(argument) is not None and not has_mask
         (settings if is_setting else texts).append(argument)
     return settings, texts + arguments[len(first) + 1 :]
 

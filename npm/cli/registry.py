@@ -12,7 +12,8 @@ from npm.core.configs import config_folder
 
 OVERVIEW = {
     "Ask": {
-        "npm.cli.answer": {"fill": "answer texts with <mask>"},
+        "npm.cli.answer": {"fill": "answer texts with <mask>, or a table of subjects"},
+        "npm.cli.label": {"label": "label texts by the words of the labels"},
         "npm.cli.serve": {"serve": "answer over HTTP and on a web page"},
     },
     "Index": {

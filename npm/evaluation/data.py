@@ -73,6 +73,8 @@ class RowReader:
     """True if all cells of the file are strings; one may hold several answers, and none is empty."""
     conditions: tuple[str, ...] = ()
     """On the documents that may answer a row."""
+    remedy: str = ""
+    """For a column that is missing; empty: the task's columns."""
 
     def cell(self, name: str, row: Row, where: str) -> Any:
         """The value of a name of the template: of the column, or of the expression, that data.columns gives it."""
@@ -84,9 +86,8 @@ class RowReader:
         except jinja2.TemplateError:
             found = None
         if found is None:
-            raise CorpusError(
-                f"{where}: no column {expression!r}: {near(expression, list(row))}; set data.columns.{name} of the task"
-            )
+            remedy = self.remedy or f"set data.columns.{name} of the task"
+            raise CorpusError(f"{where}: no column {expression!r}: {near(expression, list(row))}; {remedy}")
         return found
 
     def text(self, name: str, row: Row, where: str) -> str:

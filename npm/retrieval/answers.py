@@ -42,20 +42,22 @@ def ranked_phrases(
     """The best phrases for `text` from its candidates and their `weights` f64 [m].
 
     Only the `merged_groups` best groups are read as text, merged where they differ in case or space only, and compared
-    with the question; lower ones could add almost nothing.
+    with the question; lower ones could add almost nothing. With `values` all are read, and others dropped.
     """
     by_text, excludes = not settings.scoring.reference, settings.scoring.exclude_query_phrases
     # Reading text costs far more than summing weights, so equal token sequences are grouped first; spellings are then
     # merged among more groups than requested, since a phrase may be spread over several of them.
     considered = max(settings.merged_groups, settings.k) if by_text or excludes else settings.k
-    groups, scores = best_groups(candidates, weights, count=considered)
+    values = frozenset(map(normalised_text, settings.values))
+    groups, scores = best_groups(candidates, weights, count=len(weights) if values else considered)
     keys: list[str | int] = list(range(len(groups)))
-    if by_text or excludes:
+    if by_text or excludes or values:
         leaders = np.array([group[0] for group in groups], dtype=np.int64)  # i64 [<= considered]
         texts = map(normalised_text, reader.texts(candidates.starts[leaders], candidates.lengths[leaders]))
         question_words = frozenset(words_of(text.replace(MASK_TEXT, " ")))
         for number, plain in enumerate(texts):
-            is_answer = plain and not (excludes and says_nothing_new(plain, question_words))
+            is_allowed = plain in values if values else plain
+            is_answer = is_allowed and not (excludes and says_nothing_new(plain, question_words))
             keys[number] = (plain if by_text else number) if is_answer else ""
     merged: dict[str | int, list[int]] = {}
     for number, key in enumerate(keys):
@@ -96,10 +98,11 @@ def best_groups(candidates: CandidateSpans, weights: np.ndarray, *, count: int) 
 
 def without_overlaps(phrases: Sequence[Phrase], settings: FillSettings) -> tuple[Phrase, ...]:
     """The first `k` entries of some phrases, in their order, overlapping ones merged if the settings say so."""
+    merges = settings.overlaps is Overlaps.merge and not settings.values
     entries: list[Phrase] = []
     for phrase in phrases:
         overlapping = (number for number, entry in enumerate(entries) if _overlap(entry, phrase))
-        number = next(overlapping, None) if settings.overlaps is Overlaps.merge else None
+        number = next(overlapping, None) if merges else None
         if number is None:
             entries.append(phrase)
         else:

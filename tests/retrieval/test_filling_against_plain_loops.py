@@ -12,7 +12,7 @@ from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
 from npm.retrieval.blocks import Restriction
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.random_indexes import SCALE, random_index, random_queries
 from tests.retrieval.plain_filling import LentToBlock, plain_fill
 
@@ -136,6 +136,23 @@ def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
             lent=lent,
         )
         assert_equal_phrases(answer, expected)
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+@pytest.mark.parametrize("overlaps", Overlaps)
+def test_values_keep_the_phrases_among_them_with_their_scores(
+    name: str, overlaps: Overlaps, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4)
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
+    queries = random_queries(rng, 1)
+    (every,) = filler.fill_encoded([""], queries, settings=replace(settings, overlaps=Overlaps.keep))
+    values = [phrase.phrase.upper() for phrase in every.phrases[::7]]
+    assert len(values) > 3
+    # one group at a time would be read without values
+    few = replace(settings, values=[*values, "nowhere"], overlaps=overlaps, merged_groups=1)
+    (answer,) = filler.fill_encoded([""], queries, settings=few)
+    assert answer.phrases == tuple(phrase for phrase in every.phrases if phrase.phrase.upper() in values)
 
 
 @pytest.mark.parametrize("queries_per_scan", [2, 3, 4, 9])

@@ -48,7 +48,8 @@ class LabelWords:
             shown = f"in the corpus, by their counts: {named(absent, most=WORDS_NAMED)}"
             if len(absent) == len(numbers):
                 raise SettingError(
-                    f"{place}: no word of the label {name!r} has a vector {shown}; set zero_shot.closed.verbalizer"
+                    f"{place}: no word of the label {name!r} has a vector {shown}; choose words that occur, in labels "
+                    "or zero_shot.closed.verbalizer"
                 )
             for number in numbers:
                 here = slice(*occurrences.offsets[number : number + 2].tolist())

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 TEXTS_PER_CALL = 64
+PreparedLabels = tuple[ResolvedScoring, Verbalizer, WordOccurrences, LabelWords, Sequence[str]]
+"""Scoring of a task's labels, their words, occurrences of these, the labels, and prompts that calibrate."""
 
 
 def closed_method(
@@ -93,9 +95,7 @@ class NonparametricLabels:
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
 
-    def prepare(
-        self, task: Task
-    ) -> tuple[ResolvedScoring, Verbalizer, WordOccurrences, LabelWords, list[str] | tuple[()]]:
+    def prepare(self, task: Task) -> PreparedLabels:
         """Scoring of the labels of `task`, their words, each label with some in the corpus, and prompts that calibrate.
 
         Raises SettingError for incompatible settings, a corpus without text, a label without occurrences.
@@ -122,7 +122,7 @@ class NonparametricLabels:
         for scores, logs in scored_batches(
             task,
             examples,
-            partial(self._word_scores, occurrences, scoring),
+            partial(self.word_scores, occurrences, scoring),
             labels.numbers,
             progress,
             mean=scoring.label_mean,
@@ -131,7 +131,7 @@ class NonparametricLabels:
             at_once=EXAMPLES_SCORED_TOGETHER,
         ):
             without_evidence += int(np.isneginf(logs).all(axis=1).sum())
-            evidence = self._evidence(labels, scores, occurrences, scoring.label_mean)
+            evidence = self.evidence(labels, scores, occurrences, scoring.label_mean)
             shares = label_shares(logs).tolist()  # q lists of L
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
         self.facts = {
@@ -146,7 +146,7 @@ class NonparametricLabels:
         }
         return predictions
 
-    def _word_scores(self, occurrences: WordOccurrences, scoring: ResolvedScoring, texts: Sequence[str]) -> WordScores:
+    def word_scores(self, occurrences: WordOccurrences, scoring: ResolvedScoring, texts: Sequence[str]) -> WordScores:
         """The evidence of each word at the masked position of each text."""
         queries, one_query = self._encoded(texts, scoring.last_tokens), self._one_mask
         factor = self._encoder.similarity_scale / scoring.temperature
@@ -171,28 +171,36 @@ class NonparametricLabels:
         end = np.zeros_like(start) if self._one_mask else vectors[:, 1]  # f32 [q, d]
         return QueryVectors(start=start, end=end, cut=np.concatenate([piece.cut for piece in pieces]))
 
-    def _evidence(
-        self, labels: LabelWords, scores: WordScores, occurrences: WordOccurrences, mean: LabelMean
+    def evidence(
+        self,
+        labels: LabelWords,
+        scores: WordScores,
+        occurrences: WordOccurrences,
+        mean: LabelMean,
+        among: np.ndarray | None = None,
     ) -> list[tuple[Evidence, ...]]:
         """For each of the q examples and each label the word that counts most for it, where it fits best.
 
-        None where a label has no evidence.
+        None where a label has no evidence; `among` i64 [q, l] are the only labels of each example, None: all.
         """
+        if among is None:
+            among = np.broadcast_to(np.arange(len(labels.numbers)), (len(scores.best), len(labels.numbers)))
         parts = np.log(np.maximum(scores.counts, 1)) if mean is LabelMean.words else 0.0  # f64 [W]
         logs = scores.log_sums - parts  # f64 [q, W]
         best_words = np.stack([own[logs[:, own].argmax(axis=1)] for own in labels.numbers], axis=1)  # i64 [q, L]
-        numbers = np.take_along_axis(scores.best, best_words, axis=1)  # i64 [q, L], -1 without evidence
-        best_logs = np.take_along_axis(scores.best_logs, best_words, axis=1)  # f64 [q, L]
+        best_words = np.take_along_axis(best_words, among, axis=1)  # i64 [q, l]
+        numbers = np.take_along_axis(scores.best, best_words, axis=1)  # i64 [q, l], -1 without evidence
+        best_logs = np.take_along_axis(scores.best_logs, best_words, axis=1)  # f64 [q, l]
         shown = np.unique(numbers[numbers >= 0])  # i64, each is read once
         places = self._reader.occurrences(occurrences.starts[shown], occurrences.lengths[shown])
         place_of = dict(zip(shown.tolist(), places, strict=False))  # empty for a corpus without text
         return [
             tuple(
                 Evidence(label=label, word=occurrences.words[word], score=log, occurrence=place_of[number])
-                for label, (word, log, number) in enumerate(zip(*row, strict=True))
+                for label, word, log, number in zip(*row, strict=True)
                 if number in place_of
             )
-            for row in zip(best_words.tolist(), best_logs.tolist(), numbers.tolist(), strict=True)
+            for row in zip(among.tolist(), best_words.tolist(), best_logs.tolist(), numbers.tolist(), strict=True)
         ]
 
 

@@ -207,7 +207,7 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
     labels.predict(task, asked, silent)
     scoring = resolved_scoring(ClosedScoring())
     found_words = find_occurrences(index, encoder, ("city", "river"))
-    logs = labels._word_scores(found_words, scoring, [each.text for each in asked]).log_sums  # f64 [q + prompts, 2]
+    logs = labels.word_scores(found_words, scoring, [each.text for each in asked]).log_sums  # f64 [q + prompts, 2]
     at_prompts = logs[len(EXAMPLES) :]
     scores = (logs[: len(EXAMPLES)] - at_prompts.mean(0)) / at_prompts.std(0)  # f64 [q, 2]
     found = shares_of(

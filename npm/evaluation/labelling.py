@@ -1,0 +1,201 @@
+"""Labels for texts without gold, by the occurrences of label words in an index, with the places that support them.
+
+The score of a label is its share of the evidence for all labels, so that one label wins. With `multi_label` it is the
+fraction of sentences of the corpus, in the same template, that fit the label less well than the text: labels do not
+compete, and any number of them may reach the threshold.
+
+Shapes: q texts, L labels, l labels that are kept of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.core.configs import config_folder, read_yaml
+from npm.core.errors import SettingError, missing
+from npm.core.settings import checked
+from npm.core.types import Occurrence, Progress, silent
+from npm.evaluation.data import RowReader
+from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
+from npm.evaluation.prompts import cut_values, prompt_tokens
+from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData, TooLong, load_task
+from npm.retrieval.queries import check_query
+
+if TYPE_CHECKING:
+    from npm.evaluation.methods.occurrences import WordScores
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
+    from npm.retrieval.filler import Filler
+
+TEMPLATE = "{text} The text topic is about <mask>."
+"""The template of AG News, which was chosen on its development half."""
+MULTI_LABEL_SCORE = 0.9
+"""Least score of a label of several; docs/label.md has precision and recall."""
+TEXTS_AT_ONCE, LABELS_SHOWN = 256, 5
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredLabel:
+    """A label, its score, the word of it that fits the text best, and where that word fits best in the corpus."""
+
+    label: str
+    score: float
+    word: str | None
+    occurrence: Occurrence | None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    """The labels of a text that reach the threshold, best first, and the best ones whether they do or not."""
+
+    labels: tuple[ScoredLabel, ...]
+    ranked: tuple[ScoredLabel, ...]
+    cut: bool
+    """True if the text was longer than the encoder takes."""
+
+
+def label_task(labels: object, template: str = "", column: str = "") -> Task:
+    """The closed task of `labels`: words by label, labels that are their own words, a task, or the file or YAML of one.
+
+    `template` has columns in braces, such as `{text}`, and one `<mask>`; `column` is that of `{text}`. Raises
+    SettingError for anything else, or labels that share words.
+    """
+    if not labels:
+        raise missing("labels", "labels={world: [politics, war], sports: [sport]}")
+    content = _read(labels) if isinstance(labels, str | Path) else labels
+    if template:
+        check_query(template, where="template")
+    changes: dict[str, Any] = {"template": _FIELD.sub(r"{{ \1 }}", template)} if template else {}
+    if isinstance(content, Task):
+        if content.suite is not Suite.closed:
+            raise SettingError(f"labels: {content.name} is an open task, without labels; give a closed one, or words")
+        columns = content.data.columns | ({"text": column} if column else {})
+        return replace(content, data=replace(content.data, columns=columns), **changes)
+    named = checked(content, dict[str, list[str]] | list[str], "labels")
+    words = named if isinstance(named, dict) else {name: [name] for name in named}
+    return Task(
+        name="label",
+        suite=Suite.closed,
+        data=TaskData(file="texts", columns={"text": column} if column else {}),
+        labels=[Label(value=name, words=own) for name, own in words.items()],
+        too_long=TooLong.keep_start,
+        **({"template": _FIELD.sub(r"{{ \1 }}", TEMPLATE)} | changes),
+    )
+
+
+def _read(labels: str | Path) -> Any:
+    """The labels that a text of YAML, a file or the name of a task holds."""
+    path, inline = Path(labels), str(labels).lstrip()[:1] in ("{", "[")
+    try:
+        is_file = not inline and path.suffix in (".yaml", ".yml", ".json")
+        content = read_yaml(path.read_text(encoding="utf-8") if is_file else str(labels))
+    except (OSError, ValueError) as error:
+        raise SettingError(f"labels: cannot read {str(labels)[:80]}: {' '.join(str(error).split())}") from error
+    is_task = isinstance(content, str) or (isinstance(content, dict) and "suite" in content)
+    return load_task(labels, folder=config_folder() / "task") if is_task else content
+
+
+def read_examples(task: Task, rows: Iterable[tuple[str, Mapping[str, Any]]], encoder: Encoder) -> list[Example]:
+    """The prompt of each row, named by its place, cut to what the encoder takes.
+
+    Raises CorpusError for a row without the columns of the template, QueryError for a text with a mask.
+    """
+    reader, render = RowReader(task, is_table=True, remedy="set column or template"), task.prompt.render
+    placed = list(rows)
+    values = [{name: reader.text(name, row, where) for name in task.prompt.fields} for where, row in placed]
+    texts = list(map(render, values))
+    for (where, _), text in zip(placed, texts, strict=True):
+        check_query(text, where=where)
+    most = min(task.max_prompt_tokens or encoder.max_input_tokens, encoder.max_input_tokens)
+    examples = []
+    for text, own, count in zip(texts, values, prompt_tokens(encoder, texts), strict=True):
+        keep_start = task.too_long is not TooLong.keep_end
+        fitting = count > most and cut_values(encoder, own, render, max_tokens=most, keep_start=keep_start)
+        examples.append(Example("", render(fitting) if fitting else text, cut=count > most))
+    return examples
+
+
+def label_rows(
+    filler: Filler,
+    task: Task,
+    rows: Iterable[tuple[str, Mapping[str, Any]]],
+    *,
+    multi_label: bool = False,
+    min_score: float | None = None,
+    progress: Progress = silent,
+    notice: Callable[[str], None] = lambda _: None,
+) -> Iterator[LabelledText]:
+    """Label each row, which comes with its place; all are checked first, and each is encoded once for all labels.
+
+    A text gets no label where none reaches `min_score`, by default 0, with `multi_label` 0.9. `notice` is called with
+    words that do not occur. Raises SettingError for a label without occurrences, else as `read_examples` does.
+    """
+    examples = read_examples(task, rows, filler.encoder)
+    method = NonparametricLabels("npm", filler.index, filler.encoder)
+    prepared = method.prepare(task)
+    for note in prepared[3].notes:
+        notice(f"note: {note}")
+    least = (MULTI_LABEL_SCORE if multi_label else 0.0) if min_score is None else min_score
+    return _labelled(method, prepared, task, examples, multi_label, least, filler.index, progress)
+
+
+def _labelled(
+    method: NonparametricLabels,
+    prepared: PreparedLabels,
+    task: Task,
+    examples: Sequence[Example],
+    multi_label: bool,
+    least: float,
+    index: PhraseIndex,
+    progress: Progress,
+) -> Iterator[LabelledText]:
+    scoring, _, occurrences, words, prompts = prepared
+    names = [label.name for label in task.labels]
+
+    @lru_cache(1)
+    def of_tuple(texts: tuple[str, ...]) -> WordScores:  # the prompts are asked for three times
+        return method.word_scores(occurrences, scoring, texts)
+
+    batches = partial(
+        scored_batches,
+        task,
+        word_scores=lambda texts: of_tuple(tuple(texts)),
+        numbers=words.numbers,
+        mean=scoring.label_mean,
+        calibration=scoring.calibration,
+        prompts=prompts,
+    )
+    reference = np.zeros((0, len(names)))  # f64 [prompts, L]
+    if multi_label:
+        sentences = [Example("", text) for text in prompts or corpus_prompts(task, index)]
+        ((_, reference),) = batches(sentences, progress=silent, at_once=len(sentences))
+    remaining = iter(examples)
+    for scores, logs in batches(examples, progress=progress, at_once=TEXTS_AT_ONCE):
+        shares = _fractions_below(logs, reference) if multi_label else label_shares(logs)  # f64 [q, L]
+        order = np.lexsort((-logs, -shares), axis=1)  # i64 [q, L]
+        counts = (shares >= least).sum(axis=1).clip(max=len(names) if multi_label else 1)  # i64 [q]
+        kept = order[:, : max(LABELS_SHOWN, int(counts.max()))]  # i64 [q, l]
+        evidence = method.evidence(words, scores, occurrences, scoring.label_mean, kept)
+        for row, count, own, places in zip(kept.tolist(), counts.tolist(), shares.tolist(), evidence, strict=True):
+            found = {each.label: (each.word, each.occurrence) for each in places}
+            ranked = tuple(ScoredLabel(names[label], own[label], *found.get(label, (None, None))) for label in row)
+            yield LabelledText(ranked[:count], ranked[: max(LABELS_SHOWN, count)], next(remaining).cut)
+
+
+def _fractions_below(logs: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """The fraction of the column of `reference` f64 [n, L] that is below each number of `logs` f64 [q, L].
+
+    >>> _fractions_below(np.array([[2.0, 0.0]]), np.array([[1.0, 5.0], [3.0, 6.0]])).tolist()
+    [[0.5, 0.0]]
+    """
+    below = [np.searchsorted(np.sort(own), column) for own, column in zip(reference.T, logs.T, strict=True)]
+    return np.stack(below, axis=1) / len(reference)  # f64 [q, L]
