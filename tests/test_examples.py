@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
     "README.md": (
         Runs(
             'npmlm build "corpus.files=[texts/*.jsonl',
-            ("", f"{OUTAGE}…power failure", f"{OUTAGE}…power failure", '{"text"', ""),
+            ("", f"{OUTAGE}…power failure", OUTAGE, f"{OUTAGE}…power failure", '{"text"', ""),
         ),
         Runs('npmlm build "corpus.files=[docs/example-task', ("", "", ACCURACY)),
         Runs("npmlm train experiment=encoder_mini", ("", "", ESTIMATED)),

@@ -19,7 +19,7 @@ NO_BLOCK_VECTORS = (
 
 
 class FillCommand(FillSettings, EncoderCommand):
-    """Answer texts that contain <mask>, once or several times, with phrases of the corpus."""
+    """Answer texts that contain <mask>, or plain questions, with phrases of the corpus."""
 
     index: PathText = ""
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose

@@ -16,7 +16,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say, user_folder
-from npm.cli.texts import Query, show_answer
+from npm.cli.texts import Query, read, show_answer
 from npm.core.display import answer_json, print_passage, print_places, print_sentences
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.settings import as_json, changed_settings
@@ -89,12 +89,13 @@ class Prompt:
                 say("note: the index was changed; this is its new generation")
         except UserError as error:
             say(f"note: {error}; the answer is from what was opened before")
-        settings, answer = replace(self.filler.settings), self.filler.fill(text)
+        query = read(Query(text), self._output)
+        settings, answer = replace(self.filler.settings), self.filler.fill(query.text)
         self._last = answer, settings
         if self._output is Output.sentences:
-            print_sentences(text, *self.filler.sentences([text]))
+            print_sentences(query.text, *self.filler.sentences([query.text]))
         else:
-            show_answer(self._output, answer, Query(text), with_text=False)
+            show_answer(self._output, answer, query, with_text=query.text != text)
 
     def _show_settings(self) -> None:
         settings, index = self.filler.settings, self.filler.index
@@ -147,6 +148,7 @@ def all_phrases(answer: Answer) -> list[Phrase]:
 
 def _help() -> None:
     say(f"A text with {MASK_TEXT} is answered, such as: The capital of Iceland is {MASK_TEXT}.")
+    say("A question is turned into such a text first, which is shown.")
     for usage, summary in COMMANDS.items():
         say(f"  {usage:<12}{summary}")
     say(
@@ -185,7 +187,7 @@ def run_prompt(filler: PhraseFiller, output: Output, compose: Compose, *, keeps_
         complete_while_typing=False,
         output=create_output(stdout=sys.stderr),  # answers alone go to stdout
     )
-    say(f"Write a text with {MASK_TEXT}; :help shows what else, Ctrl-D ends.")
+    say(f"Write a text with {MASK_TEXT} or a question; :help shows what else, Ctrl-D ends.")
     while prompt.is_open:
         try:
             prompt.take(session.prompt())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from npm.cli.base import Output, say
@@ -13,7 +13,7 @@ from npm.core.display import answer_json, print_answer, print_sentences
 from npm.core.errors import QueryError, exclusive
 from npm.core.types import MASK_TEXT, Answer
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import MAX_MASKS, check_masked_text, check_query
+from npm.retrieval.queries import MAX_MASKS, check_masked_text, read_query
 
 TEXTS_AT_ONCE = 64
 
@@ -40,9 +40,7 @@ def given_texts(texts: list[str], file: str, output: Output) -> list[Query]:
         queries = list(_decoded(file, data.removesuffix(b"\n").split(b"\n")))
         if not queries:
             raise QueryError(f"texts: {file} is empty")
-    for query in queries:
-        check_query(query.text, where=query.place, max_masks=_max_masks(output))
-    return queries
+    return [read(query, output) for query in queries]
 
 
 def fill_texts(filler: PhraseFiller, output: Output, queries: list[Query]) -> None:
@@ -60,8 +58,8 @@ def fill_piped(filler: PhraseFiller, output: Output) -> None:
     stream = getattr(sys.stdin, "buffer", None)  # None if the shell closed it, as with <&-
     for number, line in enumerate(iter(stream.readline, b"") if stream else (), start=1):
         try:
-            for query in _decoded("standard input", [line], number):
-                check_query(query.text, where=query.place, max_masks=_max_masks(output))
+            for given in _decoded("standard input", [line], number):
+                query = read(given, output)
                 check_masked_text(filler.encoder, query.text, where=query.place)
                 _answer(filler, output, [query])
                 count += 1
@@ -94,8 +92,10 @@ def _answer(filler: PhraseFiller, output: Output, batch: list[Query]) -> None:
         show_answer(output, answer, query)
 
 
-def _max_masks(output: Output) -> int:
-    return 1 if output is Output.sentences else MAX_MASKS
+def read(query: Query, output: Output) -> Query:
+    """The query as it is filled. Raises QueryError."""
+    max_masks = 1 if output is Output.sentences else MAX_MASKS
+    return replace(query, text=read_query(query.text, where=query.place or "text", max_masks=max_masks))
 
 
 def _decoded(source: str, lines: list[bytes], first: int = 1) -> Iterator[Query]:

@@ -28,7 +28,7 @@ from npm.corpus.text import words_of
 from npm.evaluation.conditions import filled_conditions
 from npm.evaluation.prompts import ENVIRONMENT, answer_tokens, cut_values, prompt_tokens
 from npm.evaluation.tasks import Development, Example, Macro, Split, Suite, Task, TooLong
-from npm.retrieval.queries import check_query
+from npm.retrieval.queries import read_query
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -132,9 +132,9 @@ class RowReader:
             text = task.prompt.render(values, answers)
         except (jinja2.TemplateError, ValueError) as error:
             raise CorpusError(f"{where}: {error}") from None
-        if text.count(MASK_TEXT) != 1:
+        if text.count(MASK_TEXT) > 1:
             raise CorpusError(f"{where}: a prompt must have one {MASK_TEXT}, got {text[:SHOWN_CHARS]!r}")
-        check_query(text, where=where)
+        text = read_query(text, where=where)
         group, subject = (self.text(each, row, where) if each in columns else "" for each in ("group", "subject"))
         subsets = tuple(each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1"))
         conditions = filled_conditions(self.conditions, lambda field: self.cell(field, row, where), where=where)

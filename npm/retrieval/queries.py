@@ -15,8 +15,9 @@ import numpy as np
 
 from npm.core.errors import QueryError
 from npm.core.types import MASK_TEXT, SURROGATE
-from npm.corpus.text import words_of
+from npm.corpus.text import sentence_bounds, words_of
 from npm.models.batches import encode_pooled
+from npm.retrieval.plain_questions import BLANK, is_question, statement_of
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -69,6 +70,31 @@ def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
         )
 
 
+def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
+    """The text as it is filled, with `<mask>` for `___` and `[MASK]`, or a plain question as a statement.
+
+    Only the last sentence of a text without any mask is turned. Raises QueryError as `check_query` does, and for a
+    question that no rule fits.
+
+    >>> read_query("Iceland's capital is ___."), read_query("It is an island. Who governs it?")
+    ("Iceland's capital is <mask>.", 'It is an island. <mask> governs it.')
+    """
+    _check_text(text, where)
+    masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
+    if MASK_TEXT not in masked:
+        start = int(sentence_bounds(text)[-1, 0])
+        if is_question(text[start:]):
+            statement = statement_of(text[start:])
+            if statement is None:
+                raise QueryError(
+                    f"{where} is a question that cannot be turned into a statement; write it as one with {MASK_TEXT} "
+                    f"for the answer, such as 'The capital of Iceland is {MASK_TEXT}.', got: {shown_start(text)}"
+                )
+            masked = text[:start] + statement
+    check_query(masked, where=where, max_masks=max_masks)
+    return masked
+
+
 def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> None:
     """Raise QueryError for a text that cannot be filled: as `check_query` with MAX_MASKS, or masks too far apart."""
     check_query(text, where=where, max_masks=MAX_MASKS)
@@ -96,11 +122,12 @@ def _check_text(text: object, where: str) -> None:
 
 
 def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
-    """One text or several as a list, each checked by `check_query`."""
+    """One text or several as a list, each read by `read_query`."""
     several = checked_texts(given, name="text")
-    for number, text in enumerate(several, start=1):
-        check_query(text, where=place_of(number, len(several)), max_masks=max_masks)
-    return several
+    return [
+        read_query(text, where=place_of(number, len(several)), max_masks=max_masks)
+        for number, text in enumerate(several, start=1)
+    ]
 
 
 def place_of(number: int, count: int, name: str = "text") -> str:

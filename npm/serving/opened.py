@@ -22,7 +22,7 @@ from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.queries import MAX_MASKS, check_query, encode_queries
+from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
 from npm.retrieval.settings import FillSettings, Retrieval, given_options
 from npm.serving import schema
 from npm.serving.batcher import Done
@@ -251,5 +251,5 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise QueryError(f"examples: cannot read {path}: {error}") from error
     for number, line in enumerate(lines[:MOST_EXAMPLES], start=1):
-        check_query(line, where=f"{path}, line {number}", max_masks=MAX_MASKS)
+        read_query(line, where=f"{path}, line {number}", max_masks=MAX_MASKS)
     return lines[:MOST_EXAMPLES]

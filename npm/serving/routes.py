@@ -21,7 +21,7 @@ import npm
 from npm.core.display import answer_json
 from npm.core.errors import ArtifactError, QueryError, SettingError, UserError
 from npm.core.types import MASK_TEXT
-from npm.retrieval.queries import MAX_MASKS, check_query
+from npm.retrieval.queries import MAX_MASKS, read_query
 from npm.serving import schema
 from npm.serving.batcher import Batcher, Done, Job, give_up
 from npm.serving.metrics import ServerMetrics
@@ -109,8 +109,8 @@ async def over(service: Served, request: Request, body: schema.OverRequest) -> R
     """Phrases from passages that come with the request, or the probability of given words; no index is asked."""
     if (chars := sum(len(passage.text) for passage in body.passages)) > MOST_PASSAGE_CHARS:
         raise SettingError(f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}")
-    check_query(body.text, max_masks=MAX_MASKS if body.words is None else 1)
-    job = Job(lambda _: service.reloader.current.over(body))
+    text = read_query(body.text, max_masks=MAX_MASKS if body.words is None else 1)
+    job = Job(lambda _: service.reloader.current.over(body.model_copy(update={"text": text})))
     done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
     answers, scores = ([done[0].value], None) if body.words is None else (None, done[0].value)
     return JSONResponse(asdict(schema.OverAnswers(answers, scores, took(request, done))))
@@ -119,13 +119,12 @@ async def over(service: Served, request: Request, body: schema.OverRequest) -> R
 @answering.post("/v1/labels", response_model=schema.LabelAnswer)
 async def labels(service: Served, request: Request, body: schema.LabelsRequest) -> Response:
     """The share of each label, by how well the occurrences of its words in the index fit the mask."""
-    check_query(body.text)
+    text = read_query(body.text)
     opened = service.reloader.current
-    done = await service.batcher.results(
-        request, [Job(lambda _: opened.labels(body))], service.deadline(body.timeout_ms)
-    )
+    job = Job(lambda _: opened.labels(body.model_copy(update={"text": text})))
+    done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
     shares, notes = done[0].value
-    return JSONResponse(asdict(schema.LabelAnswer(body.text, shares, notes, opened.state, took(request, done))))
+    return JSONResponse(asdict(schema.LabelAnswer(text, shares, notes, opened.state, took(request, done))))
 
 
 @describing.get("/v1/index", response_model=schema.IndexFacts)
@@ -205,8 +204,8 @@ def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: schema.Options
     settings = opened.fill_settings(options)
     group = f"{opened.state.digest} {options.allow_partial} {settings}"
     jobs: list[Job] = []
-    for number, text in enumerate(texts):
-        check_query(text, where=f"text.{number}", max_masks=MAX_MASKS)
+    for number, given in enumerate(texts):
+        text = read_query(given, where=f"text.{number}", max_masks=MAX_MASKS)
         run = partial(opened.fill, settings=settings, where=f"text.{number}", allow_partial=options.allow_partial)
         jobs.append(Job(run, group if text.count(MASK_TEXT) == 1 else "", text))
     return jobs

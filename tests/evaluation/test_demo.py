@@ -54,6 +54,14 @@ def test_the_shipped_questions_can_be_read(name: str) -> None:
         assert len(read_task(task, split=Split.dev)) == 161
 
 
+def test_the_plain_questions_are_of_the_dev_half_and_rules_turn_all_of_them() -> None:
+    plain, demo = (load_task(DEMO / name, folder=DEMO) for name in ("plain-questions.yaml", "demo.yaml"))
+    answers = [each.answers for each in read_task(demo, split=Split.dev)]
+    read = read_task(plain, split=Split.dev)
+    assert len(read) == 60
+    assert all(each.answers in answers and each.text.count("<mask>") == 1 for each in read)
+
+
 def test_the_other_questions_repeat_none() -> None:
     demo, others = (load_task(DEMO / name, folder=DEMO) for name in ("demo.yaml", "other-questions.yaml"))
     shipped = [each for split in Split for each in read_task(demo, split=split)]
