@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.models.encoder import Encoder
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -39,6 +40,12 @@ def unsynced_disk() -> Iterator[None]:
 @pytest.fixture
 def npmlm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     return CommandLine(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Encoder:
+    """A tiny encoder. Not to be changed."""
+    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="session")

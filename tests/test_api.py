@@ -15,15 +15,9 @@ from npm.core.types import Document
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
-from tests.helpers.tiny_models import tiny_encoder
 
 SHORT = {"max_block_tokens": 64}
 HANDED = [Document(item["id"], item["title"], item["text"]) for item in DOCUMENTS]
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 def answers_of(folder: Path, encoder: Encoder) -> list[object]:

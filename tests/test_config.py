@@ -116,41 +116,6 @@ def test_config_refuses_an_unknown_setting(verb: str, key: str) -> None:
     assert f"unknown setting {key}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("verb", "override", "key"),
-    [
-        ("fill", "k=many", "k"),
-        ("fill", "k=2.5", "k"),
-        ("fill", "k=null", "k"),
-        ("fill", "k=[1]", "k"),
-        ("fill", "k=", "k"),
-        ("fill", "k=1,2", "k"),
-        ("fill", "k=(1", "k"),
-        ("fill", "retrieval=magic", "retrieval"),
-        ("fill", "scoring=magic", "scoring"),
-        ("fill", "scoring=3", "scoring"),
-        ("fill", "scoring=null", "scoring"),
-        ("fill", "scoring.cut_expressions=perhaps", "scoring.cut_expressions"),
-        ("fill", "scoring.temperature=nan", "scoring.temperature"),
-        ("fill", "+k=3", "k"),
-        ("fill", "~index=i", "index"),
-        ("fill", "index=other", "index"),
-        ("train", "experiment=magic", "experiment"),
-        ("train", "schedule=5", "schedule"),
-        ("build", "corpus.split=word", "corpus.split"),
-        ("build", "corpus.files=['open]", "corpus.files"),
-        ("build", "corpus.files=[]", "corpus.files"),
-        ("evaluate", "index=", "index"),
-        ("evaluate", "fill.scoring.temperature=0", "fill.scoring.temperature"),
-        ("evaluate", "corpus.max_documents=0", "corpus.max_documents"),
-    ],
-)
-def test_config_refuses_a_value_that_does_not_fit_and_names_the_setting(verb: str, override: str, key: str) -> None:
-    with pytest.raises(UserError) as caught:
-        settings_of(verb, override)
-    assert key in str(caught.value)
-
-
 def numeric_settings() -> list[tuple[str, str]]:
     """Full key of every setting that is a number, with a verb that has it."""
     numbers = (int, float, int | None, float | None)

@@ -12,23 +12,11 @@ from safetensors import safe_open
 from npm.indexing.generation import Generation
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
-from tests.cli.test_train import NO_PHRASES, SHRUNK
-from tests.helpers.command_line import DOCUMENTS, CommandLine, write_corpus
+from tests.cli.test_train import NO_PHRASES
+from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.live_indexes import part_of
 
 SHORTER = "objective.nonparametric.dimensions=[8,16]"
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    """Documents that say everything eight times, so that their spans occur in several blocks."""
-    repeated = [{**document, "text": f"{document['text']} " * 8} for document in DOCUMENTS]
-    return write_corpus(tmp_path / "texts.jsonl", repeated)
-
-
-@pytest.fixture
-def train(texts: Path, tmp_path: Path, tiny_encoder_folder: Path) -> list[str]:
-    return ["train", f"corpus.files={texts}", f"run={tmp_path / 'run'}", f"encoder={tiny_encoder_folder}", *SHRUNK]
 
 
 def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(

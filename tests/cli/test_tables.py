@@ -12,26 +12,20 @@ from npm.indexing.inspect import Inspection, inspect_index
 from npm.models.encoder import Encoder
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import TuneResult, tune_index
-from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
 
 
 @pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
+def folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_measured(tmp_path_factory.mktemp("tables") / "index", encoder, f"ivf_sq8 {LISTS}")
 
 
 @pytest.fixture(scope="module")
-def folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_measured(tmp_path_factory.mktemp("tables") / "index", bert, f"ivf_sq8 {LISTS}")
-
-
-@pytest.fixture(scope="module")
-def result(folder: Path, bert: Encoder) -> TuneResult:
+def result(folder: Path, encoder: Encoder) -> TuneResult:
     settings = TuneSettings(
         index=str(folder), queries=4, probed_lists=(2,), reranked_rows=(32,), candidates_per_side=(32,)
     )
-    return tune_index(settings, bert)
+    return tune_index(settings, encoder)
 
 
 @pytest.fixture(scope="module")

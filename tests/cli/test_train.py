@@ -40,16 +40,6 @@ def write_texts(folder: Path) -> Path:
     return write_corpus(folder / "texts.jsonl", repeated)
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    return write_texts(tmp_path)
-
-
-@pytest.fixture
-def train(texts: Path, tmp_path: Path, tiny_encoder_folder: Path) -> list[str]:
-    return ["train", f"corpus.files={texts}", f"run={tmp_path / 'run'}", f"encoder={tiny_encoder_folder}", *SHRUNK]
-
-
 def weights_of(run: Path) -> bytes:
     return (run / "encoder" / "model.safetensors").read_bytes()
 
@@ -75,13 +65,14 @@ def test_a_run_leaves_settings_metrics_and_an_encoder_and_its_end_is_kept(
 
 @pytest.mark.parametrize("name", ["settings.json", "metrics.jsonl", "checkpoints/step-00000003/weights.safetensors"])
 def test_a_damaged_run_folder_is_one_message_and_stays_as_it_is(
-    name: str, npmlm: CommandLine, train: list[str], tmp_path: Path
+    name: str, npmlm: CommandLine, finished_run: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
-    assert npmlm(*train).status == 0
+    run, command = finished_run
+    shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "encoder").rename(tmp_path / "encoder")
     (tmp_path / "run" / name).write_bytes(b"\x80garbage\n")
     before = all_bytes(tmp_path)
-    npmlm(*train).refused(str(Path(name).name))
+    npmlm(*command, f"run={tmp_path / 'run'}").refused(str(Path(name).name))
     assert all_bytes(tmp_path) == before
 
 
@@ -140,11 +131,9 @@ def test_a_finished_encoder_that_lacks_a_file_is_made_again_from_the_checkpoint(
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_ends_in_the_same_weights(
-    npmlm: CommandLine, train: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    npmlm: CommandLine, train: list[str], finished_run: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     command = [*train, "trainer.checkpoint_every_minutes=0"]
-    whole = [part.replace(str(tmp_path / "run"), str(tmp_path / "whole")) for part in command]
-    assert npmlm(*whole).status == 0
     report = Trainer.__dict__["_report"]
 
     def interrupted(self: Trainer, *arguments: object) -> None:
@@ -158,23 +147,19 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_in_the_same_weights(
     assert (outcome.status, outcome.out) == (130, "")
     assert "resumes where it stopped" in outcome.err
     assert npmlm(*command).status == 0
-    assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
+    assert weights_of(tmp_path / "run") == weights_of(finished_run[0])
 
 
-def test_other_settings_in_the_same_folder_are_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
-    assert npmlm(*train).status == 0
-    before = all_bytes(tmp_path)
-    npmlm(*train, "trainer.seed=1").refused("other settings", "trainer.seed", "run=DIR")
-    assert all_bytes(tmp_path) == before
-
-
-def test_another_corpus_of_the_same_name_is_refused(
-    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
+def test_other_settings_and_other_texts_in_a_file_of_the_same_name_are_refused(
+    npmlm: CommandLine, finished_run: tuple[Path, list[str]], texts: Path, tmp_path: Path
 ) -> None:
-    assert npmlm(*train).status == 0
+    run, (verb, _, *settings) = finished_run
+    settings.append(f"run={shutil.copytree(run, tmp_path / 'run')}")
     texts.write_text(texts.read_text(encoding="utf-8").replace("Paris", "Lyons"), encoding="utf-8")
     before = all_bytes(tmp_path)
-    npmlm(*train).refused("other settings", "corpus.sources.1=texts.jsonl sha256:", "run=DIR")
+    changed = npmlm(verb, f"corpus.files={texts}", *settings)
+    changed.refused("other settings", "corpus.sources.1=texts.jsonl sha256:", "run=DIR")
+    npmlm(*finished_run[1], settings[-1], "trainer.seed=1").refused("other settings", "trainer.seed", "run=DIR")
     assert all_bytes(tmp_path) == before
 
 

@@ -45,10 +45,3 @@ def test_what_tune_writes_is_what_inspect_shows(npmlm: CommandLine, built_index:
     assert shown["generation"] == 1
     assert shown["searching"]["candidates_per_side"] in (8, json.loads(outcome.out)["counts"]["rows"])
     assert npmlm("verify", f"index={index}").status == 0
-
-
-def test_inspect_shows_a_table(npmlm: CommandLine, built_index: Path) -> None:
-    outcome = npmlm("inspect", f"index={built_index}")
-    assert outcome.status == 0, outcome.err
-    for part in ("contents", "corpus.jsonl", "how it was built", "hot, in memory or mapped", "bytes a token"):
-        assert part in outcome.out, part

@@ -13,6 +13,7 @@ from npm.core.errors import ArtifactError, CorpusError
 from npm.core.types import Block, Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store, read_counts, write_block_store
+from tests.helpers.live_indexes import all_bytes
 
 CORPUS_WORDS = "Reykjavík is the capital of Iceland . A dog has a long river 中国 😀"
 SETTINGS = {"input": "sha-256 of the files"}
@@ -29,10 +30,6 @@ def corpus(count: int, seed: int = 0) -> list[Document]:
         Document(f"d{n}", f"Title {n}", " ".join(words[rng.integers(0, len(words), 5 + 7 * (n % 9))]), {"n": n})
         for n in range(count)
     ]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture
@@ -106,7 +103,7 @@ def test_a_build_killed_again_and_again_ends_in_the_same_bytes(
             build("killed", killed_after(documents, count))
         assert not BlockStore.is_finished(tmp_path / "killed")
     build("killed", documents)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
+    assert all_bytes(tmp_path / "killed") == all_bytes(tmp_path / "undisturbed")
     assert BlockStore.open(tmp_path / "killed").digest == BlockStore.open(tmp_path / "undisturbed").digest
 
 

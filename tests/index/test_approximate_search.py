@@ -237,23 +237,3 @@ def test_resolved_settings_name_tier_and_factory_and_nothing_of_the_search(
 def test_short_vectors_have_codes_of_two_bits_a_number(dimensions: int, bits: str) -> None:
     factory = resolved_settings(SearchSettings(), 20_000_000, dimensions)["factory"]
     assert factory == f"RR{dimensions},IVF8192,RaBitQ{bits}"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"probed_lists": 0},
-        {"rerank_factor": -1},
-        {"train_rows": 0},
-        {"thread_count": 0},
-        {"seed": -1},
-        {"list_count": 0},
-        {"tier": SearchTier.exact, "list_count": 8},
-        {"train_iterations": 0},
-    ],
-)
-def test_settings_out_of_range_or_in_contradiction_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError) as caught:
-        SearchSettings(**wrong)
-    for name in wrong:
-        assert name in str(caught.value)

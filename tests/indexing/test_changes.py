@@ -41,11 +41,6 @@ FIRST = [record(number) for number in range(6)]
 MORE = [record(number, language="de") for number in range(6, 9)]
 
 
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
-
-
 @pytest.fixture(scope="module", params=TIERS, ids=str)
 def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("tier") / "index", FIRST, encoder, request.param)
@@ -54,11 +49,6 @@ def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_fact
 @pytest.fixture(scope="module")
 def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("changes") / "index", FIRST, encoder, "ivf_sq8 4")
-
-
-@pytest.fixture
-def live(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "index"))
 
 
 def deleted(folder: Path, *ids: str) -> None:

@@ -30,17 +30,11 @@ from tests.helpers.live_indexes import (
     built,
     record,
 )
-from tests.helpers.tiny_models import tiny_encoder
 
 FIRST = [record(number) for number in range(6)]
 MORE = [record(number, language="de") for number in range(6, 9)]
 LEFT = [*FIRST[1:3], *FIRST[4:], *MORE[:2]]
 KEEPS, RETRAINS = CompactSettings(), CompactSettings(retrain=True)
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module", params=TIERS, ids=str)
@@ -51,11 +45,6 @@ def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_fact
 @pytest.fixture(scope="module")
 def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return changed(tmp_path_factory.mktemp("compact") / "index", encoder, "ivf_sq8 4")
-
-
-@pytest.fixture
-def live(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "index"))
 
 
 def changed(folder: Path, encoder: Encoder, lists: str | None) -> Path:

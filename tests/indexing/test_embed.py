@@ -29,14 +29,10 @@ from npm.indexing.embed import (
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
 from npm.indexing.verify import reencode_sample
 from npm.models.encoder import Encoder
+from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = VectorSettings(tokens_per_shard=150, tokens_per_batch=100, dtype=VectorDtype.float32)
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +65,6 @@ def finished(store: BlockStore, encoder: Encoder, tmp_path: Path) -> Iterator[Pa
     embed(store, encoder, tmp_path / "vectors", SETTINGS)
     finish_vectors(tmp_path / "vectors", store, recorded=recorded(store, encoder, SETTINGS))
     yield tmp_path / "vectors"
-
-
-def all_bytes(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("tokens_per_shard", [1, 100, 10_000])

@@ -24,12 +24,7 @@ from npm.indexing.generation import Generation
 from npm.indexing.settings import EstimateSettings, VectorSettings
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import zstd
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
-
-
-@pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
+from tests.helpers.tiny_models import SENTENCES
 
 
 def write_documents(path: Path, rng: np.random.Generator, count: int) -> Path:
@@ -181,12 +176,12 @@ def part_bytes(index: Path) -> dict[str, int]:
     ids=["exact", "rabitq", "sq8"],
 )
 def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
-    search: SearchSettings, bert: Encoder, rng: np.random.Generator, tmp_path: Path
+    search: SearchSettings, encoder: Encoder, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     corpus = settings_for(write_documents(tmp_path / "corpus.jsonl", rng, 120))
     settings = estimate_settings(corpus, search=search, sample_documents=1000, partitions=3)
-    estimate = estimate_build(settings, bert, progress=lambda *_: None)
-    built = build_index(tmp_path / "index", settings, bert).manifest
+    estimate = estimate_build(settings, encoder, progress=lambda *_: None)
+    built = build_index(tmp_path / "index", settings, encoder).manifest
     assert built is not None
     counts = built.settings["counts"]
     assert (estimate.documents, estimate.tokens, estimate.rows) == tuple(
@@ -196,7 +191,7 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     assert estimate.tier == " ".join(searched[name] for name in ("tier", "factory") if name in searched)
     found = part_bytes(tmp_path / "index")
     assert estimate.disk == pytest.approx(found, rel=0.03, abs=700)  # FAISS files have headers of some hundred bytes
-    assert estimated_sizes(settings, bert)[0].disk_bytes == pytest.approx(estimate.disk_bytes, rel=0.2)
+    assert estimated_sizes(settings, encoder)[0].disk_bytes == pytest.approx(estimate.disk_bytes, rel=0.2)
     vectors = sum(path.stat().st_size - 128 for path in (tmp_path / "index").rglob("vectors.npy"))
     partition_index(tmp_path / "index", 3)
     lists, quantizer = part_bytes(tmp_path / "index").get("search", 0), found.get("quantiser", 0)
@@ -206,36 +201,36 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
 
 
 def test_a_sample_of_a_larger_corpus_foretells_its_counts_and_bytes(
-    bert: Encoder, rng: np.random.Generator, tmp_path: Path
+    encoder: Encoder, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     files = [write_documents(tmp_path / f"{number}.jsonl", rng, count) for number, count in enumerate((300, 50, 150))]
     settings = estimate_settings(settings_for(*files), sample_documents=120)
-    estimate = estimate_build(settings, bert, progress=lambda *_: None)
+    estimate = estimate_build(settings, encoder, progress=lambda *_: None)
     assert estimate.sampled_documents == 120
-    packer = BlockPacker(bert.tokenizer, settings.blocks)
+    packer = BlockPacker(encoder.tokenizer, settings.blocks)
     packed = packer.pack_many(list(read_corpus(settings.corpus)))
     tokens = sum(len(block.token_ids) for blocks in packed for block in blocks)
     assert estimate.tokens == pytest.approx(tokens, rel=0.1)
     assert estimate.documents == pytest.approx(500, rel=0.1)
     assert estimate.rows < estimate.tokens
     assert estimate.encoding_seconds > 0
-    assert estimate.build_bytes > estimated_sizes(settings, bert)[0].build_bytes > 0
+    assert estimate.build_bytes > estimated_sizes(settings, encoder)[0].build_bytes > 0
 
 
 def test_a_corpus_of_so_many_tokens_has_the_shares_of_the_sample(
-    bert: Encoder, rng: np.random.Generator, tmp_path: Path
+    encoder: Encoder, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     settings = estimate_settings(settings_for(write_documents(tmp_path / "corpus.jsonl", rng, 60)))
-    once, _ = estimated_sizes(settings, bert, sample_documents=60)
-    many, _ = estimated_sizes(settings, bert, sample_documents=60, tokens=round(100 * once.tokens))
+    once, _ = estimated_sizes(settings, encoder, sample_documents=60)
+    many, _ = estimated_sizes(settings, encoder, sample_documents=60, tokens=round(100 * once.tokens))
     for name in ("documents", "tokens", "rows"):
         assert getattr(many, name) == pytest.approx(100 * getattr(once, name), rel=1e-6)
     assert many.disk["vectors"] == pytest.approx(100 * once.disk["vectors"], rel=1e-6)
     assert many.disk["lexicon"] < 100 * once.disk["lexicon"]  # words recur
 
 
-def test_a_corpus_without_a_kept_token_is_told(bert: Encoder, tmp_path: Path) -> None:
+def test_a_corpus_without_a_kept_token_is_told(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text(json.dumps({"text": "of the and to"}) + "\n", encoding="utf-8")
     with pytest.raises(CorpusError, match=r"vectors\.pruning"):
-        estimate_build(estimate_settings(settings_for(path)), bert, progress=lambda *_: None)
+        estimate_build(estimate_settings(settings_for(path)), encoder, progress=lambda *_: None)

@@ -15,20 +15,14 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import part_of
-from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
 
 TIERS = (None, f"ivf_sq8 {LISTS}", "ivf_rabitq 4")
 
 
-@pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
-
-
 @pytest.fixture(scope="module", params=TIERS)
-def folder(request: pytest.FixtureRequest, bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_measured(tmp_path_factory.mktemp("footprint") / "index", bert, request.param)
+def folder(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_measured(tmp_path_factory.mktemp("footprint") / "index", encoder, request.param)
 
 
 def is_mapped(array: Any) -> bool:
@@ -67,8 +61,8 @@ def test_tables_are_as_large_as_the_arrays_of_an_opened_index(folder: Path) -> N
     assert "live documents, blocks, rows" not in tables
 
 
-def test_what_deletions_take_counts_too(bert: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", bert, None)
+def test_what_deletions_take_counts_too(encoder: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", encoder, None)
     delete_documents(folder, DeleteSettings(ids=["d3"]))
     tables, index = hot_bytes(Generation.read(folder)), PhraseIndex.open(folder)
     live = [index.live_documents, index.live_blocks, index.live_rows]

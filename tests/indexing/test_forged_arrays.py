@@ -17,12 +17,6 @@ from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 from tests.helpers.live_indexes import built, record
-from tests.helpers.tiny_models import tiny_encoder
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")

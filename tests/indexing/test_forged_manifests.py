@@ -20,14 +20,8 @@ from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.forged_manifests import Forgery, Place, forgeries
 from tests.helpers.live_indexes import all_bytes, built, record
-from tests.helpers.tiny_models import tiny_encoder
 
 SAMPLED = 30
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")

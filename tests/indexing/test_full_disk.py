@@ -17,7 +17,6 @@ from npm.indexing.estimate import check_disk_needs, estimated_sizes
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
-from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.crashes import COMMANDS, NEW, prepared, write_inputs
 from tests.indexing.small_builds import small_settings, write_corpus
 
@@ -35,18 +34,13 @@ Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
-
-
-@pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.jsonl")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(bert: Encoder, corpus: Path) -> dict[str, bytes]:
-    build_index(corpus.parent / "index", small_settings(corpus), bert)
+def undisturbed(encoder: Encoder, corpus: Path) -> dict[str, bytes]:
+    build_index(corpus.parent / "index", small_settings(corpus), encoder)
     return all_bytes(corpus.parent / "index")
 
 
@@ -60,7 +54,7 @@ def finished_files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_full_disk_is_told_and_the_same_call_goes_on_when_there_is_space(
     place: str,
-    bert: Encoder,
+    encoder: Encoder,
     corpus: Path,
     undisturbed: dict[str, bytes],
     tmp_path: Path,
@@ -79,13 +73,13 @@ def test_a_full_disk_is_told_and_the_same_call_goes_on_when_there_is_space(
     with monkeypatch.context() as patched:
         patched.setattr(NewFile, "write", full)
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
-            build_index(tmp_path / "index", settings, bert)
+            build_index(tmp_path / "index", settings, encoder)
     assert len(before) == 1, "the disk was full at another place"
     assert str(tmp_path / "index") in str(caught.value)
     assert finished_files(tmp_path / "index") == before[0]
     assert bool(before[0]) == (place != "blocks")
     assert (tmp_path / "index").exists() == (place != "blocks")
-    build_index(tmp_path / "index", settings, bert)
+    build_index(tmp_path / "index", settings, encoder)
     assert all_bytes(tmp_path / "index") == undisturbed
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
@@ -149,23 +143,23 @@ def test_what_does_not_fit_is_refused_with_what_is_needed_and_what_is_free(
 
 
 def test_a_build_that_will_not_fit_is_refused_before_it_begins(
-    bert: Encoder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = small_settings(corpus)
-    needed = estimated_sizes(settings, bert)[0].disk_bytes
+    needed = estimated_sizes(settings, encoder)[0].disk_bytes
     set_free(monkeypatch, KEPT_FREE_BYTES + needed - 1)
     with pytest.raises(StorageError, match="no room for the index"):
-        build_index(tmp_path / "index", settings, bert)
+        build_index(tmp_path / "index", settings, encoder)
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_there_already_needs_no_room(
-    bert: Encoder, corpus: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, corpus: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = small_settings(corpus)
     built = corpus.parent / "index"
     assert stored_bytes(built) == sum(map(len, undisturbed.values()))
     set_free(monkeypatch, KEPT_FREE_BYTES)
-    check_disk_needs(built, settings, bert)
+    check_disk_needs(built, settings, encoder)
     with pytest.raises(StorageError):
-        check_disk_needs(built.parent / "other", settings, bert)
+        check_disk_needs(built.parent / "other", settings, encoder)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from index.settings import SearchSettings, SearchTier
-from npm.core.errors import ArtifactError, CorpusError, EncoderError
+from npm.core.errors import ArtifactError, EncoderError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import normalised_text
@@ -16,13 +16,12 @@ from npm.indexing.build import build_index
 from npm.indexing.embed import open_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, PruningRule, Stage, VectorDtype, VectorSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from tests.helpers.live_indexes import part_of
+from tests.helpers.live_indexes import all_bytes, part_of
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 
@@ -118,76 +117,10 @@ def test_pruning_and_dtype_decide_what_is_stored(bert: Encoder, tmp_path: Path) 
     assert rows[PruningRule.without_punctuation] > rows[PruningRule.without_stopwords] > 0
 
 
-def all_bytes(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-class Killed(Exception):
-    """Stands for a signal in the middle of a build."""
-
-
-def test_no_artefact_names_a_place_on_this_machine(bert: Encoder, tmp_path: Path) -> None:
-    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    for name, data in all_bytes(tmp_path / "index").items():
-        assert str(tmp_path).encode() not in data, name
-
-
-def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: Encoder, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path)
-    build_index(tmp_path / "index", settings_for(corpus), bert)
-    before = all_bytes(tmp_path / "index")
-    with pytest.raises(ArtifactError, match=r"vectors\.pruning"):
-        build_index(tmp_path / "index", settings_for(corpus, pruning=PruningRule.all), bert)
-    corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
-    with pytest.raises(ArtifactError, match="built from other files"):
-        build_index(tmp_path / "index", settings_for(corpus), bert)
-    assert all_bytes(tmp_path / "index") == before
-
-
-def test_another_encoder_is_refused_when_opening(bert: Encoder, tmp_path: Path) -> None:
-    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    with pytest.raises(ArtifactError, match=bert.fingerprint):
-        PhraseFiller.open(tmp_path / "index", tiny_encoder("bert", seed=1))
-
-
-def test_an_encoder_saved_inside_the_index_is_found_there(bert: Encoder, tmp_path: Path) -> None:
-    settings = replace(settings_for(write_corpus(tmp_path)), copy_encoder=True)
-    build_index(tmp_path / "index", settings, bert)
-    opened = PhraseFiller.open(tmp_path / "index")
-    assert opened.encoder.fingerprint == bert.fingerprint
-    verify_index(tmp_path / "index")
-    weights = part_of(tmp_path / "index", "encoder") / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    with pytest.raises(ArtifactError, match="damaged"):
-        verify_index(tmp_path / "index")
-
-
 def test_without_its_encoder_an_index_says_what_to_give(bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
     with pytest.raises(ArtifactError, match="encoder=tiny-bert"):
         PhraseFiller.open(tmp_path / "index")
-
-
-@pytest.mark.parametrize("part", ["corpus", "vectors", "lexicon"])
-def test_a_flipped_byte_is_found_when_opening(part: str, bert: Encoder, tmp_path: Path) -> None:
-    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    file = sorted(part_of(tmp_path / "index", part).rglob("*.npy"))[-1]
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(ArtifactError, match="damaged"):
-        PhraseFiller.open(tmp_path / "index", bert)
-
-
-def test_a_corpus_that_cannot_be_read_leaves_no_folder(bert: Encoder, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text('{"text": "Fine."}\n{"text": \n', encoding="utf-8")
-    for file in (corpus, tmp_path / "missing.jsonl"):
-        with pytest.raises(CorpusError):
-            build_index(tmp_path / "index", settings_for(file), bert)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl"]
 
 
 def test_blocks_longer_than_the_encoder_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -19,23 +19,17 @@ from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
 from npm.models.encoder import Encoder
 from npm.tuning.tune import SearchChoice, write_searching
 from tests.helpers.live_indexes import part_of
-from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import DOCUMENTS, LISTS, build_measured
 
 
 @pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
-
-
-@pytest.fixture(scope="module")
-def folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of two segments, with two documents deleted."""
     place = tmp_path_factory.mktemp("inspection")
-    index = build_measured(place / "index", bert, f"ivf_sq8 {LISTS}")
+    index = build_measured(place / "index", encoder, f"ivf_sq8 {LISTS}")
     more = place / "more.jsonl"
     more.write_text('{"id": "new", "text": "Oslo lies in Norway. Paris lies in France."}', encoding="utf-8")
-    add_documents(index, AddSettings(corpus=CorpusSettings(files=[str(more)])), bert)
+    add_documents(index, AddSettings(corpus=CorpusSettings(files=[str(more)])), encoder)
     delete_documents(index, DeleteSettings(ids=["d0", "d1"]))
     return index
 
@@ -64,9 +58,9 @@ def test_it_says_what_is_in_the_index(inspection: Inspection, folder: Path) -> N
     assert inspection.kept_fields == ["kind"]
 
 
-def test_it_says_what_made_the_index(inspection: Inspection, bert: Encoder) -> None:
+def test_it_says_what_made_the_index(inspection: Inspection, encoder: Encoder) -> None:
     assert inspection.encoder["name"] == "tiny-bert"
-    assert inspection.encoder["fingerprint"] == bert.fingerprint
+    assert inspection.encoder["fingerprint"] == encoder.fingerprint
     assert not inspection.encoder["inside"]
     assert inspection.versions["numpy"] == np.__version__
     assert inspection.settings["blocks"]["max_block_tokens"] == 64
@@ -97,8 +91,8 @@ def test_it_says_how_the_index_is_searched_before_and_after_tuning(folder: Path,
     assert inspect_index(copied).searching == {"probed_lists": 3, "rerank_factor": 5, "candidates_per_side": 7}
 
 
-def test_exact_search_has_no_lists_to_speak_of(bert: Encoder, tmp_path: Path) -> None:
-    index = build_measured(tmp_path / "index", bert, None, documents=3)
+def test_exact_search_has_no_lists_to_speak_of(encoder: Encoder, tmp_path: Path) -> None:
+    index = build_measured(tmp_path / "index", encoder, None, documents=3)
     searching = inspect_index(index).searching
     assert searching == {
         "probed_lists": None,

@@ -21,19 +21,13 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
 from tests.helpers.live_indexes import part_of
-from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus
 
 
 @pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    build_index(folder / "index", small_settings(write_corpus(folder / "corpus.jsonl")), bert)
+    build_index(folder / "index", small_settings(write_corpus(folder / "corpus.jsonl")), encoder)
     return folder / "index"
 
 
@@ -42,7 +36,7 @@ class Killed(Exception):
 
 
 def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_made_again(
-    bert: Encoder, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, index = small_settings(write_corpus(tmp_path / "corpus.jsonl")), tmp_path / "index"
     encoded, rounds = list[int](), list[int]()
@@ -61,11 +55,11 @@ def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_
     blocks: list[int] = []
     for stage, share in (("vectors", 0.5), ("quantiser", 0.5), ("codes", 1)):
         with pytest.raises(Killed):
-            build_index(index, settings, bert, progress=kill_at(stage, share))
+            build_index(index, settings, encoder, progress=kill_at(stage, share))
         blocks.append(sum(encoded))
         with pytest.raises(ArtifactError, match="did not finish"):
             PhraseIndex.open(index)
-    build_index(index, settings, bert)
+    build_index(index, settings, encoder)
     store = BlockStore.open(part_of(index, "corpus"))
     shards = vector_shards(store, settings.vectors.tokens_per_shard)
     assert len(shards) > 3
@@ -82,7 +76,7 @@ def hold(folder: Path, pipe: Connection) -> None:
 
 
 def test_a_second_build_of_the_same_folder_is_kept_out_and_a_dead_owners_lock_is_taken_over(
-    bert: Encoder, undisturbed: Path, tmp_path: Path
+    encoder: Encoder, undisturbed: Path, tmp_path: Path
 ) -> None:
     settings = small_settings(write_corpus(tmp_path / "corpus.jsonl"))
     index = tmp_path / "index"
@@ -92,12 +86,12 @@ def test_a_second_build_of_the_same_folder_is_kept_out_and_a_dead_owners_lock_is
     owner.start()
     assert ours.recv() == "held"
     with pytest.raises(ArtifactError, match="another process is writing"):
-        build_index(index, settings, bert)
+        build_index(index, settings, encoder)
     assert not index.exists()
     assert owner.pid is not None
     os.kill(owner.pid, signal.SIGKILL)
     owner.join()
     assert (tmp_path / ".index.lock").is_file()
-    build_index(index, settings, bert)
+    build_index(index, settings, encoder)
     assert all_bytes(index) == all_bytes(undisturbed)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]

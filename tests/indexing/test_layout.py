@@ -20,12 +20,6 @@ from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSet
 from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import added, all_bytes, built, record, write_records
-from tests.helpers.tiny_models import tiny_encoder
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import bm25s
 import numpy as np
 import pytest
 
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
@@ -215,12 +215,6 @@ def test_blocks_with_all_words_of_a_phrase_are_found_by_their_titles_too_and_whi
     assert lexicon.blocks_with("of the") is None and lexicon.blocks_with("…") is None
     assert found("Bank of America", lexicon.with_live(np.array([False, True, True, True, True]))) == [1, 4]
     assert found("America", opened_lexicon(tmp_path / "untitled", store, title_repeats=0)) == [0, 1, 3]
-
-
-def test_weights_out_of_range_are_refused() -> None:
-    for wrong in ({"k1": -1.0}, {"b": 1.5}, {"title_repeats": -1}):
-        with pytest.raises(SettingError, match="must be"):
-            LexiconSettings(**wrong)
 
 
 def test_a_title_counts_as_often_as_it_is_repeated(store: BlockStore, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from npm.indexing.lexicon import (
     write_lexicon_shard,
 )
 from npm.indexing.settings import LexiconSettings
+from tests.helpers.live_indexes import all_bytes
 from tests.helpers.sample_folders import flip_byte
 from tests.indexing.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon
 
@@ -32,10 +33,6 @@ def store(rng: np.random.Generator, tmp_path: Path) -> BlockStore:
     store = store_of(tmp_path / "store", random_documents(rng, 20), tokens_per_shard=200)
     assert len(store.shard_blocks) > 3
     return store
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("title_repeats", [0, 1, 3])
@@ -96,7 +93,7 @@ def test_shards_written_in_any_order_have_the_same_bytes(store: BlockStore, tmp_
     for number in reversed(range(len(store.shard_blocks) - 1)):
         write_lexicon_shard(tmp_path / f"backwards/{number:05d}", store, number, LexiconSettings())
     finish_lexicon(tmp_path / "backwards", store, LexiconSettings())
-    assert files_of(tmp_path / "backwards") == files_of(tmp_path / "forwards")
+    assert all_bytes(tmp_path / "backwards") == all_bytes(tmp_path / "forwards")
     assert not [path for path in tmp_path.rglob(".*")]
 
 
@@ -113,7 +110,7 @@ def test_a_finished_shard_is_kept_and_a_lost_one_written_again_with_the_same_byt
     store: BlockStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_lexicon(tmp_path / "lexicon", store)
-    before = files_of(folder)
+    before = all_bytes(folder)
     shutil.rmtree(folder / "00001")
     (folder / "manifest.json").unlink()
     (folder / ".00001.tmp").mkdir()  # as a killed job leaves it
@@ -127,7 +124,7 @@ def test_a_finished_shard_is_kept_and_a_lost_one_written_again_with_the_same_byt
     monkeypatch.setattr("npm.indexing.lexicon.count_words", count)
     write_lexicon(folder, store)
     assert counted == [int(store.shard_blocks[2] - store.shard_blocks[1])]
-    assert files_of(folder) == before
+    assert all_bytes(folder) == before
 
 
 def test_missing_shards_are_named(store: BlockStore, tmp_path: Path) -> None:

@@ -10,11 +10,8 @@ import pytest
 from npm.core.types import Block, Document
 from npm.corpus.store import BlockStore, Packed
 from npm.indexing.compact import packed_documents
+from tests.helpers.live_indexes import all_bytes
 from tests.helpers.stores import random_packed, stored
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize(("seed", "share"), [(0, 0.0), (1, 0.4), (2, 0.7), (3, 1.0), (4, 1.0)])
@@ -43,7 +40,7 @@ def test_chosen_documents_of_several_segments_give_the_bytes_of_a_store_of_them_
     alone = stored(tmp_path / "alone", expected, tokens_per_shard=250)
     again = stored(tmp_path / "again", list(packed_documents(store, chosen)), tokens_per_shard=250)
     assert again.block_count > 5
-    assert contents(again.folder) == contents(alone.folder)
+    assert all_bytes(again.folder) == all_bytes(alone.folder)
 
 
 def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:

@@ -41,16 +41,10 @@ from tests.helpers.live_indexes import (
     built,
     record,
 )
-from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import build_measured
 
 TWO_MASKS = "The <mask> of France is <mask>."
 LISTS = "ivf_rabitq 4"
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 def made(folder: Path, encoder: Encoder, lists: str | None) -> Path:
@@ -70,11 +64,6 @@ def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_fact
 @pytest.fixture(scope="module")
 def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("partitions") / "index", encoder, LISTS)
-
-
-@pytest.fixture
-def live(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "index"))
 
 
 def rows_of(folder: Path) -> list[tuple[int, int]]:

@@ -57,16 +57,11 @@ from tests.helpers.live_indexes import (
     record,
     search_settings,
 )
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES
 from tests.indexing.test_dimensions import settings_for, stored
 
 CUT, WHOLE = 8, 32
 ROTATED = {"dimensions": CUT, "rotation": Rotation.pca}
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")

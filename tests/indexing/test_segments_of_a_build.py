@@ -20,15 +20,10 @@ from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings, Stage, VectorSettings
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES
 
 LISTS = SearchSettings(tier=SearchTier.ivf_rabitq, list_count=8, train_iterations=4, thread_count=1)
 TIERS = {"exact": SearchSettings(), "lists": LISTS}
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 def write_files(folder: Path, count: int = 4) -> list[Path]:

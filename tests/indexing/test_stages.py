@@ -19,15 +19,10 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.indexing.stages import HELD_OUT_EVERY, is_held_out
 from npm.models.encoder import Encoder
-from tests.helpers.live_indexes import part_of
+from tests.helpers.live_indexes import all_bytes, part_of
 from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +35,6 @@ def whole(settings: IndexBuildSettings, encoder: Encoder, tmp_path_factory: pyte
     folder = tmp_path_factory.mktemp("whole") / "index"
     build_index(folder, settings, encoder)
     return all_bytes(folder)
-
-
-def all_bytes(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20])  # 20: more than there are shards and lists

@@ -15,11 +15,6 @@ from tests.helpers.tiny_models import tiny_encoder
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
-
-
-@pytest.fixture(scope="module")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = built(tmp_path_factory.mktemp("verified") / "index", [record(number) for number in range(6)], encoder)
     added(folder, [record(7), record(8)], encoder)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from npm.core.types import MaskedBatch, Spans
+from npm.core.types import MaskedBatch, Spans, TokenFlag
 from npm.masking.masker import NO_CONTEXT, Contexts, QuestionForm, draw_contexts, no_contexts, spans_kept
 from npm.masking.rendering import MaskRenderer, split_into_tokens
 from tests.helpers.groups import group
@@ -43,6 +45,15 @@ def test_a_question_is_its_sentence_and_reads_a_clean_sequence_behind_the_suffix
     assert batch.span_sequences.tolist() == [0, 1]
     assert (batch.start_slots.tolist(), batch.end_slots.tolist()) == ([2, 3], [3, 4])
     assert batch.span_token_ids.tolist() == [[4, 5], [9, -1]]
+
+
+def test_the_title_of_what_is_read_is_shown_and_is_no_key() -> None:
+    titled = replace(GROUP, flags=GROUP.flags.copy())
+    titled.flags[9] = TokenFlag.TITLE
+    read = PAIRS.render(titled, SPANS, QUESTION).read_tokens
+    assert read is not None and read.nonzero().tolist() == [[0, 7], [0, 8]]
+    plain = PAIRS.render(GROUP, SPANS, QUESTION).read_tokens
+    assert plain is not None and plain.nonzero().tolist() == [[0, 6], [0, 7], [0, 8]]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,15 @@ def test_a_suffix_reaches_the_end_and_its_length_is_even_around_the_mean() -> No
     assert (np.abs(counts[1:10] - draws / 9) < 4.5 * np.sqrt(draws / 9 * 8 / 9)).all()
 
 
+def test_a_suffix_of_any_length_leaves_a_token_before_it() -> None:
+    for tokens, budget in ((6, 4), (6, 5), (2, 1)):
+        lengths = {
+            int(draw(SuffixSampler(), group(list(range(tokens))), budget, seed).lengths[0]) for seed in range(99)
+        }
+        most = tokens - 1
+        assert lengths == set(range(2 * budget - most, most + 1))
+
+
 @pytest.mark.parametrize("sampler", [PartitionSampler(), SuffixSampler()])
 def test_nothing_to_mask_gives_no_spans(sampler: Sampler) -> None:
     assert not len(draw(sampler, group([], []), 5))

@@ -157,7 +157,8 @@ def test_clause_punctuation_alone_is_left_out_nine_times_in_ten() -> None:
 
 @pytest.mark.parametrize(("probability", "expected"), [(0.0, [1, 2, 3, 4, 5]), (1.0, [2, 3, 4])])
 def test_spans_of_stop_words_and_punctuation_only_can_be_left_out(probability: float, expected: list[int]) -> None:
-    stopword, punctuation = WORD | int(TokenFlag.STOPWORD), WORD | int(TokenFlag.PUNCTUATION)
+    stopword = WORD | int(TokenFlag.STOPWORD)
+    punctuation = WORD | int(TokenFlag.PUNCTUATION | TokenFlag.CLAUSE_PUNCTUATION)
     sequences = group([7, 8, 9], flags=[[stopword, punctuation, WORD]])
     candidates = MaskableSpans(np.array([0, 2, 1, 0, 0]), np.array([1, 1, 2, 3, 2]), np.array([1, 2, 3, 4, 5]))
     thinning = CandidateThinning(clause_punctuation_skip_probability=1.0, stopword_span_skip_probability=probability)

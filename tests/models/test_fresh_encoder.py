@@ -189,12 +189,6 @@ def test_a_size_without_room_or_beyond_what_there_is_is_refused(place: Path, siz
         made(place, vocabulary_size=size)
 
 
-@pytest.mark.parametrize(("key", "value"), [("layers", -1), ("dimensions", 15), ("window_tokens", 3)])
-def test_sizes_out_of_range_are_refused(key: str, value: int) -> None:
-    with pytest.raises(SettingError, match=key):
-        FreshSettings(**{**SIZES, key: value})
-
-
 def test_only_the_documents_asked_for_are_counted(place: Path) -> None:
     read: list[str] = []
 

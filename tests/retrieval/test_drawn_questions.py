@@ -25,11 +25,6 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return PhraseIndex.open(build_measured(folder, tiny_encoder(request.param), f"ivf_sq8 {LISTS}"))
 
 
-@pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
-
-
 def test_questions_come_only_from_documents_that_the_quantiser_has_not_seen(index: PhraseIndex) -> None:
     assert asked_documents(index).tolist() == HELD_OUT
     questions = draw_questions(index, 6, seed=0)
@@ -76,21 +71,21 @@ def test_the_same_seed_draws_the_same_questions_and_another_one_others(index: Ph
     assert draw_questions(index, 6, seed=3) != draw_questions(index, 6, seed=4)
 
 
-def test_where_nothing_was_trained_any_document_may_be_asked_about(bert: Encoder, tmp_path: Path) -> None:
-    index = PhraseIndex.open(build_measured(tmp_path / "index", bert, None))
+def test_where_nothing_was_trained_any_document_may_be_asked_about(encoder: Encoder, tmp_path: Path) -> None:
+    index = PhraseIndex.open(build_measured(tmp_path / "index", encoder, None))
     questions = draw_questions(index, 200, seed=0)
     assert {question.document for question in questions} == set(range(DOCUMENTS))
 
 
-def test_deleted_documents_are_not_asked_about(bert: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", bert, f"ivf_sq8 {LISTS}")
+def test_deleted_documents_are_not_asked_about(encoder: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", encoder, f"ivf_sq8 {LISTS}")
     delete_documents(folder, DeleteSettings(ids=["d99", "d100"]))
     index = PhraseIndex.open(folder)
     assert asked_documents(index).tolist() == [49, 149]
     assert {question.document for question in draw_questions(index, 10, seed=0)} == {49, 149}
 
 
-def test_an_index_of_which_training_left_nothing_out_is_refused(bert: Encoder, tmp_path: Path) -> None:
-    index = PhraseIndex.open(build_measured(tmp_path / "index", bert, "ivf_sq8 2", documents=40))
+def test_an_index_of_which_training_left_nothing_out_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    index = PhraseIndex.open(build_measured(tmp_path / "index", encoder, "ivf_sq8 2", documents=40))
     with pytest.raises(ArtifactError, match="no question from"):
         draw_questions(index, 5, seed=0)

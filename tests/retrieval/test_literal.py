@@ -30,7 +30,7 @@ from npm.retrieval.spans import CandidateSpans, span_hash
 from tests.evaluation.methods.word_indexes import index_of_texts
 from tests.helpers.command_line import CommandLine
 from tests.helpers.live_indexes import built, record
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES
 
 LIMITS = (10, None)
 
@@ -152,11 +152,6 @@ def test_gaps_equal_those_of_trying_all_pairs(before: list[str], after: list[str
     found = [(start, stop, len(words)) for start, stop, words in context.gaps(text)]
     assert len(set(found)) == len(found)
     assert set(found) == expected
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 TEXTS = [

@@ -30,11 +30,6 @@ PLAIN = ScoringSettings(length_exponent=0.0, exclude_query_phrases=False)
 DENSE = FillSettings(overlaps=Overlaps.keep, retrieval=Retrieval.dense)
 
 
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
-
-
 def ask_with(monkeypatch: pytest.MonkeyPatch, queries: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Let each text have the start and end query given for it."""
 

@@ -34,19 +34,14 @@ NARROW = {"probed_lists": (1, 3, LISTS), "reranked_rows": (128,), "candidates_pe
 
 
 @pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return tiny_encoder("bert")
-
-
-@pytest.fixture(scope="module")
-def lists_folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lists_folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Not to be changed."""
-    return build_measured(tmp_path_factory.mktemp("lists") / "index", bert, f"ivf_sq8 {LISTS}")
+    return build_measured(tmp_path_factory.mktemp("lists") / "index", encoder, f"ivf_sq8 {LISTS}")
 
 
 @pytest.fixture(scope="module")
-def tuned(lists_folder: Path, bert: Encoder) -> TuneResult:
-    return tune_index(TuneSettings(index=str(lists_folder), queries=QUESTIONS, **NARROW), bert)
+def tuned(lists_folder: Path, encoder: Encoder) -> TuneResult:
+    return tune_index(TuneSettings(index=str(lists_folder), queries=QUESTIONS, **NARROW), encoder)
 
 
 def plain_measures(
@@ -100,11 +95,11 @@ def assert_within(recall: Mapping[int, float], bounds: dict[int, tuple[float, fl
 
 
 def test_recall_and_agreement_are_those_of_a_plain_sort_of_all_scores(
-    tuned: TuneResult, lists_folder: Path, bert: Encoder
+    tuned: TuneResult, lists_folder: Path, encoder: Encoder
 ) -> None:
     assert {each.choice.probed_lists for each in tuned.measured} == {1, 3, LISTS}
     for each in tuned.measured:
-        recall, agreement = plain_measures(lists_folder, bert, each.choice)
+        recall, agreement = plain_measures(lists_folder, encoder, each.choice)
         assert_within(each.recall, recall)
         assert each.agreement == pytest.approx(agreement)
     narrow = [each for each in tuned.measured if each.choice.probed_lists == 1]
@@ -125,9 +120,9 @@ def test_the_present_setting_is_measured_too(tuned: TuneResult) -> None:
     assert tuned.present in [each.choice for each in tuned.measured]
 
 
-def test_exact_search_recalls_everything_and_agrees_with_itself(bert: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", bert, None)
-    result = tune_index(TuneSettings(index=str(folder), queries=40, candidates_per_side=(16, 128)), bert)
+def test_exact_search_recalls_everything_and_agrees_with_itself(encoder: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", encoder, None)
+    result = tune_index(TuneSettings(index=str(folder), queries=40, candidates_per_side=(16, 128)), encoder)
     assert result.question_count == 40
     assert [each.choice.candidates_per_side for each in result.measured][1:] == [128, 16]
     for each in result.measured:
@@ -138,15 +133,15 @@ def test_exact_search_recalls_everything_and_agrees_with_itself(bert: Encoder, t
     assert result.goals_met
 
 
-def test_deleted_rows_count_for_nothing(bert: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", bert, "ivf_sq8 4")
+def test_deleted_rows_count_for_nothing(encoder: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", encoder, "ivf_sq8 4")
     delete_documents(folder, DeleteSettings(ids=[f"d{number}" for number in range(60)]))
     settings = TuneSettings(
         index=str(folder), queries=QUESTIONS, probed_lists=(4,), reranked_rows=(128,), candidates_per_side=(128,)
     )
-    result = tune_index(settings, bert)
+    result = tune_index(settings, encoder)
     each = next(each for each in result.measured if each.choice != result.present)
-    recall, agreement = plain_measures(folder, bert, each.choice)
+    recall, agreement = plain_measures(folder, encoder, each.choice)
     assert_within(each.recall, recall)
     assert each.recall[100] > 0.9
     assert each.agreement == pytest.approx(agreement)
@@ -173,12 +168,12 @@ def test_the_front_holds_what_no_other_one_beats_in_speed_and_agreement(tuned: T
 
 
 @pytest.fixture
-def own_folder(bert: Encoder, tmp_path: Path) -> Path:
-    return build_measured(tmp_path / "index", bert, f"ivf_sq8 {LISTS}")
+def own_folder(encoder: Encoder, tmp_path: Path) -> Path:
+    return build_measured(tmp_path / "index", encoder, f"ivf_sq8 {LISTS}")
 
 
 def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_so(
-    own_folder: Path, bert: Encoder
+    own_folder: Path, encoder: Encoder
 ) -> None:
     before = all_bytes(own_folder)
     settings = TuneSettings(
@@ -189,7 +184,7 @@ def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_s
         agreement_goal=0,
         **NARROW,  # type: ignore[arg-type]
     )
-    result = tune_index(settings, bert)
+    result = tune_index(settings, encoder)
     after = all_bytes(own_folder)
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {"manifest.json"}
     made_before, made_after = (json.loads(every["manifest.json"]) for every in (before, after))
@@ -202,7 +197,7 @@ def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_s
     searcher: Any = opened.searcher
     assert (searcher.probed_lists, searcher.rerank_factor) == (chosen.probed_lists, chosen.rerank_factor)
     assert opened.candidates_per_side == chosen.candidates_per_side
-    again = tune_index(replace(settings, write=False), bert)
+    again = tune_index(replace(settings, write=False), encoder)
     assert again.present == chosen
     verify_index(own_folder)
 
@@ -217,11 +212,11 @@ def test_an_index_that_was_changed_after_it_was_measured_is_not_written(own_fold
 
 
 def test_a_report_holds_every_measure_and_no_place_of_this_machine(
-    lists_folder: Path, bert: Encoder, tmp_path: Path
+    lists_folder: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
     out = tmp_path / "report"
     settings = TuneSettings(index=str(lists_folder), queries=QUESTIONS, out=str(out), **NARROW)  # type: ignore[arg-type]
-    result = tune_index(settings, bert)
+    result = tune_index(settings, encoder)
     text = (out / "tune.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert len(record["measured"]) == len(result.measured) == 7
@@ -236,7 +231,7 @@ def test_a_report_holds_every_measure_and_no_place_of_this_machine(
 
 
 def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything_is_measured(
-    lists_folder: Path, bert: Encoder
+    lists_folder: Path, encoder: Encoder
 ) -> None:
     def refuse(stage: str, done: int, total: int | None) -> None:
         raise AssertionError(f"{stage} began")
@@ -244,11 +239,11 @@ def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything
     with pytest.raises(ArtifactError, match="another encoder"):
         tune_index(TuneSettings(index=str(lists_folder)), tiny_encoder("bert", seed=1), refuse)
     with pytest.raises(SettingError, match="probed_lists"):
-        tune_index(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), bert, refuse)
+        tune_index(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), encoder, refuse)
     with pytest.raises(ArtifactError):
-        tune_index(TuneSettings(index=str(lists_folder / "nothing")), bert, refuse)
+        tune_index(TuneSettings(index=str(lists_folder / "nothing")), encoder, refuse)
     before = all_bytes(lists_folder)
     for inside in (".", "report", "segments/report"):
         with pytest.raises(SettingError, match="out must be"):
-            tune_index(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), bert, refuse)
+            tune_index(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), encoder, refuse)
     assert all_bytes(lists_folder) == before

@@ -58,11 +58,8 @@ def test_exact_search_takes_no_numbers_of_approximate_search(name: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"queries": 0},
         {"queries": 5001},
-        {"seed": -1},
         {"recall_goal": 1.1},
-        {"agreement_goal": -0.1},
         {"probed_lists": (0,)},
         {"reranked_rows": (8, 8)},
         {"candidates_per_side": (4, -1)},
