@@ -44,6 +44,7 @@ ORDER = (
     "npm.serving",
     "npm.cluster",
     "npm.api",
+    "npm.agents",
     "npm.cli",
     "npm.__main__",
     "scripts",
@@ -78,6 +79,7 @@ ONLY_IN = {
     "prompt_toolkit": ("npm/cli/prompt.py",),
     "pypdf": ("npm/corpus/office_files.py",),
     "mammoth": ("npm/corpus/office_files.py",),
+    "mcp": ("npm/agents.py", "npm/cli/agents.py"),
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (

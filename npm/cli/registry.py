@@ -15,6 +15,7 @@ OVERVIEW = {
         "npm.cli.answer": {"fill": "answer texts with <mask>, or a table of subjects"},
         "npm.cli.label": {"label": "label texts by the words of the labels"},
         "npm.cli.serve": {"serve": "answer over HTTP and on a web page"},
+        "npm.cli.agents": {"mcp": "answer agents over the Model Context Protocol"},
     },
     "Index": {
         "npm.cli.index": {

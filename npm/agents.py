@@ -1,0 +1,170 @@
+"""Tools for agents, over the Model Context Protocol: phrases and sentences of an index, with their places."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field
+
+import npm
+from npm.core.errors import QueryError, UserError
+from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
+from npm.corpus.markup import shown
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+    from npm.retrieval.fill import PhraseFiller
+
+MAX_COUNT, MAX_CHARS = 50, 20_000
+INSTRUCTIONS = (
+    "Look up facts in the user's own documents ({documents:,} documents, such as {example!r}). Every phrase is copied "
+    "word for word from a document and comes with its sentence and its place. Read the sentence before you rely on a "
+    "phrase: about half of the first phrases are wrong, and if the documents do not contain the answer, the closest "
+    "phrase is returned. Quote the document when you use a phrase.{fields}"
+)
+
+
+class Place(BaseModel):
+    """A place in a document."""
+
+    document: str = Field(description="Id of the document, to be quoted; it names the page or section of a file")
+    title: str
+    sentence: str = Field(description="The sentence in which the phrase occurs, copied from the document")
+    start_char: int = Field(description="Position of the phrase in the document; pass it to read")
+
+
+class FoundPhrase(BaseModel):
+    """A phrase of the corpus."""
+
+    phrase: str
+    share: float = Field(description="Share of the evidence among all candidates, from 0 to 1; not a probability")
+    places: list[Place]
+
+
+class Filled(BaseModel):
+    """Phrases for a statement with a mask, best first."""
+
+    phrases: list[FoundPhrase]
+    masks: list[list[FoundPhrase]] = Field(description="Phrases for each mask, if the statement has several")
+    notes: list[str]
+
+
+class Passage(BaseModel):
+    """A part of a document."""
+
+    document: str
+    title: str
+    fields: dict[str, Any]
+    text: str
+    start_char: int = Field(description="Position of the first character of text")
+    total_chars: int
+
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, description="Number of phrases or places to return")]
+Where = Annotated[
+    list[str] | None,
+    Field(
+        description='Conditions on the fields of documents, all of which must hold, such as ["year>=2024", "page=7"]'
+    ),
+]
+
+
+def agent_server(filler: PhraseFiller) -> MCPServer:
+    """A server whose tools answer from the index of `filler`, and from each newer generation of it."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp_types import ToolAnnotations
+
+    tools = Tools(filler)
+    server = MCPServer("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
+    reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.read)
+    for tool in every:
+        server.tool(annotations=reads, structured_output=True)(tool)
+    return server
+
+
+class Tools:
+    """The tools; the docstrings and the descriptions of arguments are read by agents."""
+
+    def __init__(self, filler: PhraseFiller) -> None:
+        self._filler = filler
+        self._lock = threading.Lock()  # calls come in threads, and one uses the cores of all
+
+    def fill(
+        self,
+        question: Annotated[
+            str,
+            Field(description=f"A statement with {MASK_TEXT} for the answer: 'The outage was caused by {MASK_TEXT}.'"),
+        ],
+        where: Where = None,
+        count: Count = 5,
+    ) -> Filled:
+        """Complete a statement with phrases that occur in the documents: names, dates, quantities, terms.
+
+        Word the statement as the documents would, with <mask> in place of the answer. Each phrase comes with the
+        sentences in which it was found. Check that the sentence says what the statement says.
+        """
+        with self._answering() as filler:
+            answer: Answer = filler.fill(question, k=count, where=where or None)
+        masks = answer.masks if isinstance(answer, JointAnswer) else ()
+        return Filled(
+            phrases=[*map(_phrase, answer.phrases)],
+            masks=[[*map(_phrase, mask.phrases)] for mask in masks],
+            notes=[*answer.notes],
+        )
+
+    def read(
+        self,
+        document: Annotated[str, Field(description="Id of the document, from a place")],
+        start_char: Annotated[int, Field(ge=0, description="Position to read around, from a place")] = 0,
+        chars: Annotated[int, Field(ge=1, le=MAX_CHARS, description="Number of characters to read")] = 2000,
+    ) -> Passage:
+        """Read a document around a place, to check a phrase in its context."""
+        with self._answering() as filler:
+            index = filler.index
+            number = int(index.store.find_documents([document], among=index.live_documents)[0])
+            if number < 0:
+                raise QueryError(f"no document has the id {document[:200]!r}: pass the id of a place unchanged")
+            found = index.store.document(number)
+        first = max(0, min(start_char, len(found.text)) - chars // 2)
+        return Passage(
+            document=found.id,
+            title=found.title,
+            fields=dict(found.fields),
+            text=shown(found.text[first : first + chars]).replace(INVISIBLE, ""),
+            start_char=first,
+            total_chars=len(found.text),
+        )
+
+    @contextmanager
+    def _answering(self) -> Iterator[PhraseFiller]:
+        """The filler, of the current generation, for this thread alone; mistakes become errors of the tool."""
+        from mcp.server.mcpserver.exceptions import ToolError
+
+        with self._lock:
+            try:
+                self._filler.refresh()
+                yield self._filler
+            except UserError as error:
+                raise ToolError(str(error)) from error
+
+
+def _instructions(filler: PhraseFiller) -> str:
+    store = filler.index.store
+    kept = sorted({name for _, columns in store.field_columns() for name in columns})
+    fields = f" Documents have the fields {', '.join(kept)}, which where filters by." if kept else ""
+    return INSTRUCTIONS.format(documents=store.document_count, example=store.document_ids([0])[0], fields=fields)
+
+
+def _phrase(phrase: Phrase) -> FoundPhrase:
+    return FoundPhrase(phrase=phrase.phrase, share=phrase.score, places=[*map(_place, phrase.occurrences)])
+
+
+def _place(occurrence: Occurrence) -> Place:
+    sentence = " ".join("".join(occurrence.parts).split())
+    place = {"document": occurrence.document, "title": occurrence.title, "start_char": occurrence.start_char}
+    return Place(**place, sentence=sentence)

@@ -1,0 +1,33 @@
+"""`npmlm mcp`."""
+
+from __future__ import annotations
+
+from npm.cli.base import EncoderCommand
+from npm.cli.registry import verb
+from npm.core.errors import SettingError
+from npm.retrieval.settings import FillSettings
+
+
+class McpCommand(FillSettings, EncoderCommand):
+    """Answer agents over the Model Context Protocol, on standard input and output, until the client closes them."""
+
+
+@verb(
+    McpCommand,
+    "npmlm mcp index=DIR",
+    "index encoder occurrences retrieval documents where device precision",
+    groups={"scoring": "length_exponent temperature cut_expressions exclude_query_phrases"},
+)
+def run_mcp(settings: McpCommand) -> int:
+    """Serve one client."""
+    try:
+        import mcp.server.mcpserver  # noqa: F401
+    except ImportError as error:
+        raise SettingError("npmlm mcp requires the package mcp: pip install 'mcp>=2.3'") from error
+    from npm.agents import agent_server
+    from npm.retrieval.fill import PhraseFiller
+
+    made_by, device = settings.encoder or None, settings.device
+    filler = PhraseFiller.open(settings.index, made_by, settings=settings, device=device, dtype=settings.precision)
+    agent_server(filler).run("stdio")
+    return 0

@@ -1,0 +1,107 @@
+"""`npmlm mcp`: an agent's client of the protocol's own SDK, in this process and over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.retrieval.fill import PhraseFiller
+from tests.helpers.command_line import REPOSITORY, CommandLine
+
+pytest.importorskip("mcp")
+from mcp import Client, StdioServerParameters
+
+QUESTION = "The capital of Iceland is <mask>."
+Session = Callable[[Any], Awaitable[Any]]
+
+
+def converse(server: Any, session: Session) -> Any:
+    async def run() -> Any:
+        async with Client(server) as client:
+            return await session(client)
+
+    return asyncio.run(asyncio.wait_for(run(), timeout=300))
+
+
+@pytest.fixture(scope="module")
+def filler(built_index: Path) -> PhraseFiller:
+    return PhraseFiller.open(built_index)
+
+
+def call(filler: PhraseFiller, tool: str, **arguments: Any) -> Any:
+    from npm.agents import agent_server
+
+    return converse(agent_server(filler), lambda client: client.call_tool(tool, arguments))
+
+
+def test_fill_returns_the_phrases_of_the_filler_with_sentence_and_place(filler: PhraseFiller) -> None:
+    result = call(filler, "fill", question=QUESTION, count=3)
+    expected = filler.fill(QUESTION, k=3)
+    assert not result.is_error
+    found = result.structured_content["phrases"]
+    assert [(each["phrase"], each["share"]) for each in found] == [(own.phrase, own.score) for own in expected.phrases]
+    for each, own in zip(found, expected.phrases, strict=True):
+        assert [(place["document"], place["start_char"]) for place in each["places"]] == [
+            (place.document, place.start_char) for place in own.occurrences
+        ]
+        assert all(own.occurrences[0].parts[1] in place["sentence"] for place in each["places"][:1])
+
+
+def test_several_masks_get_phrases_each(filler: PhraseFiller) -> None:
+    result = call(filler, "fill", question="<mask> is the capital of <mask>.", count=2)
+    assert [len(mask) for mask in result.structured_content["masks"]] == [2, 2]
+
+
+def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
+    [place, *_] = call(filler, "fill", question=QUESTION).structured_content["phrases"][0]["places"]
+    passage = call(filler, "read", document=place["document"], start_char=place["start_char"], chars=40)
+    document = filler.index.store.document(int(filler.index.store.find_documents([place["document"]])[0]))
+    first = passage.structured_content["start_char"]
+    assert passage.structured_content["text"] == document.text[first : first + 40]
+    assert first <= place["start_char"] < first + 40 or len(document.text) < 40
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("fill", {"question": "no mask"}, "<mask>"),
+        ("fill", {"question": QUESTION, "where": ["color=red"]}, "no document has a kept field color"),
+        ("fill", {"question": QUESTION, "count": 0}, "count"),
+        ("read", {"document": "nowhere"}, "no document has the id 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_an_error_of_the_tool_in_one_sentence(
+    filler: PhraseFiller, tool: str, arguments: dict[str, Any], message: str
+) -> None:
+    result = call(filler, tool, **arguments)
+    assert result.is_error
+    assert message in result.content[0].text
+    assert "Traceback" not in result.content[0].text
+
+
+def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
+    command = ["-m", "npm", "mcp", f"index={demo_index}"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    server = StdioServerParameters(command=sys.executable, args=command, env=environment, cwd=str(REPOSITORY))
+
+    async def session(client: Client) -> tuple[list[Any], Any]:
+        return (await client.list_tools()).tools, await client.call_tool("fill", {"question": QUESTION})
+
+    tools, result = converse(server, session)
+    assert {tool.name for tool in tools} >= {"fill", "read"}
+    assert all(tool.description and tool.output_schema and tool.annotations.read_only_hint for tool in tools)
+    best = result.structured_content["phrases"][0]
+    assert best["phrase"] == "Reykjavík"
+    assert "Reykjavík" in best["places"][0]["sentence"]
+
+
+def test_the_missing_package_is_named(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    outcome = npmlm("mcp", f"index={built_index}")
+    assert (outcome.status, "pip install" in outcome.err) == (2, True)
