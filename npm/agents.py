@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field
 
 import npm
+from npm.api import label as npm_label
 from npm.core.errors import QueryError, UserError
 from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 from npm.corpus.markup import shown
@@ -17,9 +18,10 @@ from npm.corpus.markup import shown
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
+    from npm.evaluation.labelling import ScoredLabel
     from npm.retrieval.fill import PhraseFiller
 
-MAX_COUNT, MAX_CHARS = 50, 20_000
+MAX_COUNT, MAX_CHARS, MAX_TEXTS, MAX_LABELS = 50, 20_000, 64, 64
 INSTRUCTIONS = (
     "Look up facts in the user's own documents ({documents:,} documents, such as {example!r}). Every phrase is copied "
     "word for word from a document and comes with its sentence and its place. Read the sentence before you rely on a "
@@ -53,6 +55,27 @@ class Filled(BaseModel):
     notes: list[str]
 
 
+class FittingLabel(BaseModel):
+    """A label that fits a text."""
+
+    label: str
+    score: float = Field(description="Share of the evidence, or with multi_label how unusual the fit is, from 0 to 1")
+    word: str | None = Field(description="The word of the label that fits best")
+    place: Place | None = Field(description="The place in the documents where the word fits like in the text")
+
+
+class LabeledText(BaseModel):
+    """The labels of a text, best first; none if no label reaches the threshold of multi_label."""
+
+    labels: list[FittingLabel]
+
+
+class Labeled(BaseModel):
+    """The labels of each text, in the order of the texts."""
+
+    texts: list[LabeledText]
+
+
 class Passage(BaseModel):
     """A part of a document."""
 
@@ -64,6 +87,7 @@ class Passage(BaseModel):
     total_chars: int
 
 
+Text = Annotated[str, Field(max_length=MAX_CHARS)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, description="Number of phrases or places to return")]
 Where = Annotated[
     list[str] | None,
@@ -81,7 +105,7 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
     tools = Tools(filler)
     server = MCPServer("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.read)
+    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.label, tools.read)
     for tool in every:
         server.tool(annotations=reads, structured_output=True)(tool)
     return server
@@ -116,6 +140,20 @@ class Tools:
             masks=[[*map(_phrase, mask.phrases)] for mask in masks],
             notes=[*answer.notes],
         )
+
+    def label(
+        self,
+        texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS, description="Texts to label")],
+        labels: Annotated[
+            dict[str, list[str]],
+            Field(min_length=2, max_length=MAX_LABELS, description="Words for each label, which the documents use"),
+        ],
+        multi_label: Annotated[bool, Field(description="True if a text may have several labels, or none")] = False,
+    ) -> Labeled:
+        """Classify texts by a few words per label, compared with the places of those words in the documents."""
+        with self._answering() as filler:
+            found = npm_label(texts, labels, filler, multi_label=multi_label)
+        return Labeled(texts=[LabeledText(labels=[*map(_label, each.labels)]) for each in found])
 
     def read(
         self,
@@ -162,6 +200,11 @@ def _instructions(filler: PhraseFiller) -> str:
 
 def _phrase(phrase: Phrase) -> FoundPhrase:
     return FoundPhrase(phrase=phrase.phrase, share=phrase.score, places=[*map(_place, phrase.occurrences)])
+
+
+def _label(found: ScoredLabel) -> FittingLabel:
+    place = None if found.occurrence is None else _place(found.occurrence)
+    return FittingLabel(label=found.label, score=found.score, word=found.word, place=place)
 
 
 def _place(occurrence: Occurrence) -> Place:

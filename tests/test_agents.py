@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import npm
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import REPOSITORY, CommandLine
 
@@ -58,6 +60,17 @@ def test_several_masks_get_phrases_each(filler: PhraseFiller) -> None:
     assert [len(mask) for mask in result.structured_content["masks"]] == [2, 2]
 
 
+def test_texts_are_labeled_as_from_python(filler: PhraseFiller) -> None:
+    labels = {"island": ["Iceland"], "kingdom": ["Norway"]}
+    texts = ["Reykjavik lies on it.", "Oslo is its capital."]
+    result = call(filler, "label", texts=texts, labels=labels)
+    found = [[(own["label"], own["score"]) for own in each["labels"]] for each in result.structured_content["texts"]]
+    expected = npm.label(texts, labels, filler)
+    assert found == [[(own.label, own.score) for own in each.labels] for each in expected]
+    places = [own["place"]["document"] for each in result.structured_content["texts"] for own in each["labels"]]
+    assert places == [own.occurrence.document for each in expected for own in each.labels if own.occurrence]
+
+
 def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
     [place, *_] = call(filler, "fill", question=QUESTION).structured_content["phrases"][0]["places"]
     passage = call(filler, "read", document=place["document"], start_char=place["start_char"], chars=40)
@@ -73,6 +86,7 @@ def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
         ("fill", {"question": "no mask"}, "<mask>"),
         ("fill", {"question": QUESTION, "where": ["color=red"]}, "no document has a kept field color"),
         ("fill", {"question": QUESTION, "count": 0}, "count"),
+        ("label", {"texts": ["Ice."], "labels": {"a": ["qqzzq"], "b": ["iceland"]}}, "qqzzq"),
         ("read", {"document": "nowhere"}, "no document has the id 'nowhere'"),
     ],
 )
@@ -94,11 +108,22 @@ def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
         return (await client.list_tools()).tools, await client.call_tool("fill", {"question": QUESTION})
 
     tools, result = converse(server, session)
-    assert {tool.name for tool in tools} >= {"fill", "read"}
+    assert {tool.name for tool in tools} >= {"fill", "label", "read"}
     assert all(tool.description and tool.output_schema and tool.annotations.read_only_hint for tool in tools)
     best = result.structured_content["phrases"][0]
     assert best["phrase"] == "Reykjavík"
     assert "Reykjavík" in best["places"][0]["sentence"]
+
+
+def test_the_retriever_of_the_page_returns_sentences_with_their_sources(filler: PhraseFiller) -> None:
+    pytest.importorskip("langchain_core")
+    [code] = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/agents.md").read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "component"}
+    exec(compile(code, "docs/agents.md", "exec", dont_inherit=True), names)
+    found = names["PhraseRetriever"](filler=filler, k=3).invoke(QUESTION)
+    expected = [place for phrase in filler.fill(QUESTION, k=3).phrases for place in phrase.occurrences[:1]]
+    assert [document.metadata["source"] for document in found] == [place.document for place in expected]
+    assert [document.page_content for document in found] == ["".join(place.parts) for place in expected]
 
 
 def test_the_missing_package_is_named(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
