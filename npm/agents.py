@@ -208,6 +208,9 @@ def _label(found: ScoredLabel) -> FittingLabel:
 
 
 def _place(occurrence: Occurrence) -> Place:
-    sentence = " ".join("".join(occurrence.parts).split())
-    place = {"document": occurrence.document, "title": occurrence.title, "start_char": occurrence.start_char}
-    return Place(**place, sentence=sentence)
+    return Place(
+        document=occurrence.document,
+        title=occurrence.title,
+        sentence=" ".join("".join(occurrence.parts).split()),
+        start_char=occurrence.start_char,
+    )
