@@ -14,6 +14,7 @@ from npm.api import label as npm_label
 from npm.core.errors import QueryError, UserError
 from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 from npm.corpus.markup import shown
+from npm.retrieval.queries import MAX_MASKS, read_query
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -50,6 +51,7 @@ class FoundPhrase(BaseModel):
 class Filled(BaseModel):
     """Phrases for a statement with a mask, best first."""
 
+    statement: str = Field(description="The statement that was completed; a plain question is turned into one")
     phrases: list[FoundPhrase]
     masks: list[list[FoundPhrase]] = Field(description="Phrases for each mask, if the statement has several")
     notes: list[str]
@@ -122,20 +124,23 @@ class Tools:
         self,
         question: Annotated[
             str,
-            Field(description=f"A statement with {MASK_TEXT} for the answer: 'The outage was caused by {MASK_TEXT}.'"),
+            Field(description=f"A statement with {MASK_TEXT} for the answer, 'The outage was caused by {MASK_TEXT}.'"),
         ],
         where: Where = None,
         count: Count = 5,
     ) -> Filled:
         """Complete a statement with phrases that occur in the documents: names, dates, quantities, terms.
 
-        Word the statement as the documents would, with <mask> in place of the answer. Each phrase comes with the
+        Word the statement as the documents would, with <mask> in place of the answer. A plain question in English is
+        turned into a statement, with worse results. Each phrase comes with the
         sentences in which it was found. Check that the sentence says what the statement says.
         """
         with self._answering() as filler:
-            answer: Answer = filler.fill(question, k=count, where=where or None)
+            statement = read_query(question, where="question", max_masks=MAX_MASKS)
+            answer: Answer = filler.fill(statement, k=count, where=where or None)
         masks = answer.masks if isinstance(answer, JointAnswer) else ()
         return Filled(
+            statement=statement,
             phrases=[*map(_phrase, answer.phrases)],
             masks=[[*map(_phrase, mask.phrases)] for mask in masks],
             notes=[*answer.notes],
