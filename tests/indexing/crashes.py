@@ -90,17 +90,17 @@ def in_child(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def dying(last: int) -> None:
-    """Let this process end after its rename `last`."""
-    renames = 0
-    for name in ("rename", "replace"):
+def dying(last: int, calls: tuple[str, ...] = ("rename", "replace")) -> None:
+    """Let this process end after the call `last` of these; 0: it lives."""
+    count = 0
+    for name in calls:
         real = getattr(os, name)
 
-        def deadly(*paths: object, rename: Callable[..., None] = real) -> None:
-            nonlocal renames
-            rename(*paths)
-            renames += 1
-            if renames == last:
+        def deadly(*given: object, real: Callable[..., None] = real) -> None:
+            nonlocal count
+            real(*given)
+            count += 1
+            if count == last:
                 os._exit(DIED)
 
         setattr(os, name, deadly)
