@@ -27,7 +27,7 @@ from npm.core.errors import ArtifactError, SettingError, UserError
 from npm.core.locks import clear_locks
 from npm.core.settings import Shard
 from npm.core.types import Progress, silent
-from npm.indexing.build import BuildResult, build_index, clears_failed_build, print_nothing
+from npm.indexing.build import BuildResult, build_index, clears_failed_build, no_notice
 from npm.indexing.generation import Generation
 from npm.indexing.layout import refuse_others
 from npm.indexing.settings import IndexBuildSettings, Stage
@@ -126,7 +126,7 @@ def build_on_ray(
     job_count: int | None = None,
     *,
     progress: Progress = silent,
-    notice: Callable[[str], None] = print_nothing,
+    notice: Callable[[str], None] = no_notice,
 ) -> BuildResult:
     """`build_by_jobs` with the jobs as tasks of Ray; without `job_count`, four for each that runs at once.
 
@@ -158,7 +158,7 @@ def build_by_jobs(
     run: Callable[[Sequence[Job]], Iterator[list[list[str]]]],
     *,
     progress: Progress = silent,
-    notice: Callable[[str], None] = print_nothing,
+    notice: Callable[[str], None] = no_notice,
 ) -> BuildResult:
     """Build the index in `folder` by `count` jobs a stage, where there is as much to divide, or resume that.
 

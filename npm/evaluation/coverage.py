@@ -33,7 +33,7 @@ def coverage_of(
     The latter only if there are subjects. All are looked up in the blocks of `index` in one pass over its tokens.
 
     Only in documents that the settings admit; examples with their own conditions take a pass for each set of
-    conditions. Raises ArtifactError if the tokens of the index are not those of the encoder, and as `admissible_parts`.
+    conditions. Raises EncoderError if the tokens of the index are not those of the encoder, and as `admissible_parts`.
     """
     check_tokenizer(encoder, index.store)
     named = np.zeros(len(examples), dtype=bool)  # [n]

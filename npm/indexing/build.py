@@ -22,7 +22,7 @@ from npm.core.locks import clear_locks, folder_lock
 from npm.core.records import refuse_changed
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
-from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
@@ -58,31 +58,25 @@ from npm.indexing.stages import (
 from npm.models.encoder import Encoder
 
 
-def dimension_note(encoder: Encoder) -> str:
-    """Warning for vectors of a length that the encoder was not trained for; else empty."""
-    if encoder.dimensions in (encoder.whole_dimensions, *encoder.trained_dimensions):
-        return ""
-    trained = ", ".join(map(str, (*encoder.trained_dimensions, encoder.whole_dimensions)))
-    return (
-        f"note: {encoder.name} was not trained for vectors of {encoder.dimensions} dimensions (but of {trained}), so "
-        "answers may be much worse; npmlm train experiment=matryoshka trains one for several lengths"
-    )
+def training_notes(encoder: Encoder, settings: IndexBuildSettings) -> Iterator[str]:
+    """Warnings for vectors of a length, and for titles of blocks, that the encoder was not trained for."""
+    lengths = (*encoder.trained_dimensions, encoder.whole_dimensions)
+    if encoder.dimensions not in lengths and settings.rotation is Rotation.none:
+        yield (
+            f"note: {encoder.name} was not trained for vectors of {encoder.dimensions} dimensions (but of "
+            f"{', '.join(map(str, lengths))}), so answers may be much worse; npmlm train experiment=matryoshka trains "
+            "one for several lengths"
+        )
+    counts = (encoder.title_tokens, settings.blocks.title_tokens)
+    if counts[0] != counts[1]:
+        trained, given = (f"{count} tokens of titles" if count else "no titles" for count in counts)
+        yield (
+            f"note: {encoder.name} was trained with {trained} in front of blocks, and this index gets {given}, so "
+            "answers may be worse; without blocks.title_tokens= it is as in training"
+        )
 
 
-def title_note(encoder: Encoder, blocks: BlockSettings) -> str:
-    """Warning for blocks with other titles than the encoder was trained with; else empty."""
-    if blocks.title_tokens == encoder.title_tokens:
-        return ""
-    trained, given = (
-        f"{count} tokens of titles" if count else "no titles" for count in (encoder.title_tokens, blocks.title_tokens)
-    )
-    return (
-        f"note: {encoder.name} was trained with {trained} in front of blocks, and this index gets {given}, so "
-        "answers may be worse; without blocks.title_tokens= it is as in training"
-    )
-
-
-def print_nothing(message: str) -> None:
+def no_notice(_: str) -> None:
     """Default: notices go nowhere."""
 
 
@@ -102,7 +96,7 @@ def build_index(
     stage: Stage | None = None,
     shard: Shard = WHOLE,
     progress: Progress = silent,
-    notice: Callable[[str], None] = print_nothing,
+    notice: Callable[[str], None] = no_notice,
 ) -> BuildResult:
     """Build the index in `folder`, or resume one with the same settings that was stopped.
 
@@ -129,9 +123,7 @@ def build_index(
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
     if stage in (None, Stage.encode):
-        is_rotated = settings.rotation is not Rotation.none
-        notes = ("" if is_rotated else dimension_note(encoder), title_note(encoder, settings.blocks))
-        for note in filter(None, notes):
+        for note in training_notes(encoder, settings):
             notice(note)
     if stage is not None:
         return build.run(stage, shard)
@@ -164,7 +156,7 @@ def index_block_store(
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder)
-    build = _Build(folder, settings, encoder, made, [[]], False, progress, print_nothing)
+    build = _Build(folder, settings, encoder, made, [[]], False, progress, no_notice)
     if (finished := build.finished()) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):

@@ -28,7 +28,7 @@ from npm.core.artifact import (
     read_manifest,
     written_once,
 )
-from npm.core.errors import ArtifactError, EncoderError, damaged
+from npm.core.errors import EncoderError, damaged
 from npm.core.records import refuse_changed
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
@@ -288,11 +288,7 @@ def pruning_counts(store: BlockStore, rule: PruningRule) -> dict[str, Any]:
 
 def check_blocks(store: BlockStore, encoder: Encoder) -> None:
     """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
-    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
-        raise EncoderError(
-            f"{store.folder} was cut by another tokenizer ({store.tokenizer_fingerprint}) than that of {encoder.name} "
-            f"({encoder.tokenizer_fingerprint}); set encoder to the one of the blocks, or build into another folder"
-        )
+    check_tokenizer(encoder, store)
     specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
     check_input_tokens(encoder, store.max_block_tokens + specials)
 
@@ -307,9 +303,9 @@ def check_input_tokens(encoder: Encoder, token_count: int) -> None:
 
 
 def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
-    """Raise ArtifactError unless the blocks of `store` were cut by the tokenizer of `model`."""
+    """Raise EncoderError unless the blocks of `store` were cut by the tokenizer of `model`."""
     if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
-        raise ArtifactError(
+        raise EncoderError(
             f"{store.folder} was cut by another tokenizer ({store.tokenizer_fingerprint}) than that of {model.name} "
-            f"({model.tokenizer_fingerprint}); build the blocks with {model.name}"
+            f"({model.tokenizer_fingerprint}); set encoder to the one of the blocks, or build another index"
         )

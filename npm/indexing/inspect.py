@@ -15,7 +15,7 @@ from npm.core.errors import damaged
 from npm.core.records import read_as
 from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
-from npm.indexing.generation import Count, Generation
+from npm.indexing.generation import GROUPS, Count, Generation
 from npm.indexing.partitions import partitions_of
 from npm.indexing.rotation import rotation_facts
 from npm.models.settings import PoolerKind
@@ -23,7 +23,6 @@ from npm.models.settings import PoolerKind
 LIST_ENTRY_BYTES = 24
 """FAISS keeps size, capacity and offset of each mapped list, 8 bytes each."""
 ROW_COUNT_LIMIT = 2**32
-BUILD_SETTINGS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +127,8 @@ def inspect_index(folder: str | Path) -> Inspection:
         },
         encoder={**settings["encoder"], "inside": manifest.encoder_folder is not None},
         rotation=rotation_facts(generation),
-        pruning={"rule": settings["vectors"].typed("pruning", str), **kept, "kept_by_rule": dict(kept_by_rule)},
-        settings={name: settings[name] for name in BUILD_SETTINGS},
+        pruning={"rule": manifest.vectors.pruning.value, **kept, "kept_by_rule": dict(kept_by_rule)},
+        settings={name: settings[name] for name in ("corpus", *GROUPS)},
         versions=read_as(dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"),
         footprint=footprint(generation),
     )

@@ -98,21 +98,19 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
 
     Raises ArtifactError if a vector points elsewhere: its cosine with the new one is below 0.99.
     """
-    return on_present(folder, lambda generation: _verified_vectors(generation, encoder, batches=batches, seed=seed))
 
+    def verify(generation: Generation) -> VectorCheck:
+        rng, found = np.random.default_rng(seed), [VectorCheck(0, 1.0)]
+        checked = check_encoder(folder, generation.manifest, encoder)
+        for segment in generation.segments:
+            store = BlockStore.open(segment.corpus)
+            found.append(reencode_sample(store, checked, segment.vectors, batch_count=batches, rng=rng))
+            if found[-1].worst_cosine < LEAST_COSINE:
+                raise ArtifactError(
+                    f"{segment.vectors} differs from what the encoder computes now: the least cosine of "
+                    f"{found[-1].row_count} rows is {found[-1].worst_cosine:.4f}, must be at least {LEAST_COSINE}; "
+                    "build the index again"
+                )
+        return VectorCheck(sum(each.row_count for each in found), min(each.worst_cosine for each in found))
 
-def _verified_vectors(generation: Generation, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
-    rng = np.random.default_rng(seed)
-    row_count, worst_cosine = 0, 1.0
-    encoder = check_encoder(generation.folder, generation.manifest, encoder)
-    for segment in generation.segments:
-        store = BlockStore.open(segment.corpus)
-        found = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)
-        row_count += found.row_count
-        worst_cosine = min(worst_cosine, found.worst_cosine)
-        if found.worst_cosine < LEAST_COSINE:
-            raise ArtifactError(
-                f"{segment.vectors} differs from what the encoder computes now: the least cosine of {found.row_count} "
-                f"rows is {found.worst_cosine:.4f}, must be at least {LEAST_COSINE}; build the index again"
-            )
-    return VectorCheck(row_count, worst_cosine)
+    return on_present(folder, verify)

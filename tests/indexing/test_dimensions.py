@@ -52,11 +52,6 @@ TIERS = (None, "ivf_sq8 4")
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
-
-
-@pytest.fixture(scope="module")
 def empty_tail(encoder: Encoder) -> Encoder:
     """The same encoder, but for zeros behind the leading numbers, and with the scale that these have alone.
 

@@ -20,6 +20,7 @@ from npm.indexing.embed import vector_shards
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
+from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import part_of
 from tests.indexing.small_builds import small_settings, write_corpus
 
@@ -29,10 +30,6 @@ def undisturbed(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("undisturbed")
     build_index(folder / "index", small_settings(write_corpus(folder / "corpus.jsonl")), encoder)
     return folder / "index"
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
 
 
 def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_made_again(
