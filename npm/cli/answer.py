@@ -31,7 +31,8 @@ class FillCommand(FillSettings, EncoderCommand):
     """File with a row per subject: .csv, .tsv, .jsonl, .json or .parquet; each row is answered by the template, and
     written with its first and second answer, their shares, and the place of the first."""
     template: str = ""
-    """With table=, a text with one <mask>, and columns of the table in braces: {name} was founded in <mask>."""
+    """With table=, a text with one <mask>, or a plain question, and columns of the table in braces: {name} was
+    founded in <mask>."""
     out: PathText = ""
     """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as
     JSON lines with output=json."""
@@ -53,7 +54,7 @@ class FillCommand(FillSettings, EncoderCommand):
 )
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """Answer texts of the command line, of a file, of a pipe, or typed at the prompt."""
-    is_table = bool(settings.table or settings.template)
+    is_table = bool(settings.table or settings.template or settings.out)
     is_prompt = not texts and not settings.texts and not is_table and sys.stdin is not None and sys.stdin.isatty()
     if not (settings.index or texts or is_prompt or is_table):
         raise missing("index", "index=DIR; only texts on the command line and at the prompt are answered without it")
@@ -63,7 +64,7 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
         from npm.cli.fill_table import fill_table, table_texts
         from npm.cli.rows import check_out
 
-        if texts or settings.texts:
+        if settings.table and (texts or settings.texts):
             raise exclusive("table=FILE", "texts")
         check_out(settings.out, settings.table, settings.output)
         rows = table_texts(settings.table, settings.template)

@@ -10,7 +10,7 @@ from npm.cli.progress import StageProgress
 from npm.cli.rows import FIELD, SHARE_DIGITS, TableRow, columns_of, filled_template, place_cells, read_table, write_rows
 from npm.core.errors import SettingError, missing
 from npm.core.types import Answer
-from npm.retrieval.queries import check_query
+from npm.retrieval.queries import read_query
 
 if TYPE_CHECKING:
     from npm.retrieval.filler import Filler
@@ -23,18 +23,14 @@ ADDED_PLACE = ("answer_title", "answer_document", "answer_sentence", "answer_not
 def table_texts(table: str, template: str) -> list[tuple[TableRow, str]]:
     """The rows of the file `table` with the template filled from each, all checked.
 
-    Raises SettingError for a template without a column, QueryError for one without `<mask>`, CorpusError for a row.
+    Raises SettingError for a template without a column, QueryError for one without a mask, CorpusError for a row.
     """
     if not (table and template):
         raise missing("template" if table else "table", 'table=FILE template="{name} was founded in <mask>."')
-    check_query(template, where="template")
     if not FIELD.search(template):
         raise SettingError(f"template must name a column in braces, such as {{name}}, got {template!r:.80}")
     rows = read_table("table", table, added=ADDED + ADDED_PLACE)
-    asked = [(row, filled_template(template, row)) for row in rows]
-    for row, text in asked:
-        check_query(text, where=row.place)
-    return asked
+    return [(row, read_query(filled_template(template, row), where=f"{row.place}, template")) for row in rows]
 
 
 def fill_table(filler: Filler, asked: list[tuple[TableRow, str]], out: str, output: Output) -> None:

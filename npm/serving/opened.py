@@ -169,7 +169,7 @@ class OpenedIndex:
         return [Done(value, encode_seconds=encoded - started, search_seconds=perf_counter() - encoded)]
 
     def labels(self, request: schema.LabelsRequest) -> list[Done]:
-        """The share of each label of a request, by the occurrences of its words in the index."""
+        """The share of each label for each text of a request, by the occurrences of its words in the index."""
         started = perf_counter()
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
         if "" in {word for own in words.values() for word in own}:
@@ -180,16 +180,20 @@ class OpenedIndex:
         # without a template there are no prompts to calibrate with
         scoring = ClosedScoring(calibration=Calibration.none)
         method = NonparametricLabels("npm", self.filler.index, self.filler.encoder, scoring=scoring)
+        examples = [Example(str(number), text) for number, text in enumerate(request.text)]
         try:
-            prediction = method.predict(task, [Example("0", request.text)], silent)[0]
+            predictions = method.predict(task, examples, silent)
         except SettingError as error:
             raise SettingError(f"labels: {error}") from error
-        evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
-        shares = [
-            schema.LabelShare(name, score, *evidence.get(number, (None, None)))
-            for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
-        ]
-        return [Done((shares, list(method.facts["notes"])), search_seconds=perf_counter() - started)]
+        answers = []
+        for text, prediction in zip(request.text, predictions, strict=True):
+            evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
+            shares = [
+                schema.LabelShare(name, score, *evidence.get(number, (None, None)))
+                for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
+            ]
+            answers.append(schema.TextLabels(text, shares))
+        return [Done((answers, list(method.facts["notes"])), search_seconds=perf_counter() - started)]
 
     def document(
         self, identifier: str, *, start_char: int, end_char: int | None, around: int

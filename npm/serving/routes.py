@@ -92,9 +92,7 @@ async def fill(service: Served, request: Request, body: schema.FillRequest) -> R
 
     With `Accept: application/x-ndjson` each answer is a line, sent as soon as it is there.
     """
-    most = service.settings.texts_per_request
-    if not 1 <= len(body.text) <= most:
-        raise QueryError(f"text must be 1 to {most} texts, got {len(body.text)}")
+    _check_count(service, body.text)
     return await _filled(service, request, body.text, body)
 
 
@@ -116,15 +114,16 @@ async def over(service: Served, request: Request, body: schema.OverRequest) -> R
     return JSONResponse(asdict(schema.OverAnswers(answers, scores, took(request, done))))
 
 
-@answering.post("/v1/labels", response_model=schema.LabelAnswer)
+@answering.post("/v1/labels", response_model=schema.LabelAnswers)
 async def labels(service: Served, request: Request, body: schema.LabelsRequest) -> Response:
-    """The share of each label, by how well the occurrences of its words in the index fit the mask."""
-    text = read_query(body.text)
+    """The share of each label for each text, by how well the occurrences of its words in the index fit the mask."""
+    _check_count(service, body.text)
+    texts = [read_query(text, where=f"text.{number}") for number, text in enumerate(body.text)]
     opened = service.reloader.current
-    job = Job(lambda _: opened.labels(body.model_copy(update={"text": text})))
+    job = Job(lambda _: opened.labels(body.model_copy(update={"text": texts})))
     done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
-    shares, notes = done[0].value
-    return JSONResponse(asdict(schema.LabelAnswer(text, shares, notes, opened.state, took(request, done))))
+    answers, notes = done[0].value
+    return JSONResponse(asdict(schema.LabelAnswers(answers, notes, opened.state, took(request, done))))
 
 
 @describing.get("/v1/index", response_model=schema.IndexFacts)
@@ -175,6 +174,13 @@ async def ready(service: Served) -> dict[str, str | int]:
 async def metrics(service: Served) -> Response:
     """Counts and times in the text format of Prometheus."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _check_count(service: Service, texts: Sequence[str]) -> None:
+    """Raise QueryError for no text, or more than the server takes at once."""
+    most = service.settings.texts_per_request
+    if not 1 <= len(texts) <= most:
+        raise QueryError(f"text must be 1 to {most} texts, got {len(texts)}")
 
 
 async def _filled(service: Service, request: Request, texts: Sequence[str], options: schema.Options) -> Response:

@@ -68,15 +68,16 @@ class FillQuery(Options):
     """A text with `<mask>` where a phrase is missing."""
 
 
+Texts = Annotated[
+    list[Text],
+    BeforeValidator(lambda text: [text] if isinstance(text, str) else text, json_schema_input_type=Text | list[Text]),
+]
+
+
 class FillRequest(Options):
     """Texts to be filled."""
 
-    text: Annotated[
-        list[Text],
-        BeforeValidator(
-            lambda text: [text] if isinstance(text, str) else text, json_schema_input_type=Text | list[Text]
-        ),
-    ]
+    text: Texts
     """A text with `<mask>` where a phrase is missing, or several texts."""
 
 
@@ -107,10 +108,10 @@ class OverRequest(Sizes):
 
 
 class LabelsRequest(Request):
-    """A text to be classified by the words of its labels."""
+    """Texts to be classified by the words of their labels."""
 
-    text: Text
-    """A text with one `<mask>`, in the place of a word of the right label."""
+    text: Texts
+    """A text with one `<mask>`, which a word of the right label could fill, or several texts."""
     labels: Annotated[
         dict[ShortText, Annotated[list[ShortText], Field(min_length=1, max_length=LIMITS["words"])]],
         Field(min_length=2, max_length=LIMITS["labels"]),
@@ -190,11 +191,18 @@ class LabelShare:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelAnswer:
-    """Shares of all labels, in the order given; they sum to 1."""
+class TextLabels:
+    """Shares of all labels for a text, in the order given; they sum to 1."""
 
     text: str
     labels: list[LabelShare]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelAnswers:
+    """The labels of each text, and notes about words that do not occur."""
+
+    answers: list[TextLabels]
     notes: list[str]
     index: IndexState
     took_ms: Milliseconds

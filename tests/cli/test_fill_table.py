@@ -14,6 +14,7 @@ from npm import PhraseFiller, SettingError
 from npm.cli.fill_table import answer_cells
 from npm.cli.rows import TableRow, cell_text
 from npm.core.types import Answer, Occurrence, Phrase
+from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import CommandLine
 
@@ -22,6 +23,7 @@ ADDED = [
     *("answer", "answer_share", "second_answer", "second_share"),
     *("answer_title", "answer_document", "answer_sentence", "answer_note"),
 ]
+TABLE = "country\nIceland\n"
 PLACE = Occurrence("d1", "Iceland", 10, 19, "It is run from Reykjavík.", -5)
 
 
@@ -69,6 +71,14 @@ def test_each_row_is_answered_as_its_text_is_alone(npmlm: CommandLine, built_ind
         assert row["answer"]
 
 
+def test_a_template_may_be_a_plain_question(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    command = ("fill", f"index={built_index}", f"table={table(tmp_path, TABLE)}")
+    statement = read_query("What is the capital of Iceland?").replace("Iceland", "{country}")
+    expected = npmlm(*command, f"template={statement}")
+    assert expected.status == 0, expected.err
+    assert npmlm(*command, "template=What is the capital of {country}?").out == expected.out
+
+
 def test_values_restrict_answers_and_rows_of_json_keep_their_types(
     npmlm: CommandLine, built_index: Path, tmp_path: Path
 ) -> None:
@@ -95,18 +105,18 @@ def test_values_restrict_answers_and_rows_of_json_keep_their_types(
 @pytest.mark.parametrize(
     ("text", "settings", "parts"),
     [
-        ("country\nIceland\n", ["template=The capital is {city} <mask>."], (":2", "'city'", "country")),
+        (TABLE, ["template=The capital is {city} <mask>."], (":2", "'city'", "country")),
         ("country,n\nIceland,1\n \t,2\n", [TEMPLATE], (":3", "'country'")),
         ("country\nthe <mask>\n", [TEMPLATE], (":2", "<mask>")),
-        ("country\nIceland\n", ["template=The capital of {country}."], ("template", "<mask>")),
-        ("country\nIceland\n", ["template=It is <mask>."], ("template", "braces")),
-        ("country\nIceland\n", [], ("template", "required")),
+        (TABLE, ["template=The capital of {country}."], ("template", "<mask>")),
+        (TABLE, ["template=It is <mask>."], ("template", "braces")),
+        (TABLE, [], ("template", "required")),
         ("country,answer\nIceland,x\n", [TEMPLATE], ("'answer'", "rename")),
         ("country\n", [TEMPLATE], ("no rows",)),
-        ("country\nIceland\n", [TEMPLATE, "out=answers.xlsx"], ("out", ".csv")),
-        ("country\nIceland\n", [TEMPLATE, "output=sentences"], ("output",)),
-        ("country\nIceland\n", [TEMPLATE, "values=['']"], ("values",)),
-        ("country\nIceland\n", [TEMPLATE, "It is <mask>."], ("table", "exclude")),
+        (TABLE, [TEMPLATE, "out=answers.xlsx"], ("out", ".csv")),
+        (TABLE, [TEMPLATE, "output=sentences"], ("output",)),
+        (TABLE, [TEMPLATE, "values=['']"], ("values",)),
+        (TABLE, [TEMPLATE, "It is <mask>."], ("table", "exclude")),
     ],
 )
 def test_a_table_that_cannot_be_filled_is_one_sentence_before_anything_is_opened(
@@ -115,6 +125,7 @@ def test_a_table_that_cannot_be_filled_is_one_sentence_before_anything_is_opened
     file = table(tmp_path, text)
     npmlm("fill", "index=absent", f"table={file}", *settings).refused(*parts)
     npmlm("fill", "index=absent", TEMPLATE).refused("table")
+    npmlm("fill", "index=absent", f"out={tmp_path / 'a.csv'}", "It is <mask>.").refused("table")
     npmlm("fill", "index=absent", f"table={file}", TEMPLATE, f"out={file}").refused("out=")
     assert file.read_text(encoding="utf-8") == text
 

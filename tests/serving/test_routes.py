@@ -146,10 +146,16 @@ def test_passages_that_come_along_are_answered_from(server: RunningServer, fille
 
 def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
     labels = {"town": ["Paris", "Oslo", "nowhere"], "man": ["Miguel de Cervantes", "Amadeo Giannini"]}
-    reply = server.ask("POST", "/v1/labels", {"text": "It is <mask>.", "labels": labels}).json
-    assert [each["label"] for each in reply["labels"]] == ["town", "man"]
-    assert sum(each["share"] for each in reply["labels"]) == pytest.approx(1)
-    for each in reply["labels"]:
+    texts = ["It is <mask>.", "He is <mask>."]
+    reply = server.ask("POST", "/v1/labels", {"text": texts, "labels": labels}).json
+    first, second = reply["answers"]
+    assert [first["text"], second["text"]] == texts
+    for text, own in zip(texts, reply["answers"], strict=True):
+        alone = server.ask("POST", "/v1/labels", {"text": text, "labels": labels}).json["answers"]
+        assert_close(alone, [own])
+    assert [each["label"] for each in first["labels"]] == ["town", "man"]
+    assert sum(each["share"] for each in first["labels"]) == pytest.approx(1)
+    for each in first["labels"] + second["labels"]:
         assert each["word"] in labels[each["label"]]
         place = each["occurrence"]
         first = place["start_char"] - place["context_start_char"]
@@ -241,6 +247,9 @@ def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> No
         assert f"{name}: extra" in server.fill(QUESTION, **{name: 1}).json["title"]
     over = {"passages": ["Oslo", {"text": "Rome", "strange": 1}], "text": QUESTION}
     assert "passages.1.strange" in server.ask("POST", "/v1/over", over).json["title"]
+    labels = {"text": [QUESTION, "x"], "labels": {"a": ["Oslo"], "b": ["Rome"]}}
+    assert_problem(server.ask("POST", "/v1/labels", labels), 422, "text.1", "got 0")
+    assert_problem(server.ask("POST", "/v1/labels", {**labels, "text": []}), 422, "got 0")
     labels = {"text": QUESTION, "labels": {"strong": ["Oslo", 3], "weak": ["Rome"]}}
     assert "labels.strong.1" in server.ask("POST", "/v1/labels", labels).json["title"]
     assert len(server.fill(QUESTION, **{"k" * 100_000: 1}).body) < 2_000
