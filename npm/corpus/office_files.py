@@ -7,6 +7,7 @@ import logging
 import posixpath
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -21,6 +22,8 @@ from npm.corpus.readers import MAX_LINE_BYTES, OnBad, open_text
 Part = tuple[str, str, str | None]
 """Title of the file, heading, and text; None for a page that is a picture."""
 
+FULL_LINE = 0.85
+"""Fraction of a long line of its page that a line fills if the paragraph continues."""
 REPAIR = "open the file in its program and save it again, without a password, or leave it out"
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\r?\n(?=[^\W\d_A-Z])")
 _LIGATURES = str.maketrans(
@@ -91,7 +94,22 @@ def _pdf_pages(data: io.BytesIO, path: StoredFile, join_lines: bool, on_bad: OnB
             on_bad(f"{path}, page {number}", "cannot be converted", _reason(error))
             text, is_scanned = "", False
         text = _BROKEN_WORD.sub("", text)
-        yield title, "", None if is_scanned else joined_lines(text) if join_lines else text
+        yield title, "", None if is_scanned else joined_lines(_paragraphs_apart(text)) if join_lines else text
+
+
+def _paragraphs_apart(text: str) -> str:
+    """Text with an empty line after each line that ends early: a heading, or the last line of a paragraph.
+
+    >>> _paragraphs_apart("Leave\\nParents may take 45 days,\\nor more.\\nAsk Ana about the form.")
+    'Leave\\n\\nParents may take 45 days,\\nor more.\\n\\nAsk Ana about the form.'
+    """
+    lines = text.splitlines()
+    full = FULL_LINE * sorted(map(len, lines))[len(lines) * 9 // 10] if lines else 0
+    apart = ""
+    for line, following in pairwise([*lines, ""]):
+        would_fit = len(line) + 1 + len(following.partition(" ")[0]) < full
+        apart += line + ("\n\n" if would_fit and not following[:1].islower() else "\n")
+    return apart.removesuffix("\n")
 
 
 def _word_sections(data: io.BytesIO, *_: object) -> Iterator[Part]:
