@@ -18,8 +18,6 @@ from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.generation import Generation
-from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
 from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
@@ -222,11 +220,9 @@ def _opened_with(index: object, encoder: object) -> tuple[Path, Encoder | None, 
 
 def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: Precision | str) -> Encoder:
     """The encoder given, or the one that belongs to the index; raises ArtifactError if it did not make it."""
-    _, loaded, name = _opened_with(folder, encoder)
+    given = checked(encoder, Encoder | PathText | None, "encoder")
     where, chosen = checked(device, str, "device"), checked(precision, Precision, "precision")
-    if loaded is None:
-        return index_encoder(folder, name, device=where, dtype=chosen)
-    return check_encoder(folder, Generation.read(folder).manifest, loaded)
+    return index_encoder(folder, given, device=where, dtype=chosen)
 
 
 @contextmanager

@@ -132,15 +132,10 @@ class PhraseIndex:
         dtype: Precision = Precision.auto,
         for_reading: bool = False,
     ) -> Encoder:
-        """The encoder given, or of the name given, or that belongs to the index, as `check_encoder` leaves it.
-
-        `for_reading` as in `Encoder.load`. Raises as `load_index_encoder` and `check_encoder` do.
-        """
-        if encoder is None or isinstance(encoder, str):
-            return load_index_encoder(
-                self.folder, self.manifest, encoder, device=device, dtype=dtype, for_reading=for_reading
-            )
-        return check_encoder(self.folder, self.manifest, encoder)
+        """`load_index_encoder` for this index."""
+        return load_index_encoder(
+            self.folder, self.manifest, encoder, device=device, dtype=dtype, for_reading=for_reading
+        )
 
 
 def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> Encoder:
@@ -167,13 +162,13 @@ def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> En
 def load_index_encoder(
     folder: Path,
     manifest: IndexManifest,
-    name: str | None,
+    given: Encoder | str | None,
     *,
     device: str = "auto",
     dtype: Precision = Precision.auto,
     for_reading: bool = False,
 ) -> Encoder:
-    """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
+    """The encoder given, loaded or by name, or the one that made the index in `folder`: shipped, or saved inside.
 
     It is left as by `check_encoder`; `for_reading` as in `Encoder.load`. Raises ArtifactError if none of them made the
     index or the one inside is damaged, EncoderError if one cannot be loaded or there is no such device.
@@ -182,11 +177,13 @@ def load_index_encoder(
     from npm.models.names import shipped_encoder_folder
     from npm.models.stored import choose_device
 
+    if isinstance(given, Encoder):
+        return check_encoder(folder, manifest, given)
     load = partial(Encoder.load, device=device, dtype=dtype, for_reading=for_reading)
     choose_device(device)  # a mistake in it is reported whether an encoder is found or not
     made_by = manifest.encoder
-    if name:
-        encoder = load(name)
+    if given:
+        encoder = load(given)
     elif (shipped_encoder_folder() / "config.json").is_file() and (own := load()).fingerprint == made_by.fingerprint:
         encoder = own
     elif manifest.encoder_folder is not None:

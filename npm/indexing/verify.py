@@ -84,13 +84,15 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
     on_present(folder, verify)
 
 
-def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Precision = Precision.auto) -> Encoder:
-    """The encoder that made the index, for reading, by `name` or as `fill` finds it; vectors as long as those stored.
+def index_encoder(
+    folder: Path, given: Encoder | str | None, *, device: str = "auto", dtype: Precision = Precision.auto
+) -> Encoder:
+    """The encoder that made the index, for reading, the one given or as `fill` finds it; vectors as those stored.
 
     Raises ArtifactError if it is another one.
     """
     manifest = Generation.read(folder).manifest
-    return load_index_encoder(folder, manifest, name or None, device=device, dtype=dtype, for_reading=True)
+    return load_index_encoder(folder, manifest, given, device=device, dtype=dtype, for_reading=True)
 
 
 def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
