@@ -42,6 +42,19 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def save_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write contiguous tensors in safetensors, without a copy of all in memory. Raises OSError, as of a full disk."""
+    file.touch()
+    mode = file.stat().st_mode
+    try:
+        safetensors.torch.save_file(tensors, file, metadata)
+    except SafetensorError as error:
+        if (code := re.search(r"os error (\d+)", str(error))) is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(file)) from error
+    file.chmod(mode)  # safetensors lets the owner alone read it
+
+
 class StoredModel:
     """Common part of encoders, encoder-decoders and decoders."""
 
@@ -96,12 +109,7 @@ class StoredModel:
             if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            safetensors.torch.save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-        except SafetensorError as error:
-            if (code := re.search(r"os error (\d+)", str(error))) is None:
-                raise
-            raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder / WEIGHTS)) from error
+        save_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
         saved.config.architectures = [type(saved).__name__]
         saved.config.save_pretrained(folder)
         if saved.can_generate() and saved.generation_config is not None:
@@ -110,7 +118,6 @@ class StoredModel:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         config |= {"dtype": str(dtype).removeprefix("torch."), **self.recorded()}
         (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors lets their owner alone read them
 
     @property
     def device(self) -> torch.device:

@@ -36,6 +36,7 @@ from npm.core.files import read_object, replace_file
 from npm.core.records import read_as, refuse_changed
 from npm.core.settings import Settings
 from npm.models.names import is_whole_encoder
+from npm.models.stored import save_tensors
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.loggers import read_metrics
@@ -183,7 +184,7 @@ class RunFolder:
         with write_folder(folder, kind=CHECKPOINT_KIND, settings=asdict(checkpoint.counters)) as writer:
             for name, tensors in checkpoint.tensors.items():
                 if tensors:
-                    writer.open_binary(f"{name}.safetensors").write(safetensors.torch.save(tensors))
+                    save_tensors(writer.folder / f"{name}.safetensors", tensors)
         for other in self._checkpoints():
             if other != folder:
                 remove(other)

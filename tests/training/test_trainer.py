@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from npm.core.errors import SettingError
-from npm.core.files import NewFile
 from npm.models.encoder import Encoder
 from npm.training import trainer as trainer_module
 from npm.training.checkpoints import Checkpoint, Counters, captured_state, restore_state
@@ -167,14 +168,14 @@ def test_a_full_disk_at_a_checkpoint_is_told_and_the_run_can_go_on(
     undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=6, **settings)
     undisturbed.train()
 
-    def write(file: NewFile, data: bytes) -> int:
-        if str(file.name).endswith("step-00000004.tmp/optimizer.safetensors"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(file, data)
+    def save_file(tensors: dict[str, torch.Tensor], file: Path, metadata: None) -> None:
+        if str(file).endswith("step-00000004.tmp/optimizer.safetensors"):
+            raise SafetensorError(f"I/O error: No space left on device (os error {errno.ENOSPC})")
+        original(tensors, file, metadata)
 
-    original = NewFile.write
+    original = safetensors.torch.save_file
     with monkeypatch.context() as patch:
-        patch.setattr(NewFile, "write", write)
+        patch.setattr(safetensors.torch, "save_file", save_file)
         with pytest.raises(OSError, match="No space left on device"):
             toy_trainer(tmp_path / "run", max_steps=6, **settings).train()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
