@@ -49,9 +49,9 @@ def _command_lines(name: str) -> Iterator[str]:
     verb = find_verb(name)
     settings = verb.settings
     yield from (f"# npmlm {name}", "", plain_markdown(summary_of(verb.root)), "", "```text", verb.example, "```", "")
-    if verb.group:
-        choices = ", ".join(f"`{choice}`" for choice in verb.choices)
-        yield from (f"`{verb.group}=` sets several at once: {choices}.", "")
+    for preset, names in verb.choices.items():
+        choices = ", ".join(f"`{choice}`" for choice in names)
+        yield from (f"`{preset}=` sets several at once: {choices}.", "")
     yield from (f"What people change: {', '.join(f'`{key}`' for key in verb.first)}.", "")
     first = [key for key in verb.first if "." not in key]
     by_group: dict[str, dict[str, Setting]] = {"": {key: settings[key] for key in first}}

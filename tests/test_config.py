@@ -51,6 +51,7 @@ def test_config_files_on_disk_are_those_of_groups() -> None:
         "edit",
         "experiment",
         "scoring",
+        "size",
         "task",
     }
     assert EXPERIMENTS
@@ -73,6 +74,21 @@ def test_config_of_every_experiment_composes_for_train_and_says_how_to_run_it(ex
     for name, default in flat(dataclasses.asdict(settings_of("train"))).items():
         if name in (names := flat(given)) and name.split(".")[0] != "schedule":
             assert names[name] != default, f"{name} repeats its default"
+
+
+def test_config_size_overrides_an_experiment_and_a_setting_of_the_command_line_overrides_both() -> None:
+    given = ("experiment=mlm_scratch", "size=mini", "start.fresh.layers=2")
+    fresh = settings_of("train", *given).start.fresh
+    assert (fresh.layers, fresh.dimensions, fresh.attention_heads) == (2, 384, 12)
+    assert (fresh.window_tokens, fresh.vocabulary_size) == (16, 8192)  # those of the experiment
+    assert settings_of("train", *reversed(given)).start.fresh == fresh
+    weights = []
+    for size in ("mini", "small", "base"):
+        fresh = settings_of("train", f"size={size}").start.fresh
+        weights.append(fresh.layers * fresh.dimensions**2)
+    assert weights == sorted(weights) and weights[0] > 0
+    with pytest.raises(UserError, match=r"size 'huge'.*mini"):
+        settings_of("train", "size=huge")
 
 
 def flat(tree: dict[str, typing.Any], prefix: str = "") -> dict[str, typing.Any]:
@@ -218,6 +234,10 @@ def test_config_help_all_lists_every_setting_with_its_sentences_and_default(verb
         assert len(setting.text) > 10, f"{name} has no docstring"
         assert f"\n  {name} =" in outcome.out
         assert setting.text in shown
+
+
+def test_config_help_shows_the_default_that_a_verb_gives_a_group_it_shares(npmlm: CommandLine) -> None:
+    assert "\n  schedule.max_steps = 1000 " in npmlm("train", "--help", "all").out
 
 
 @pytest.mark.parametrize("verb", MODULES)

@@ -62,7 +62,7 @@ def test_the_page_of_a_verb_has_each_of_its_settings_once_with_its_words(verb: s
     for name, default, said in rows:
         assert said == plain_markdown(settings[name].text) and default
     assert find_verb(verb).example in page
-    assert all(f"`{choice}`" in page for choice in find_verb(verb).choices)
+    assert all(f"`{choice}`" in page for names in find_verb(verb).choices.values() for choice in names)
 
 
 def test_the_list_of_commands_has_every_verb_and_a_page_for_it() -> None:

@@ -49,7 +49,7 @@ class FillCommand(FillSettings, EncoderCommand):
     "index encoder k retrieval documents where values texts table template out output device",
     required=None,
     takes_texts=True,
-    group="scoring",
+    presets="scoring",
     groups={"scoring": "length_exponent temperature cut_expressions exclude_query_phrases"},
 )
 def run_fill(settings: FillCommand, texts: list[str]) -> int:

@@ -25,10 +25,17 @@ class Output(Enum):
     sentences = "sentences"
 
 
+class ReportOutput(Enum):
+    """Form of the numbers on stdout."""
+
+    table = "table"
+    json = "json"
+
+
 class OutputCommand(Settings):
     """Settings of a verb that reports numbers."""
 
-    output: Output = Output.table
+    output: ReportOutput = ReportOutput.table
     """`table` for people, `json` for programs."""
 
 
@@ -63,9 +70,9 @@ def write_json(record: Any) -> None:
     sys.stdout.flush()
 
 
-def write_report(output: Output, record: Any, text: str) -> None:
+def write_report(output: ReportOutput, record: Any, text: str) -> None:
     """Write numbers to stdout: their `record` as JSON, or the `text` for people."""
-    if output is Output.json:
+    if output is ReportOutput.json:
         write_json(record)
     else:
         sys.stdout.write(text)

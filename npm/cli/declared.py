@@ -12,22 +12,25 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from types import NoneType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
 from npm.core.settings import PATH
 
+REQUIRED = "Required."
+"""Last word in the docstring of a setting without which its verb cannot begin."""
 LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a verb: the class that declares it, its field there, and the field's type with its bounds."""
+    """One setting of a verb: the class that declares it, its field there, its type with bounds, and its default."""
 
     owner: type
     field: dataclasses.Field[Any]
     hint: Any
+    default: Any
 
     @property
     def kind(self) -> Any:
@@ -62,20 +65,23 @@ class Setting:
     @property
     def text(self) -> str:
         """Docstring, in one line."""
-        return " ".join(_field_docstrings(self.owner).get(self.field.name, "").split())
+        return self._docstring.removesuffix(REQUIRED).strip()
 
     @property
     def is_required(self) -> bool:
         """Return True if its verb cannot begin without it."""
-        return self.text.endswith("Required.")
+        return self._docstring.endswith(REQUIRED)
+
+    @property
+    def _docstring(self) -> str:
+        return " ".join(_field_docstrings(self.owner).get(self.field.name, "").split())
 
     @property
     def shown(self) -> str:
         """Default and possible values."""
         if self.is_required:
             return "(required)"
-        item = self.field
-        value = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+        value = self.default
         if isinstance(value, Enum):
             return f"{value.name}  ({' | '.join(member.name for member in type(value))})"
         if value is None or isinstance(value, bool):
@@ -107,14 +113,23 @@ def limits(hint: Any) -> str:
 
 
 @cache
-def declared_settings(root: type, prefix: str = "") -> dict[str, Setting]:
+def declared_settings(root: type) -> dict[str, Setting]:
     """Every leaf of a settings class and of the classes in it, by dotted name; plain ones before groups."""
+    return _settings_of(root())
+
+
+def _settings_of(default: Any, prefix: str = "") -> dict[str, Setting]:
+    root = type(default)
     hints = get_type_hints(root, include_extras=True)
-    plain = {item.name: item for item in dataclasses.fields(root) if not dataclasses.is_dataclass(hints[item.name])}
-    found = {f"{prefix}{name}": Setting(root, item, hints[name]) for name, item in plain.items()}
-    for item in dataclasses.fields(root):
-        if item.name not in plain:
-            found |= declared_settings(cast(type, hints[item.name]), f"{prefix}{item.name}.")
+    values = {item: getattr(default, item.name) for item in dataclasses.fields(root)}
+    groups = {item.name: value for item, value in values.items() if dataclasses.is_dataclass(hints[item.name])}
+    found = {
+        f"{prefix}{item.name}": Setting(root, item, hints[item.name], value)
+        for item, value in values.items()
+        if item.name not in groups
+    }
+    for name, value in groups.items():
+        found |= _settings_of(value, f"{prefix}{name}.")
     return found
 
 

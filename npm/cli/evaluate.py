@@ -22,7 +22,7 @@ from npm.tuning.settings import TuneSettings
     "npmlm evaluate task=demo index=DIR out=runs/evaluation",
     "out task suite method index encoder data_dir corpus.files split limit seed show device",
     required="out",
-    group="scoring",
+    presets="scoring",
     groups={
         "corpus": TEXT_SETTINGS,
         "fill": "k retrieval bm25_blocks vector_share lexical_weight reading_share joint_share literal_weight "

@@ -41,8 +41,8 @@ def verb_help(verb: Verb, *, is_full: bool) -> str:
     """
     settings = verb.settings
     lines = [_wrapped(f"npmlm {verb.name} – {summary_of(verb.root)}"), "", _wrapped(verb.example, "  ", "    "), ""]
-    if verb.group:
-        lines.append(_wrapped(f"{verb.group}={' | '.join(verb.choices)}  sets several at once", "  ", "    ") + "\n")
+    for preset, choices in verb.choices.items():
+        lines.append(_wrapped(f"{preset}={' | '.join(choices)}  sets several at once", "  ", "    ") + "\n")
     lines.append("settings (name = default):")
     for key in sorted(settings if is_full else verb.first, key=lambda key: not settings[key].is_required):
         text = settings[key].text

@@ -68,7 +68,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     'npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
     "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier dimensions "
     "rotation copy_encoder segments jobs",
-    group="cluster",
+    presets="cluster",
     resumes=True,
     groups={
         "vectors": "pruning tokens_per_batch tokens_per_shard",
@@ -266,6 +266,11 @@ class PublishCommand(TransferSettings):
 )
 def run_publish(settings: PublishCommand) -> int:
     """Copy what is missing at the address."""
+    if settings.address.startswith("memory:"):
+        raise SettingError(
+            f"address={settings.address} ends with this command: publish to file:///folder, s3://bucket/name or "
+            "gs://bucket/name"
+        )
     from npm.indexing.transfer import publish
 
     with StageProgress() as progress:

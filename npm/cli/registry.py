@@ -73,8 +73,8 @@ class Verb:
     """The setting without which it cannot begin."""
     takes_texts: bool
     """Return True if its command line may have texts or folders next to settings."""
-    group: str | None
-    """Folder of YAML files, each of which sets several of its settings at once."""
+    presets: tuple[str, ...]
+    """Folders of YAML files, each of which sets several of its settings at once; later ones override earlier ones."""
     resumes: bool
     """Return True if the same command resumes what was interrupted."""
     groups: Mapping[str, str]
@@ -91,9 +91,9 @@ class Verb:
         }
 
     @property
-    def choices(self) -> list[str]:
-        """Names of the files of its group."""
-        return sorted(file.stem for file in (config_folder() / self.group).glob("*.yaml")) if self.group else []
+    def choices(self) -> dict[str, list[str]]:
+        """Names of the files in each folder of presets."""
+        return {name: sorted(file.stem for file in (config_folder() / name).glob("*.yaml")) for name in self.presets}
 
 
 DECLARED: dict[str, Verb] = {}
@@ -107,7 +107,7 @@ def verb(
     *,
     required: str | None = "index",
     takes_texts: bool = False,
-    group: str | None = None,
+    presets: str = "",
     resumes: bool = False,
     groups: Mapping[str, str] = {},
 ) -> Callable[[Run], Run]:
@@ -116,7 +116,8 @@ def verb(
     def declare(run: Run) -> Run:
         name = run.__name__.removeprefix("run_")
         shown = tuple(first.split())
-        DECLARED[name] = Verb(name, root, run, example, shown, required, takes_texts, group, resumes, groups)
+        folders = tuple(presets.split())
+        DECLARED[name] = Verb(name, root, run, example, shown, required, takes_texts, folders, resumes, groups)
         return run
 
     return declare

@@ -32,7 +32,7 @@ class ServeCommand(ServeSettings, EncoderCommand):
     ServeCommand,
     "npmlm serve index=DIR port=8080",
     "index encoder host port key_file examples log timeout_seconds reload_seconds partitions fill.k device precision",
-    group="cluster",
+    presets="cluster",
     groups={
         "fill": "k occurrences overlaps retrieval bm25_blocks literal_weight documents where max_phrase_tokens",
         "fill.scoring": "",

@@ -28,7 +28,10 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
             raise SettingError(f"{key} must be valid UTF-8 without null characters, got {value[:80]!a}")
         if given.setdefault(key, value) != value:
             raise SettingError(f"{key} is given twice: {given[key]} and {value}")
-    values = _group_values(verb, given.pop(verb.group)) if verb.group and verb.group in given else {}
+    values: dict[str, Any] = {}
+    for folder in verb.presets:
+        if folder in given:
+            values = merged(values, _preset(verb, folder, given.pop(folder)))
     values = merged(values, {key: _read(name, key, given[key], declared) for key in given})
     typed: Any = read_settings(verb.root, values)
     if verb.required and not getattr(typed, verb.required):
@@ -65,9 +68,8 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
         raise SettingError(f"{key} must be a YAML list or mapping, got {text[:80]}") from error
 
 
-def _group_values(verb: Verb, name: str) -> dict[str, Any]:
-    """The settings in a file of a group, such as `experiment=NAME`, or in a file of the user."""
-    group = str(verb.group)
+def _preset(verb: Verb, group: str, name: str) -> dict[str, Any]:
+    """The settings in a file of presets, such as `experiment=NAME`, or in a file of the user."""
     if group in ("experiment", "edit") and name.endswith(".yaml"):
         try:
             found = read_yaml(Path(checked(name, PathText, group)).read_text(encoding="utf-8"))
@@ -77,8 +79,8 @@ def _group_values(verb: Verb, name: str) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise SettingError(f"{group}: {name} must be a YAML file of settings")
         return found
-    if name not in verb.choices:
-        raise unknown(group, name, verb.choices)
+    if name not in verb.choices[group]:
+        raise unknown(group, name, verb.choices[group])
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 

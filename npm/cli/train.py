@@ -54,7 +54,7 @@ class TrainCommand(TrainingSettings):
     "run encoder corpus.files sentences.files schedule.max_steps schedule.max_minutes schedule.learning_rate "
     "groups.sequences_per_group evaluation.files device precision trainer.seed",
     required="run",
-    group="experiment",
+    presets="experiment size",
     resumes=True,
     groups={
         "corpus": f"{TEXT_SETTINGS} title_field",
@@ -191,7 +191,7 @@ def run_generate(settings: GenerateCommand) -> int:
     "npmlm edit encoder=runs/mlm/encoder edit=reversed out=runs/reversed",
     "out encoder edits donor tokenizer seed",
     required="out",
-    group="edit",
+    presets="edit",
 )
 def run_edit(settings: EditSettings) -> int:
     """Edit, and count the tensors that differ."""

@@ -146,7 +146,8 @@ def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
 
 def explain(error: ValidationError, kind: Any, key: str = "") -> str:
     """The first mistake that pydantic found in a value of the type `kind`, in one sentence with the full key."""
-    mistake = error.errors(include_url=False)[0]
+    mistakes = error.errors(include_url=False)  # a misspelled key explains the required one that is missing
+    mistake = next((each for each in mistakes if each["type"] == "unexpected_keyword_argument"), mistakes[0])
     names = [part for part in mistake["loc"] if not str(part).endswith("]")]  # those of unions do
     for part in names[:-1]:
         hint = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
@@ -158,6 +159,10 @@ def explain(error: ValidationError, kind: Any, key: str = "") -> str:
     if mistake["type"] == "missing":
         return f"{key} is required"
     message = mistake["msg"].removeprefix("Value error, ")
+    if mistake["type"] == "too_short":
+        message = "must not be empty"
+    if mistake["type"] == "dataclass_type":
+        message = "must be a mapping of settings"
     for words, shorter in SHORTER.items():
         message = message.replace(words, shorter)
     if mistake["type"].endswith("_parsing"):

@@ -121,7 +121,7 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
 
 def _parse(text: str) -> Condition:
     def refused(expected: str) -> SettingError:
-        return SettingError(f"{text!r} is not a condition on documents: expected {expected}")
+        return SettingError(f"where: {text!r} is not a condition on documents: expected {expected}")
 
     def operand(value: str) -> tuple[str, int | float | None]:
         if value.startswith('"'):
@@ -139,7 +139,8 @@ def _parse(text: str) -> Condition:
         raise refused(EXAMPLES)
     if found[0] != "in":
         if rest[0] in "=<>":  # as in year=>1990, which would compare with the text ">1990"
-            raise refused(f"an operator other than {found[0] + rest[0]}, or the value in double quotes")
+            operators = ", ".join(COMPARISONS)
+            raise refused(f"one of {operators} instead of {found[0] + rest[0]}, or the value in double quotes")
         return Condition(field, "=" if found[0] == "==" else found[0], (operand(rest),))
     inner, place, values = rest[1:-1], 0, []
     if not rest.endswith("]") or not inner.strip():

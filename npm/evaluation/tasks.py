@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
@@ -94,9 +94,9 @@ class ClosedScoring(Settings):
     retrieval: ClosedRetrieval | None = None
     """`exact`: over all occurrences of the label's words (the default); `top_k`: over those among the best k rows."""
     k: PositiveInt | None = None
-    """Rows that each query finds with `top_k`; 4096."""
+    """Rows that each query finds with `top_k`; unset: 4096."""
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] | None = None
-    """Divides scaled similarities; 2, and at least 0.001."""
+    """Divides scaled similarities; unset: 2."""
     combination: Combination | None = None
     """`product`: an occurrence weighs e^(s + t) (the default); `sum`: e^s + e^t."""
     label_mean: LabelMean | None = None
@@ -106,7 +106,7 @@ class ClosedScoring(Settings):
     reference corpus (the default with `exact`); `corpus_scaled`: its logarithm by the standard deviation over them too;
     `prompt`: each label's by that for the template without the example; `none` (the default with `top_k`)."""
     verbalizer: str | None = None
-    """`label_words`, the name of a shipped list, or a .json file; the task's own."""
+    """`label_words`, the name of a shipped list, or a .json file; unset: the task's own."""
     temperature_twice: bool | None = None
     """Divide by the temperature twice in `npm`, as the reference does: 25 instead of 5."""
     single_tokens: bool | None = None
@@ -234,13 +234,11 @@ class Task(Settings):
         is_closed, columns, filled = (
             self.suite is Suite.closed,
             self.data.columns,
-            read_settings(FillSettings, self.fill),
+            read_settings(FillSettings, self.fill, "fill"),
         )
-        words = [word.casefold() for label in self.labels for word in label.words]
-        count = min(len({label.name for label in self.labels}), len({str(label.value) for label in self.labels}))
         gold = "label" if is_closed else "answers"
-        known = [*self.prompt.fields, gold, "group", "subject", *(() if is_closed else ("old_answers",))]
-        unknown = [name for name in columns if name not in known]
+        others = [gold, "group", "subject", *(() if is_closed else ("old_answers",))]
+        unused = [name for name in columns if name not in (*self.prompt.fields, *others)]
         hidden = set(names_of(columns.get(gold, gold)))
         shown = [name for name in self.prompt.fields if hidden & set(names_of(columns.get(name, name)))]
         only_open = [name for name in ("fill", "subsets", "where") if getattr(self, name)]
@@ -250,11 +248,11 @@ class Task(Settings):
         problems = {
             f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}": not self.prompt.fields
             or self.template.count(MASK_TEXT) > 1,
-            f"unknown data.columns.{''.join(unknown[:1])}: {near(''.join(unknown[:1]), known)}": unknown,
+            f"data.columns.{''.join(unused[:1])} is neither a field of the template, which shows "
+            f"{', '.join(self.prompt.fields)}, nor one of {', '.join(others)}: use one name in both": unused,
             f"template shows the {gold}: take out {''.join(shown[:1])}": shown,
             "labels must be at least two": is_closed and len(self.labels) < 2,
-            "labels must have different names and values": count < len(self.labels),
-            "labels must have different words": len({*words}) < len(words),
+            **{f"labels must have different {kind}, got {twice!r} twice": twice for kind, twice in self._shared()},
             f"{', '.join(only_open)}: for open tasks only": is_closed and only_open,
             f"{', '.join(only_closed)}: for closed tasks only": not is_closed and only_closed,
             "macro: answer_tokens is for open tasks only": is_closed and self.macro is Macro.answer_tokens,
@@ -273,6 +271,16 @@ class Task(Settings):
             if is_wrong:
                 raise SettingError(problem)
         check_conditions(self.where, where="where")
+
+    def _shared(self) -> Iterator[tuple[str, str]]:
+        """Names, values and words that tell no labels apart, as their kind and the first of them."""
+        kinds = {
+            "names": [label.name for label in self.labels],
+            "values": [str(label.value) for label in self.labels],
+            "words": [word.casefold() for label in self.labels for word in label.words],
+        }
+        for kind, texts in kinds.items():
+            yield from ((kind, text) for number, text in enumerate(texts) if text in texts[:number])
 
 
 def names_of(expression: str) -> tuple[str, ...]:
@@ -325,8 +333,11 @@ def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] =
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         detail = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise SettingError(f"cannot read the task {path}: {detail}") from error
-    if not isinstance(content, dict) or not content or {"folder", "digest"} & content.keys():
+    if not isinstance(content, dict) or not content:
         raise SettingError(f"{path} must be a YAML file such as:{EXAMPLE.rstrip()}")
+    keys = [item.name for item in fields(Task) if item.name not in ("folder", "digest")]
+    if unknown_keys := [str(key) for key in content if str(key).partition(".")[0] not in keys]:
+        raise SettingError(f"{path}: unknown setting {unknown_keys[0]}: {near(unknown_keys[0], keys)}")
     if isinstance(content.get("where"), str):
         content["where"] = [content["where"]]
     facts = {"name": path.stem, **content, "folder": str(path.parent.absolute()), "digest": sha256_of_bytes(data)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import SettingError
-from npm.corpus.conditions import Condition, matching_documents, parse_conditions
+from npm.corpus.conditions import COMPARISONS, Condition, matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from tests.helpers.stores import stored_documents
 
@@ -98,6 +98,12 @@ NO_CONDITIONS = """|lang|=en|lang=|lang in en|lang in []|lang in [a|lang in [a,,
 def test_what_is_no_condition_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingError, match=re.escape(repr(text))):
         parse_conditions(["lang=en", text])
+
+
+def test_an_operator_that_is_none_is_refused_with_those_there_are() -> None:
+    for text in ("year>>2", "year=>2"):
+        with pytest.raises(SettingError, match=re.escape(", ".join(COMPARISONS))):
+            parse_conditions([text])
 
 
 def test_a_field_that_is_not_kept_is_refused_with_those_that_are(store: BlockStore, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ def columns(**names: str) -> dict[str, Any]:
 
 
 CLOSED_MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"labels": [one(0, "a"), one("0", "b")]}, "different names and values"),
-    ({"labels": [one(0, "a"), one(1)]}, "labels[1].words"),
-    ({"labels": [one(0, "a", name="x"), one(1, "b", name="x")]}, "different names and values"),
-    ({"labels": [one(0, "a", "good"), one(1, "b", "Good")]}, "different words"),
+    ({"labels": [one(0, "a"), one("0", "b")]}, "must have different"),
+    ({"labels": [one(0, "a"), one(1)]}, "labels[1].words must not be empty"),
+    ({"labels": [one(0, "a", name="x"), one(1, "b", name="x")]}, "must have different"),
+    ({"labels": [one(0, "a", "good"), one(1, "b", "Good")]}, "different words, got 'good'"),
     ({"labels": [one(0, "a"), one(1, "b", "Good", "good")]}, "different words"),
     ({"labels": [one(0, "a"), one(1, " b")]}, "' b'"),
     ({"labels": [one(0, "a"), one(1, "")]}, "''"),
@@ -48,6 +48,8 @@ CLOSED_MISTAKES: list[tuple[dict[str, Any], str]] = [
 OPEN_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"labels": SMALL["labels"]}, "labels: "),
     ({"scoring": {"temperature": 3}}, "scoring: "),
+    ({"fill": {"max_phrase": 3}}, "fill.max_phrase"),
+    ({"fill": {"k": 0}}, "fill.k must be"),
     ({"macro": "group"}, "data.columns.group"),
     ({"examples_per_group": 5}, "examples_per_group"),
     ({"examples_per_group": 0, "macro": "answer_tokens"}, "got 0"),

@@ -118,10 +118,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> No
     ("change", "problem"),
     [
         ({"templat": "x"}, "unknown setting templat: did you mean 'template'"),
-        ({"digest": "x"}, "must be a YAML file such as"),
+        ({"digest": "x"}, "unknown setting digest"),
         ({"data": {"file": "a.csv", "colums": {}}}, "unknown setting data.colums: did you mean 'columns'"),
         ({"scoring": {"temprature": 1}}, "unknown setting scoring.temprature: did you mean 'temperature'"),
-        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts: did you mean 'text'"),
+        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts is neither a field of"),
         ({"data": {"columns": {}}}, "data.file or data.hub is required"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "labels[1].value is required"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "labels[1].words is required"),
@@ -135,6 +135,13 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> No
 )
 def test_unknown_missing_and_misshapen_keys_are_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
     assert problem in file_refused(tmp_path, {**SMALL, **change})
+
+
+def test_a_misspelled_required_key_is_named_instead_of_the_missing_one(tmp_path: Path) -> None:
+    content = {"templat" if key == "template" else key: value for key, value in SMALL.items()}
+    assert "unknown setting templat" in file_refused(tmp_path, content)
+    message = file_refused(tmp_path, {**SMALL, "digest": "x"})
+    assert "folder" not in message.partition("choose one of")[2]  # those of our own are not offered
 
 
 @pytest.mark.parametrize(
