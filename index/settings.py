@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import ByteSize, Field, PositiveInt
 
-from index.faiss_library import import_faiss
+from index.faiss_library import import_faiss, new_faiss_index
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Settings
 
@@ -38,6 +40,9 @@ class SearchSettings(Settings):
     tier: SearchTier = SearchTier.auto
     """auto: `exact` up to a million rows, `ivf_sq8` (a byte per dimension) up to five million, `ivf_rabitq` (a bit per
     dimension, two for vectors with at most 192 dimensions) above."""
+    memory_bytes: PositiveInt | None = None
+    """Most bytes that a search over all vectors may read; where the automatic tier reads more, the next smaller one is
+    made. Unset: no limit."""
     list_count: PositiveInt | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two."""
     probed_lists: PositiveInt | None = None
@@ -54,7 +59,9 @@ class SearchSettings(Settings):
     """Number of threads of training and coding; the bytes of the index may depend on it."""
 
     def check(self) -> None:
-        """Raise SettingError for lists in the exact tier."""
+        """Raise SettingError for lists in the exact tier, and for a tier next to a limit that chooses one."""
+        if self.memory_bytes is not None and self.tier is not SearchTier.auto:
+            raise exclusive("memory", "search.tier")
         if self.tier is SearchTier.exact and self.list_count is not None:
             raise exclusive("search.tier=exact", "search.list_count")
 
@@ -92,15 +99,34 @@ def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
 
 def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:
     """Every choice made that the bytes of quantizer, codes and lists depend on; manifests record it."""
-    tier = chosen_tier(settings, row_count)
+    choices = _choices(settings, row_count, dimensions)
+    found, limit = next(choices), settings.memory_bytes
+    while limit is not None and search_shape(found).searched_bytes(row_count) > limit:
+        smaller = next(choices, None)
+        if smaller is None:  # an index that grew beyond the limit is searched nevertheless: see `fitting_settings`
+            break
+        found = smaller
+    return found
+
+
+def _choices(settings: SearchSettings, row_count: int, dimensions: int) -> Iterator[dict[str, Any]]:
+    """The settings of the tier for a number of rows, then those of smaller ones, in decreasing size."""
+    # Codes of a bit or two per dimension want values of similar size in all of them: a random rotation ensures that.
+    bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
+    tiers = [SearchTier.exact, SearchTier.ivf_sq8, SearchTier.ivf_rabitq]
+    for tier in tiers[tiers.index(chosen_tier(settings, row_count)) :]:
+        yield _resolved(settings, tier, bits, row_count, dimensions)
+    if bits:
+        yield _resolved(settings, SearchTier.ivf_rabitq, "", row_count, dimensions)
+
+
+def _resolved(settings: SearchSettings, tier: SearchTier, bits: str, row_count: int, dimensions: int) -> dict[str, Any]:
     resolved: dict[str, Any] = {"tier": tier.value, "dimensions": dimensions}
     if tier is SearchTier.exact:
         return resolved
     list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
     # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
     lists = f"IVF{list_count}"
-    # Codes of a bit or two per dimension want values of similar size in all of them: a random rotation ensures that.
-    bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
     factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ{bits}"
     return resolved | {
         "factory": factory,
@@ -111,6 +137,62 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
         "thread_count": settings.thread_count,
         "faiss_version": import_faiss().__version__,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class SearchShape:
+    """Sizes of a search over rows; without lists it is exact."""
+
+    dimensions: int
+    list_count: int
+    code_bytes: int
+    quantizer_bytes: int
+    """Centroids and rotation."""
+
+    def list_bytes(self, rows: float) -> float:
+        """Codes and row ids of inverted lists; each is padded to a multiple of 8 codes, by 3.5 on average."""
+        lists = self.list_count
+        return rows * (self.code_bytes + 8) + lists * (3.5 * self.code_bytes + 8) if lists else 0.0
+
+    def searched_bytes(self, rows: float) -> float:
+        """Bytes that a search over `rows` reads: their float32 vectors, or all lists and the quantizer."""
+        return self.list_bytes(rows) + self.quantizer_bytes if self.list_count else 4.0 * self.dimensions * rows
+
+
+def search_shape(resolved: Mapping[str, Any]) -> SearchShape:
+    """Sizes of a search with `resolved_settings`."""
+    dimensions = int(resolved["dimensions"])
+    if resolved["tier"] == SearchTier.exact.value:
+        return SearchShape(dimensions, 0, 0, 0)
+    index = new_faiss_index(resolved["factory"], dimensions)
+    lists = import_faiss().extract_index_ivf(index)  # owned by `index`
+    rotation_bytes = 4 * dimensions * lists.d if "," in resolved["factory"].partition("IVF")[0] else 0
+    return SearchShape(dimensions, lists.nlist, lists.code_size, 4 * lists.nlist * lists.d + rotation_bytes)
+
+
+def tier_reason(settings: SearchSettings, row_count: int, tier: str) -> str:
+    """Reason for the tier of an index, in a few words."""
+    if settings.tier is not SearchTier.auto:
+        return "as search.tier asks"
+    usual = chosen_tier(settings, row_count).value
+    if settings.memory_bytes is None:
+        return "by the number of vectors"
+    limit = f"memory={ByteSize(settings.memory_bytes).human_readable(decimal=True)}"
+    return f"within {limit}" if tier == usual else f"{usual} exceeds {limit}"
+
+
+def fitting_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:
+    """`resolved_settings`; raises SettingError if no tier reads as little as `settings` allow for this many rows."""
+    resolved = resolved_settings(settings, row_count, dimensions)
+    found = search_shape(resolved).searched_bytes(row_count)
+    if settings.memory_bytes is not None and found > settings.memory_bytes:
+        needed = ByteSize(found).human_readable(decimal=True)
+        raise SettingError(
+            f"memory={ByteSize(settings.memory_bytes).human_readable(decimal=True)} is too little for {row_count:,} "
+            f"vectors of {dimensions} dimensions, of which the smallest index reads {needed}: give more, or set "
+            "fewer dimensions= with rotation=pca"
+        )
+    return resolved
 
 
 def check_search(settings: SearchSettings, *, row_count: int | None = None) -> None:

@@ -66,8 +66,8 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
 @verb(
     BuildCommand,
     'npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
-    "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier dimensions "
-    "rotation copy_encoder segments jobs",
+    "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning memory search.tier "
+    "dimensions rotation copy_encoder segments jobs",
     presets="cluster",
     resumes=True,
     groups={
@@ -224,8 +224,8 @@ class EstimateCommand(OutputCommand, EstimateSettings):
 @verb(
     EstimateCommand,
     'npmlm estimate "corpus.files=[docs/*.jsonl]"',
-    "corpus.files encoder device precision vectors.pruning search.tier dimensions rotation sample_documents output "
-    "tokens",
+    "corpus.files encoder device precision vectors.pruning memory search.tier dimensions rotation sample_documents "
+    "output tokens",
     required=None,
     groups={
         "corpus": TEXT_SETTINGS,

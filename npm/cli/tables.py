@@ -68,7 +68,7 @@ def inspection_text(inspection: Inspection) -> str:
         ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
         ("block vectors", f"pooler {inspection.block_pooler}" if inspection.block_pooler else "none"),
         ("kept fields", ", ".join(inspection.kept_fields) or "none"),
-        ("search", f"{inspection.tier}, {inspection.factory}" if inspection.factory else inspection.tier),
+        ("search", ", ".join(filter(None, [inspection.tier, inspection.factory, inspection.tier_reason]))),
         ("searched with", ", ".join(f"{name}={value}" for name, value in inspection.searching.items() if value)),
         ("partitions", named([f"{stop - first:,}" for first, stop in partitions]) if len(partitions) > 1 else "none"),
     ]
@@ -112,7 +112,7 @@ def estimate_text(estimate: Estimate) -> str:
     duration = timedelta(seconds=math.ceil(estimate.encoding_seconds))
     lines = [
         f"about {estimate.documents:,.0f} documents, {estimate.tokens:,.0f} tokens, {estimate.rows:,.0f} stored "
-        f"vectors, from {estimate.sampled_documents:,} documents; tier {estimate.tier}",
+        f"vectors, from {estimate.sampled_documents:,} documents; tier {estimate.tier}, {estimate.tier_reason}",
         f"encoding takes about {duration} (h:mm:ss) on this machine and is most of a build, which needs "
         f"{shown_bytes(estimate.build_bytes)} of memory; a search reads {shown_bytes(estimate.search_bytes)}",
     ]

@@ -161,6 +161,8 @@ def explain(error: ValidationError, kind: Any, key: str = "") -> str:
     message = mistake["msg"].removeprefix("Value error, ")
     if mistake["type"] == "too_short":
         message = "must not be empty"
+    if mistake["type"] == "byte_size":
+        message = "must be a size such as 4GB"
     if mistake["type"] == "dataclass_type":
         message = "must be a mapping of settings"
     for words, shorter in SHORTER.items():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from index.ivf import Quantiser
-from index.settings import check_search
+from index.settings import check_search, fitting_settings
 from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
 from npm.core.locks import clear_locks, folder_lock
@@ -296,9 +296,10 @@ class _Build:
     def _check_rows(self, stores: Sequence[BlockStore], blocks: BlockStore, shard: Shard) -> None:
         """Raise SettingError for more lists than rows, and CorpusError if documents of two segments have one id."""
         vectors, search = self.settings.vectors, self.settings.search
-        if search.list_count is not None:
+        if search.list_count is not None or search.memory_bytes is not None:
             kept = sum(pruning_counts(store, vectors.pruning)["kept"] for store in stores)
             check_search(search, row_count=kept)
+            fitting_settings(search, kept, self.encoder.dimensions)
         shard_count = sum(len(vector_shards(store, vectors.tokens_per_shard)) for store in stores)
         # Ids are compared by one job, without which no build comes to its end; within a segment packing has done it.
         if len(stores) == 1 or 0 not in shard.of(range(shard_count)):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.ivf import SEARCH_KIND, Quantiser
-from index.settings import chosen_tier
+from index.settings import resolved_settings
 from npm.core.artifact import read_manifest, verify_folder, written_once
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
@@ -97,8 +97,9 @@ def advice(folder: Path, manifest: IndexManifest) -> str | None:
     if manifest.deleted_documents >= WORTH_A_COMPACT * manifest.counts.documents:
         reason = f"{manifest.deleted_documents} of {manifest.counts.documents} documents are deleted, but take room"
         return f"{reason}: npmlm compact {index} rewrites the index without them"
-    tier = chosen_tier(manifest.search, rows).value
-    made_for = read_manifest(folder / manifest.search_folder, kind=SEARCH_KIND).settings["tier"]
+    searched_as = read_manifest(folder / manifest.search_folder, kind=SEARCH_KIND).settings
+    made_for = searched_as["tier"]
+    tier = resolved_settings(manifest.search, rows, searched_as.typed("dimensions", int))["tier"]
     if tier != made_for:
         reason = f"the index is searched as {made_for}, but with its {rows} rows {tier} serves better"
         return f"{reason}: npmlm compact {index} changes to it"

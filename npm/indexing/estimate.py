@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.settings import SearchSettings, SearchTier, resolved_settings
+from index.settings import SearchSettings, SearchShape, fitting_settings, search_shape, tier_reason
 from npm.core.errors import CorpusError
 from npm.core.files import check_room, stored_bytes
 from npm.core.memory import private_bytes
@@ -72,6 +72,7 @@ class Estimate:
     tokens: float
     rows: float  # stored vectors
     tier: str  # with the FAISS factory string, if there is one
+    tier_reason: str
     disk: dict[str, float]  # bytes by part of the index
     build_bytes: float  # memory of a build at its peak
     search_bytes: float  # memory that a search reads: float32 vectors in the exact tier, else codes and centroids
@@ -164,7 +165,8 @@ def estimated_sizes(
     block_count = float(weights @ [len(of_document) for of_document in packed])
     flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
     rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
-    tier, lists, code_bytes, quantizer = _search_shape(settings.search, round(rows), dimensions)
+    shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
+    quantizer, share = shape.quantizer_bytes, rows / partitions
     vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
@@ -176,29 +178,36 @@ def estimated_sizes(
         "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
         "lexicon": _lexicon_bytes(sample.documents, packed, settings.lexicon, token_count),
         "quantiser": quantizer,
-        "codes": rows * (code_bytes + 4) + shard_count * 8 * lists if lists else 0,
-        "search": _list_bytes(rows, lists, code_bytes),
+        "codes": rows * (shape.code_bytes + 4) + shard_count * 8 * shape.list_count if shape.list_count else 0,
+        "search": shape.list_bytes(rows),
         "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,
     }
-    # FAISS takes the training sample as float32, rotated into another array; k-means sums centroids in 8 bytes.
-    training = min(settings.search.train_rows, rows) * dimensions * 8 + 5 * quantizer if lists else 0
+    training = _training_bytes(settings.search, shape, rows)
     with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
-    share = rows / partitions
     estimate = Estimate(
         documents=document_count,
         tokens=token_count,
         rows=rows,
-        tier=tier,
+        tier=" ".join(filter(None, [resolved["tier"], resolved.get("factory")])),
+        tier_reason=tier_reason(settings.search, round(rows), resolved["tier"]),
         disk={part: float(size) for part, size in disk.items() if size},
         build_bytes=block_count * STORE_BYTES + max(document_count * ID_BYTES, with_rows),
-        search_bytes=float(disk["search"] + quantizer if lists else 4 * dimensions * rows),
+        search_bytes=shape.searched_bytes(rows),
         partitions=partitions,
-        partition_disk_bytes=share * vector_bytes + _list_bytes(share, lists, code_bytes) + quantizer,
-        partition_memory_bytes=float(quantizer if lists else 4 * dimensions * share),
+        partition_disk_bytes=share * vector_bytes + shape.list_bytes(share) + quantizer,
+        partition_memory_bytes=float(quantizer) or shape.searched_bytes(share),
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
     )
     return estimate, blocks
+
+
+def _training_bytes(settings: SearchSettings, shape: SearchShape, rows: float) -> float:
+    """Memory of the sample, as float32 and rotated into another array, and of centroids, which k-means sums in 8 bytes.
+
+    0 in the exact tier.
+    """
+    return min(settings.train_rows, rows) * shape.dimensions * 8 + 5 * shape.quantizer_bytes if shape.list_count else 0
 
 
 def _lexicon_bytes(
@@ -220,26 +229,6 @@ def _lexicon_bytes(
     vocabularies = math.sqrt(repeats * max(1.0, token_count / TOKENS_PER_SHARD))  # times that of the sample
     of_blocks = words.posting_blocks.nbytes + words.posting_counts.nbytes + words.block_lengths.nbytes
     return repeats * of_blocks + word_bytes * vocabularies
-
-
-def _search_shape(settings: SearchSettings, row_count: int, dimensions: int) -> tuple[str, int, int, int]:
-    """Tier, number of lists, bytes per code, and bytes of centroids and rotation: 0 in the exact tier."""
-    resolved = resolved_settings(settings, row_count, dimensions)
-    tier = resolved["tier"]
-    if tier == SearchTier.exact.value:
-        return tier, 0, 0, 0
-    from index.faiss_library import new_faiss_index
-    from index.ivf import split
-
-    index = new_faiss_index(resolved["factory"], dimensions)  # owns both of its parts
-    rotation, lists = split(index)
-    rotation_bytes = 0 if rotation is None else 4 * rotation.d_in * rotation.d_out
-    return f"{tier} {resolved['factory']}", lists.nlist, lists.code_size, 4 * lists.nlist * lists.d + rotation_bytes
-
-
-def _list_bytes(rows: float, lists: int, code_bytes: int) -> float:
-    """Codes and row ids of inverted lists; each is padded to a multiple of 8 codes, by 3.5 on average."""
-    return rows * (code_bytes + 8) + lists * (3.5 * code_bytes + 8) if lists else 0.0
 
 
 def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from index.ivf import ID_BYTES, LISTS_FILE, QUANTISER_KIND, SEARCH_KIND, TRAINED_FILE
-from index.settings import SearchTier
+from index.settings import SearchTier, tier_reason
 from index.sign_codes import EXACT_ROWS
 from npm.core.artifact import MANIFEST_NAME, read_manifest
 from npm.core.errors import damaged
@@ -74,6 +74,7 @@ class Inspection:
     counts: dict[str, int]  # documents, deleted_documents, blocks, tokens, rows
     dimensions: int
     tier: str
+    tier_reason: str
     factory: str | None
     searching: dict[str, int | None]  # probed_lists, rerank_factor, candidates_per_side; None: not in this tier
     partitions: list[list[int]]  # rows [first, stop) of each; a single one if it is not partitioned
@@ -112,6 +113,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         counts=dict(settings["counts"]),
         dimensions=search.typed("dimensions", Count),
         tier=str(search["tier"]),
+        tier_reason=tier_reason(manifest.search, manifest.counts.rows, str(search["tier"])),
         factory=None if is_exact else search.typed("factory", str),
         searching={
             "probed_lists": None if is_exact else recorded.probed_lists or search.typed("probed_lists", int),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import ByteSize, Field, PositiveInt
 
 from index.settings import SearchSettings
 from npm.core.errors import SettingError
@@ -100,6 +100,9 @@ class IndexBuildSettings(Settings):
     """The lexical stage."""
     search: SearchSettings = field(default_factory=SearchSettings)
     """Search of the vectors."""
+    memory: Annotated[ByteSize, Field(gt=0)] | None = None
+    """Most memory that a search over all vectors (retrieval=dense) may read, such as 4GB: where the tier for their
+    number needs more, a smaller one is made. Unset: no limit."""
     dimensions: PositiveInt | None = None
     """Store and search this many leading dimensions of every vector, such as 128: a smaller index, at little cost with
     an encoder that was trained for it (experiment=matryoshka) or with a rotation; unset: full-dimensional vectors."""
@@ -113,7 +116,9 @@ class IndexBuildSettings(Settings):
     for corpora that one process would pack too slowly."""
 
     def check(self) -> None:
-        """Raise SettingError for a rotation of full-dimensional vectors."""
+        """Pass the limit of memory on; raise SettingError for a rotation of full-dimensional vectors."""
+        if self.memory is not None:
+            object.__setattr__(self, "search", replace(self.search, memory_bytes=int(self.memory)))
         if self.rotation is not Rotation.none and self.dimensions is None:
             raise SettingError(f"rotation={self.rotation.value} requires dimensions, such as dimensions=128")
 

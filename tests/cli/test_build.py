@@ -22,6 +22,7 @@ from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus, zstd
 from tests.helpers.live_indexes import part_of
+from tests.helpers.tuned_indexes import write_documents
 
 Build = Callable[..., list[str | Path]]
 
@@ -344,3 +345,25 @@ def test_a_build_and_an_addition_skip_bad_lines_and_say_where_they_are_listed(
     assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/more.jsonl:2"
     again = npmlm(*add, f"encoder={tiny_encoder_folder}")
     assert again.status == 0 and "generation" not in again.err
+
+
+def test_a_limit_of_memory_chooses_the_tier_and_estimate_and_inspect_say_so(
+    npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    files = write_documents(tmp_path / "texts.jsonl")
+    given = build("memory=400KB", files=files)
+    assert npmlm(*given).status == 0
+    for told in (
+        npmlm("estimate", *given[1:2], *given[3:], "output=json"),
+        npmlm("inspect", f"index={tmp_path / 'index'}", "output=json"),
+    ):
+        record = json.loads(told.out)
+        assert record["tier"].startswith("ivf_sq8") and record["tier_reason"] == "exact exceeds memory=400.0KB"
+    assert record["bytes"]["hot_bytes"]["codes"] + record["bytes"]["hot_bytes"]["row ids"] < 400_000
+    assert npmlm("fill", f"index={tmp_path / 'index'}", given[3], "retrieval=dense", QUESTION).status == 0
+    for more, named in (
+        (["memory=1KB"], ["memory=1.0KB", "dimensions"]),
+        (["memory=much"], ["memory", "4GB", "much"]),
+        (["memory=1GB", "search.tier=exact"], ["memory", "search.tier"]),
+    ):
+        npmlm(*build(*more, files=files, index="other")).refused(*named)

@@ -91,6 +91,7 @@ def test_an_estimate_is_a_table_with_sentences_below_it() -> None:
         tokens=2e6,
         rows=1e6,
         tier="exact",
+        tier_reason="by the number of vectors",
         disk={"corpus": 2.0**30, "vectors": 3 * 2.0**30},
         build_bytes=5 * 2.0**30,
         search_bytes=6 * 2.0**30,

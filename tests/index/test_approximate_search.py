@@ -18,10 +18,18 @@ from index.exact import ExactSearcher
 from index.faiss_library import read_faiss
 from index.ivf import Quantiser
 from index.search import FaissSearcher
-from index.settings import SearchSettings, SearchTier, automatic_list_count, automatic_tier, resolved_settings
+from index.settings import (
+    SearchSettings,
+    SearchTier,
+    automatic_list_count,
+    automatic_tier,
+    fitting_settings,
+    resolved_settings,
+    search_shape,
+)
 from index.types import Hits
 from npm.core.artifact import verify_folder
-from npm.core.errors import ArtifactError, UserError
+from npm.core.errors import ArtifactError, SettingError, UserError
 from tests.index.search_folders import (
     DIMENSIONS,
     QUERIES,
@@ -231,6 +239,33 @@ def test_resolved_settings_name_tier_and_factory_and_nothing_of_the_search(
     assert (resolved["tier"], resolved["factory"], resolved["dimensions"]) == (tier, factory, 384)
     assert not {"probed_lists", "rerank_factor", "row_count"} & set(resolved)
     assert resolved_settings(SearchSettings(tier=SearchTier.exact), rows, 8) == {"tier": "exact", "dimensions": 8}
+
+
+def test_a_limit_of_memory_takes_the_next_smaller_tier_down_to_the_smallest() -> None:
+    rows, dimensions = 40_000, 64  # 4·√rows = 800: 1,024 lists of at least 39 rows each
+    exact = 4 * dimensions * rows
+    sq8 = rows * (dimensions + 8) + 1024 * (3.5 * dimensions + 8) + 4 * 1024 * dimensions  # rows, padding, centroids
+
+    def searched(limit: float) -> tuple[str, float]:
+        resolved = resolved_settings(SearchSettings(memory_bytes=int(limit)), rows, dimensions)
+        return resolved.get("factory", "exact"), search_shape(resolved).searched_bytes(rows)
+
+    assert searched(exact) == ("exact", exact)
+    assert searched(exact - 1) == searched(sq8) == ("IVF1024,SQ8", sq8)
+    two_bits, needed = searched(sq8 - 1)
+    smallest, least = searched(needed - 1)
+    assert (two_bits, smallest) == ("RR64,IVF1024,RaBitQ2", "RR64,IVF1024,RaBitQ") and least < needed < sq8
+    assert searched(least - 1) == (smallest, least)  # an index that grew beyond its limit
+    fitting_settings(SearchSettings(memory_bytes=int(least)), rows, dimensions)
+    with pytest.raises(SettingError, match=r"memory=.* 40,000 vectors"):
+        fitting_settings(SearchSettings(memory_bytes=int(least) - 1), rows, dimensions)
+
+
+@pytest.mark.parametrize("rows", [3_000_000, 30_000_000])
+def test_a_limit_that_is_not_reached_changes_nothing(rows: int) -> None:
+    assert resolved_settings(SearchSettings(memory_bytes=1 << 40), rows, 384) == resolved_settings(
+        SearchSettings(), rows, 384
+    )
 
 
 @pytest.mark.parametrize(("dimensions", "bits"), [(64, "2"), (192, "2"), (193, ""), (384, "")])

@@ -64,6 +64,7 @@ def test_it_says_what_made_the_index(inspection: Inspection, encoder: Encoder) -
     assert not inspection.encoder["inside"]
     assert inspection.versions["numpy"] == np.__version__
     assert inspection.settings["blocks"]["max_block_tokens"] == 64
+    assert inspection.tier_reason == "as search.tier asks"
     assert (inspection.tier, inspection.factory, inspection.dimensions) == ("ivf_sq8", f"IVF{LISTS},SQ8", 32)
 
 
