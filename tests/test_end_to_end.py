@@ -111,11 +111,11 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     assert not any(" " in phrase["phrase"] for phrase in outcome.answers()[0]["phrases"])
     npmlm("fill", f"index={index}", "half \ud800 a character <mask>").refused("not valid Unicode")
     measure = ("evaluate", "task=in_batch", f"encoder={run / 'encoder'}", f"corpus.files={texts}", "limit=2")
-    small = ("in_batch.least_tokens=200", "in_batch.blocks_per_article=2", "in_batch.max_block_tokens=64")
-    for words in ("true", "false"):
-        outcome = npmlm(*measure, *small, f"in_batch.whole_words={words}", f"out={tmp_path / words}")
+    small = ("held_out.least_tokens=200", "held_out.blocks_per_article=2", "held_out.max_block_tokens=64")
+    for unit in ("word", "token"):
+        outcome = npmlm(*measure, *small, f"held_out.unit={unit}", f"out={tmp_path / unit}")
         assert outcome.status == 0, outcome.err
-        assert json.loads((tmp_path / words / "metrics.json").read_text(encoding="utf-8"))["loss"] > 0
+        assert json.loads((tmp_path / unit / "metrics.json").read_text(encoding="utf-8"))["loss"] > 0
     half = tmp_path / "half.jsonl"
     half.write_text('{"text": "half \\ud800 a character"}\n', encoding="utf-8")
     broken = npmlm(
@@ -144,9 +144,9 @@ def test_an_mt5_is_trained_as_a_denoiser_and_its_encoder_half_for_phrases(
     )
     outcome = npmlm(*plain, *denoise)
     assert outcome.status == 0, outcome.err
-    small = ("limit=2", "denoising.least_tokens=128", "denoising.blocks_per_article=2")
+    small = ("limit=2", "held_out.least_tokens=128", "held_out.blocks_per_article=2")
     measure = ("evaluate", "task=denoising", f"encoder={tmp_path / 'ul2' / 'encoder'}", f"corpus.files={texts}")
-    outcome = npmlm(*measure, *small, "denoising.max_block_tokens=64", f"out={tmp_path / 'nll'}")
+    outcome = npmlm(*measure, *small, "held_out.max_block_tokens=64", f"out={tmp_path / 'nll'}")
     assert outcome.status == 0, outcome.err
 
     half = ("start.encoder_half=true", "start.encoder_half_tokens=128", f"run={tmp_path / 'half'}")
@@ -199,7 +199,7 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
         f"corpus.files={texts}",
         f"out={tmp_path / 'in-batch'}",
     )
-    small = ("in_batch.least_tokens=48", "in_batch.blocks_per_article=2", "in_batch.max_block_tokens=24", "limit=2")
+    small = ("held_out.least_tokens=48", "held_out.blocks_per_article=2", "held_out.max_block_tokens=24", "limit=2")
     outcome = npmlm(*measure, *small)
     assert outcome.status == 0, outcome.err
     metrics = json.loads((tmp_path / "in-batch" / "metrics.json").read_text(encoding="utf-8"))

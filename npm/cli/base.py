@@ -13,7 +13,7 @@ from typing import Any
 from npm.core.settings import PathText, Settings
 from npm.models.settings import Precision
 
-TEXT_SETTINGS = "files split join_lines text_field max_documents skip_bad"
+TEXT_SETTINGS = "files split text_field max_documents skip_bad"
 """Of a corpus whose documents need no name."""
 
 

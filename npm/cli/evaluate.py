@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import TEXT_SETTINGS, OutputCommand, say, write_report
+from npm.cli.base import OutputCommand, say, write_report
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.configs import config_folder
@@ -24,14 +24,11 @@ from npm.tuning.settings import TuneSettings
     required="out",
     presets="scoring",
     groups={
-        "corpus": TEXT_SETTINGS,
+        "corpus": "files split text_field max_documents",
         "fill": "k retrieval bm25_blocks vector_share lexical_weight reading_share joint_share literal_weight "
-        "rerank_weight name_weight documents where max_phrase_tokens max_phrase_words",
+        "rerank_weight name_weight where max_phrase_tokens",
         "fill.scoring": "length_exponent temperature",
         "zero_shot.causal": "model knn_share knn_temperature knn_k",
-        "in_batch": "max_block_tokens least_tokens blocks_per_article dimensions whole_words",
-        "masked_tokens": "max_block_tokens least_tokens blocks_per_article masked_fraction unit every_document",
-        "denoising": "max_block_tokens least_tokens blocks_per_article",
         "sts.geometry": "pairs",
     },
 )

@@ -66,7 +66,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
 @verb(
     BuildCommand,
     'npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
-    "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning memory search.tier "
+    "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning memory "
     "dimensions rotation copy_encoder segments jobs",
     presets="cluster",
     resumes=True,
@@ -228,7 +228,7 @@ class EstimateCommand(OutputCommand, EstimateSettings):
     "output tokens",
     required=None,
     groups={
-        "corpus": TEXT_SETTINGS,
+        "corpus": f"{TEXT_SETTINGS} join_lines",
         "blocks": "max_block_tokens title_tokens",
         "vectors": "pruning",
         "lexicon": "",

@@ -65,7 +65,7 @@ class TrainCommand(TrainingSettings):
         "corruption.collocations": "vocabulary min_count",
         "denoising": "",
         "groups": "sequences_per_group mixing",
-        "labelled": "files text_column second_column label_column labels level layer",
+        "labelled": "files text_column label_column labels",
         "objective.nonparametric": "own_sequence similarity_scale dimensions",
         "objective.masked": "visible_only untied",
         "objective.sentence": "pooler mlp_only_train",
@@ -112,7 +112,7 @@ def run_train(settings: TrainCommand) -> int:
         "start": "hidden_dropout attention_dropout",
         "start.fresh": "layers dimensions attention_heads max_input_tokens",
         "start.frozen": "",
-        "trainer": "optimizer layer_decay weight_decay gradient_checkpointing",
+        "trainer": "optimizer layer_decay weight_decay",
     },
 )
 def run_finetune(settings: FinetuneSettings) -> int:

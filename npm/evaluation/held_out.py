@@ -33,12 +33,7 @@ from npm.corpus.text import is_title
 from npm.evaluation.metrics import Interval, bootstrap_interval, ratio_standard_error
 from npm.evaluation.report import Table, percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import (
-    HeldOutSettings,
-    InBatchSettings,
-    MaskedTokensSettings,
-    SampleSettings,
-)
+from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import UL2, MixtureMasker, check_sentinel_count
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
@@ -85,10 +80,10 @@ def held_out_articles(
     """The first blocks of the first `limit` long enough documents, or all blocks of all; others are not read.
 
     Raises CorpusError if there are too few, SettingError for blocks that leave no space for text, or that the model
-    does not accept; `task` names the group of its settings.
+    does not accept.
     """
-    _check_length(model, settings.max_block_tokens, task=task)
-    every = isinstance(settings, MaskedTokensSettings) and settings.every_document
+    _check_length(model, settings.max_block_tokens)
+    every = task == "masked_tokens" and settings.every_document
     given = (limit, settings.least_tokens, settings.blocks_per_article)
     wanted, least_tokens, count = (own or usual for own, usual in zip(given, USUAL[task], strict=True))
     # One block more than is used, so that the last one ends where it would end in the entire document.
@@ -103,7 +98,7 @@ def held_out_articles(
         packer = BlockPacker(model.tokenizer, blocks)
     except SettingError as error:  # names settings of training and building
         raise SettingError(
-            f"{task}.max_block_tokens={settings.max_block_tokens} has too little room for text"
+            f"held_out.max_block_tokens={settings.max_block_tokens} has too little room for text"
         ) from error
     articles: list[Article] = []
     for document in documents:
@@ -127,13 +122,13 @@ def held_out_articles(
     )
 
 
-def _check_length(model: StoredModel, token_count: int, *, task: str, block_tokens: int | None = None) -> None:
+def _check_length(model: StoredModel, token_count: int, *, block_tokens: int | None = None) -> None:
     """Raise SettingError unless `model` accepts `token_count` tokens: a block, or what `block_tokens` have become."""
     excess = token_count - model.max_input_tokens
     if excess > 0:
         enough = "less" if block_tokens is None else f"{max(1, block_tokens - excess)} or less"
         raise SettingError(
-            f"{task}.max_block_tokens must be {enough}: the model takes {model.max_input_tokens} tokens, "
+            f"held_out.max_block_tokens must be {enough}: the model takes {model.max_input_tokens} tokens, "
             f"got up to {token_count}"
         )
 
@@ -179,17 +174,17 @@ def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
 NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 0.0}
 
 
-def _in_batch_measure(encoder: Encoder, settings: InBatchSettings, lengths: Sequence[int], seed: int) -> Measure:
-    one_mask = encoder.query_masks == 1
+def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, lengths: Sequence[int], seed: int) -> Measure:
+    one_mask, of_words = encoder.query_masks == 1, settings.unit is MaskedUnit.word
     renderer = MaskRenderer(
         masks_per_span=encoder.query_masks,
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         prefix_ids=tuple(encoder.prefix_ids),
         suffix_ids=tuple(encoder.suffix_ids),
-        whole_words=settings.whole_words and not one_mask,
+        whole_words=of_words and not one_mask,
     )
-    unit = MaskingUnit.phrase_words if settings.whole_words else MaskingUnit.phrase
+    unit = MaskingUnit.phrase_words if of_words else MaskingUnit.phrase
     masker = build_masker(MaskingSettings(unit=MaskingUnit.token if one_mask else unit))
     objective = NonparametricMasked(
         NonparametricSettings(dimensions=list(lengths)),
@@ -205,7 +200,7 @@ def _in_batch_measure(encoder: Encoder, settings: InBatchSettings, lengths: Sequ
         batch = renderer.render(article.sequences, spans).to(encoder.device)
         # a span of one token has become two masks
         longest = batch.query_input_ids.shape[1]
-        _check_length(encoder, longest, task="in_batch", block_tokens=settings.max_block_tokens)
+        _check_length(encoder, longest, block_tokens=settings.max_block_tokens)
         encoded = EncodedBatch(encoder.token_vectors, batch)
         terms = {name: float(term.sum) for name, term in objective(encoded).items()}
         keys, _ = gather_keys(encoded)
@@ -223,7 +218,7 @@ def _in_batch_measure(encoder: Encoder, settings: InBatchSettings, lengths: Sequ
 def evaluate_in_batch(
     encoder: Encoder,
     articles: Sequence[Article],
-    settings: InBatchSettings,
+    settings: HeldOutSettings,
     sample: SampleSettings = SAMPLE,
     **tell: Any,
 ) -> Result:
@@ -278,7 +273,7 @@ def _means(sums: Sequence[Mapping[str, Any]], spans: np.ndarray, sample: SampleS
     }
 
 
-def _masked_measure(encoder: Encoder, head: MaskedHead, settings: MaskedTokensSettings, seed: int) -> Measure:
+def _masked_measure(encoder: Encoder, head: MaskedHead, settings: HeldOutSettings, seed: int) -> Measure:
     views = build_in_place_views(
         CorruptionSettings(unit=CorruptionUnit(settings.unit.value), masked_fraction=settings.masked_fraction),
         mask_id=encoder.mask_id,
@@ -305,7 +300,7 @@ def evaluate_masked_tokens(
     encoder: Encoder,
     head: MaskedHead,
     articles: Sequence[Article],
-    settings: MaskedTokensSettings,
+    settings: HeldOutSettings,
     sample: SampleSettings = SAMPLE,
     **tell: Any,
 ) -> Result:
@@ -331,7 +326,7 @@ def evaluate_masked_tokens(
     counts, losses, correct = (np.array([line[name] for line in lines], float) for name in names)  # f64 [A] each
     if not (count := int(counts.sum())):
         raise CorpusError(
-            f"no token of the articles was masked: raise masked_tokens.masked_fraction={settings.masked_fraction}"
+            f"no token of the articles was masked: raise held_out.masked_fraction={settings.masked_fraction}"
         )
     loss, accuracy = float(losses.sum() / count), float(correct.sum() / count)
     loss_error, accuracy_error = (ratio_standard_error(each, counts) for each in (losses, correct))

@@ -11,7 +11,7 @@ from npm.core.errors import SettingError, exclusive, missing
 from npm.core.types import Progress
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, Result, any_record, check_out, refuse_other_results
-from npm.evaluation.settings import EvaluationSettings, GeometryPairs
+from npm.evaluation.settings import EvaluationSettings, GeometryPairs, PoolerPost
 
 Evaluator = Callable[[EvaluationSettings, CheckRecord, Progress], Result]
 
@@ -63,8 +63,9 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
 
     (task,) = settings.task
     _require(",".join(settings.corpus.files), "corpus.files", "held-out documents, such as the last file of the corpus")
-    if settings.limit and settings.masked_tokens.every_document:
-        raise exclusive("limit", "masked_tokens.every_document")
+    chosen = settings.held_out
+    if settings.limit and chosen.every_document and task == "masked_tokens":
+        raise exclusive("limit", "held_out.every_document")
     load: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
     articles = partial(held_out_articles, read_corpus(settings.corpus), limit=settings.limit, task=task)
     tell: dict[str, Any] = {"check_record": check_record, "progress": progress}
@@ -72,7 +73,7 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
         from npm.models.denoiser import Denoiser
 
         _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
-        denoiser, chosen = Denoiser.load(settings.encoder, mode_tokens=(), **load), settings.denoising
+        denoiser = Denoiser.load(settings.encoder, mode_tokens=(), **load)
         return evaluate_denoising(denoiser, articles(denoiser, chosen), chosen, settings, **tell)
     if task == "masked_tokens":
         what = "a masked language model, such as npmlm train experiment=mlm_uniform makes"
@@ -80,11 +81,9 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
     encoder = Encoder.load(settings.encoder, **load)
     if task == "masked_tokens":
         head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
-        masked = settings.masked_tokens
-        return evaluate_masked_tokens(encoder, head, articles(encoder, masked), masked, settings, **tell)
-    in_batch = settings.in_batch
-    check_leading_dimensions(in_batch.dimensions, where="in_batch.dimensions", most=encoder.dimensions)
-    return evaluate_in_batch(encoder, articles(encoder, in_batch), in_batch, settings, **tell)
+        return evaluate_masked_tokens(encoder, head, articles(encoder, chosen), chosen, settings, **tell)
+    check_leading_dimensions(chosen.dimensions, where="held_out.dimensions", most=encoder.dimensions)
+    return evaluate_in_batch(encoder, articles(encoder, chosen), chosen, settings, **tell)
 
 
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
@@ -97,7 +96,7 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     found = [read_set("STS-B", settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
     places = [(settings.encoder, chosen.pooler, chosen.pooler_post)]
     if chosen.before.encoder:
-        places.insert(0, (chosen.before.encoder, chosen.before.pooler, chosen.before.pooler_post))
+        places.insert(0, (chosen.before.encoder, chosen.before.pooler, PoolerPost.none))
     encoders = [
         sentence_vectors(place, pooler=pooler, post=post, device=settings.device, dtype=settings.precision)
         for place, pooler, post in places

@@ -115,8 +115,15 @@ class ZeroShotEvaluation(SampleSettings):
     """Zero-shot tasks."""
 
 
+class MaskedUnit(Enum):
+    """Unit of masking."""
+
+    token = "token"
+    word = "word"
+
+
 class HeldOutSettings(Settings):
-    """Held-out articles, the first `limit` that are long enough, and their division into blocks."""
+    """Held-out articles, the first `limit` that are long enough, their division into blocks, and what is masked."""
 
     least_tokens: PositiveInt | None = None
     """Shortest article, in tokens; null takes 2048 of in_batch, 1024 of masked_tokens and 512 of denoising."""
@@ -125,40 +132,22 @@ class HeldOutSettings(Settings):
     of denoising."""
     max_block_tokens: Annotated[int, Field(ge=4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
-
-
-class InBatchSettings(HeldOutSettings):
-    """Task `in_batch`: which articles are held out, and which vectors are compared."""
-
+    unit: MaskedUnit = MaskedUnit.token
+    """Unit that is masked: a `token` or a complete `word`. With `word`, in_batch counts masks in words, and other
+    occurrences are complete words: to compare encoders of different tokens, above all of bytes."""
     dimensions: list[int] = field(default_factory=list)
-    """Shorter lengths of vectors, such as [64,128,256], that are measured next to the full ones, by their leading
-    numbers."""
-    whole_words: bool = False
-    """Masks are counted in words, and other occurrences are complete words: to compare encoders of different tokens,
-    above all of bytes. Else spans of at most ten tokens are masked."""
+    """in_batch: shorter lengths of vectors, such as [64,128,256], that are measured next to the full ones, by their
+    leading numbers."""
+    masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """masked_tokens: fraction of each block's tokens that is masked and predicted, independent of the model's training
+    rate."""
+    every_document: bool = False
+    """masked_tokens: evaluate every document of the corpus once, complete and however short, instead of the beginnings
+    of long articles: for text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
 
     def check(self) -> None:
         """Refuse what are no lengths."""
-        check_leading_dimensions(self.dimensions, where="in_batch.dimensions")
-
-
-class MaskedUnit(Enum):
-    """Unit of masking."""
-
-    token = "token"
-    word = "word"
-
-
-class MaskedTokensSettings(HeldOutSettings):
-    """Task `masked_tokens`: which articles are held out, and how they are masked."""
-
-    masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Fraction of each block's tokens that is masked and predicted, independent of the model's training rate."""
-    unit: MaskedUnit = MaskedUnit.token
-    """Unit that is masked: a `token` or a complete `word`."""
-    every_document: bool = False
-    """Evaluate every document of the corpus once, complete and however short, instead of the beginnings of long
-    articles: for text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
+        check_leading_dimensions(self.dimensions, where="held_out.dimensions")
 
 
 class GeometryPairs(Enum):
@@ -190,9 +179,7 @@ class BeforeSettings(Settings):
     encoder: PathText = ""
     """Folder or name; empty: one encoder alone is evaluated."""
     pooler: PoolerKind | None = None
-    """Its pooling of a sentence into one vector; null: as it was saved."""
-    pooler_post: PoolerPost = PoolerPost.none
-    """`whiten`: as sts.pooler_post, for this encoder."""
+    """Its pooling of a sentence into one vector, which is not transformed; null: as it was saved."""
 
 
 class StsSettings(Settings):
@@ -219,11 +206,7 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Predictions of each zero-shot task that are printed after the tables."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
-    in_batch: InBatchSettings = field(default_factory=InBatchSettings)
-    """Task in_batch."""
-    masked_tokens: MaskedTokensSettings = field(default_factory=MaskedTokensSettings)
-    """Task masked_tokens."""
-    denoising: HeldOutSettings = field(default_factory=HeldOutSettings)
-    """Task denoising."""
+    held_out: HeldOutSettings = field(default_factory=HeldOutSettings)
+    """The tasks in_batch, masked_tokens and denoising."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""

@@ -95,7 +95,7 @@ def test_an_encoder_is_compared_with_what_it_was_before(
 def test_masked_tokens_are_predicted_shown_and_written(
     npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
 ) -> None:
-    outcome = npmlm(*masked_tokens, "masked_tokens.masked_fraction=0.3")
+    outcome = npmlm(*masked_tokens, "held_out.masked_fraction=0.3")
     assert outcome.status == 0, outcome.err
     assert "30 % of the tokens masked" in outcome.out
     assert "perplexities compare encoders of the same tokenizer only" in outcome.out
@@ -107,7 +107,7 @@ def test_masked_tokens_are_predicted_shown_and_written(
 def test_whole_words_are_masked_where_that_is_asked(
     npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
 ) -> None:
-    outcome = npmlm(*masked_tokens, "masked_tokens.unit=word")
+    outcome = npmlm(*masked_tokens, "held_out.unit=word")
     assert outcome.status == 0, outcome.err
     assert "whole masked words of held-out articles" in outcome.out
     assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["settings"]["masked_unit"] == "word"

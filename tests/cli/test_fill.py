@@ -293,7 +293,6 @@ def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
 
 def test_an_empty_list_of_documents_never_means_all(npmlm: CommandLine, built_index: Path) -> None:
     npmlm("fill", f"index={built_index}", "documents=[]", QUESTION).refused("documents is empty")
-    npmlm("evaluate", "out=nowhere", "fill.documents=[]").refused("fill.documents is empty")
     assert npmlm("fill", f"index={built_index}", "output=json", "documents=[norway]", QUESTION).answers()
 
 

@@ -32,13 +32,13 @@ def test_a_source_is_trained_on_artificial_text_and_measured_on_every_document(
     trained = npmlm(*train, f"corpus.files=[{art}/texts/00000.jsonl]", "schedule.max_steps=2")
     assert trained.status == 0, trained.err
     measure = ["evaluate", "task=masked_tokens", f"encoder={run}/encoder", f"corpus.files=[{art}/texts/00001.jsonl]"]
-    every = "masked_tokens.every_document=true"
+    every = "held_out.every_document=true"
     found = npmlm(*measure, every, f"out={tmp_path / 'all'}")
     assert found.status == 0 and "all held-out documents" in found.out
     metrics = json.loads((tmp_path / "all" / "metrics.json").read_text())
     assert metrics["article_count"] == 20 and metrics["settings"]["every_document"]
     npmlm(*measure, f"out={tmp_path / 'long'}").refused("too few long articles")
-    npmlm(*measure, every, "limit=5", f"out={tmp_path / 'x'}").refused("limit and masked_tokens.every_document")
+    npmlm(*measure, every, "limit=5", f"out={tmp_path / 'x'}").refused("limit and held_out.every_document")
 
 
 def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_path: Path) -> None:

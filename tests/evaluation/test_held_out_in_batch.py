@@ -13,12 +13,12 @@ import torch
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document, TokenFlag
 from npm.evaluation.held_out import Article, evaluate_in_batch, held_out_articles
-from npm.evaluation.settings import InBatchSettings, SampleSettings
+from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = InBatchSettings(least_tokens=90, blocks_per_article=4, max_block_tokens=32)
+SETTINGS = HeldOutSettings(least_tokens=90, blocks_per_article=4, max_block_tokens=32)
 SAMPLE = SampleSettings(resamples=50)
 Span = tuple[int, int, int]
 """Block of the article, first token, tokens."""
@@ -99,7 +99,9 @@ def test_the_scores_of_each_article_equal_those_of_plain_loops(
     encoder = tiny_encoder("bert")
     encoder.query_masks = masks
     whole = unit is MaskingUnit.phrase_words
-    result = evaluate_in_batch(encoder, articles, replace(SETTINGS, whole_words=whole), SAMPLE)
+    result = evaluate_in_batch(
+        encoder, articles, replace(SETTINGS, unit=MaskedUnit.word if whole else MaskedUnit.token), SAMPLE
+    )
     assert [line["document"] for line in result.lines] == ["d0", "d2"]
     for number, line in enumerate(result.lines):
         sequences = articles[number].sequences
@@ -183,7 +185,7 @@ def test_an_encoder_in_training_is_evaluated_without_dropout_and_goes_on_trainin
 
 def test_articles_without_a_repeated_phrase_are_refused(encoder: Encoder) -> None:
     text = "R e y k j a v i c L o w"
-    settings = InBatchSettings(least_tokens=10, blocks_per_article=2, max_block_tokens=8)
+    settings = HeldOutSettings(least_tokens=10, blocks_per_article=2, max_block_tokens=8)
     articles = held_out_articles([Document("letters", "", text)], encoder, settings, limit=1, task="in_batch")
     with pytest.raises(CorpusError, match="occurs in two blocks"):
         evaluate_in_batch(encoder, articles, settings)

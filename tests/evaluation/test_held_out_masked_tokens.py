@@ -16,7 +16,7 @@ from npm.core.types import Sequences
 from npm.evaluation.held_out import SAMPLE, Article, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.results import Result
-from npm.evaluation.settings import MaskedTokensSettings, MaskedUnit, SampleSettings
+from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.models.encoder import Encoder
@@ -24,15 +24,15 @@ from npm.models.masked_lm import MaskedHead
 from tests.evaluation.test_held_out_in_batch import DOCUMENTS
 from tests.helpers.language_models import deaf_head, published
 
-SETTINGS = MaskedTokensSettings(least_tokens=90, blocks_per_article=4, max_block_tokens=32)
+SETTINGS = HeldOutSettings(least_tokens=90, blocks_per_article=4, max_block_tokens=32)
 Model = tuple[Encoder, MaskedHead, Path]
 
 
-def held_out(encoder: Encoder, settings: MaskedTokensSettings = SETTINGS, limit: int = 2) -> list[Article]:
+def held_out(encoder: Encoder, settings: HeldOutSettings = SETTINGS, limit: int = 2) -> list[Article]:
     return held_out_articles(DOCUMENTS, encoder, settings, limit=limit, task="masked_tokens")
 
 
-def evaluated(model: Model, settings: MaskedTokensSettings = SETTINGS, sample: SampleSettings = SAMPLE) -> Result:
+def evaluated(model: Model, settings: HeldOutSettings = SETTINGS, sample: SampleSettings = SAMPLE) -> Result:
     encoder, head, _ = model
     return evaluate_masked_tokens(encoder, head, held_out(encoder, settings), settings, sample)
 
@@ -137,7 +137,7 @@ def test_what_is_written_is_the_same_again_and_another_seed_masks_other_tokens(m
 
 
 def test_what_cannot_be_asked_is_refused(model: Model) -> None:
-    with pytest.raises(SettingError, match=r"masked_tokens\.max_block_tokens must be"):
-        held_out(model[0], MaskedTokensSettings(max_block_tokens=4096))
+    with pytest.raises(SettingError, match=r"held_out\.max_block_tokens must be"):
+        held_out(model[0], HeldOutSettings(max_block_tokens=4096))
     with pytest.raises(CorpusError, match="no token of the articles was masked"):
         evaluated(model, replace(SETTINGS, masked_fraction=1e-9))
