@@ -88,6 +88,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_all(folder: Path) -> None:
+    """Make a folder, with everything in it, survive a power cut."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
 def name_file(error: BaseException, path: Path) -> None:
     """Add `path` to an OSError that names no file, such as one of a full disk."""
     if isinstance(error, OSError) and error.filename is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from npm.core.artifact import MANIFEST_NAME, Manifest, check_file, manifest_bytes, parsed_manifest, part_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, named
-from npm.core.files import check_room, replace_file, sha256_of_bytes, sha256_of_file, stored_bytes, sync
+from npm.core.files import check_room, replace_file, sha256_of_bytes, sha256_of_file, stored_bytes, sync, sync_all
 from npm.core.locks import folder_lock
 from npm.core.records import FileRecord
 from npm.core.types import Progress, silent
@@ -124,9 +124,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
                 arriving.rename(file)
 
         files, size = _copy_all("fetch", receive, groups, settings.parallel, progress)
-        for path in (folder, *folder.rglob("*")):  # the names of the files, before the manifest that lists them
-            if path.is_dir():
-                sync(path)
+        sync_all(folder)  # names of files too, before the manifest that lists them
         replace_file(here, data)
         sync(folder.absolute().parent)
     return files + 1, size + len(data)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from npm.core.errors import ArtifactError, EncoderError, UserError
+from npm.core.files import sync_all
 from npm.models.names import CONFIG, DATA_FILES, SINGLE_MASK_NAMES, WEIGHTS, locate_encoder, read_json_object
 from npm.models.settings import OWN_KEY
 from npm.models.tokenizer import load_tokenizer
@@ -49,6 +50,7 @@ def convert(name: str, out: Path) -> None:
     save_file({key: tensor.clone() for key, tensor in state.items()}, temporary / WEIGHTS, metadata={"format": "pt"})
     load_tokenizer(str(folder)).save_pretrained(temporary)
     (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    sync_all(temporary)
     temporary.rename(out)
 
 

@@ -32,7 +32,7 @@ from torch import nn
 
 from npm.core.artifact import MANIFEST_NAME, refuse_link, remove, verify_folder, write_folder
 from npm.core.errors import ArtifactError, SettingError, named
-from npm.core.files import read_object, replace_file
+from npm.core.files import read_object, replace_file, sync, sync_all
 from npm.core.records import read_as, refuse_changed
 from npm.core.settings import Settings
 from npm.models.names import is_whole_encoder
@@ -224,14 +224,17 @@ class RunFolder:
         shutil.rmtree(temporary, ignore_errors=True)  # of a killed run
         temporary.mkdir()
         trained.save(temporary)
+        sync_all(temporary)
         if not folder.exists():
             temporary.rename(folder)
+            sync(self.path)
             return
         files = [path for path in temporary.rglob("*") if path.is_file()]
         for path in sorted(files, key=lambda path: path == temporary / "config.json"):  # last
             place = folder / path.relative_to(temporary)
             place.parent.mkdir(exist_ok=True)
             path.replace(place)
+        sync_all(folder)
         shutil.rmtree(temporary)
 
     def discard(self) -> None:

@@ -21,6 +21,7 @@ from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
 from npm.training.record import as_record
 from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings, TrainingSettings
+from tests.helpers.power_cut import Disk
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -229,6 +230,14 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
     assert (run_folder.encoder_path / "model.safetensors").read_bytes() == weights
     run_folder.save_encoder(encoder)
     assert names_in(run_folder.path) == ["encoder", "settings.json"]
+
+
+def test_an_encoder_is_flushed_before_it_has_its_name(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    for _ in range(2):  # new, then over an older one
+        run_folder.save_encoder(tiny_encoder("bert"))
+        disk.check(run_folder.encoder_path)
+    assert disk.renames > 2
 
 
 def _refuse(*_: Any, **__: Any) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
-from npm.core.files import json_bytes, replace_file
+from npm.core.files import json_bytes, replace_file, sync_all
 from npm.models.edits.settings import Scope
 from npm.models.encoder import Encoder
 from npm.models.loading import language_model, load_config
@@ -150,6 +150,7 @@ def write_checkpoint(encoder: Encoder, out: Path, record: Mapping[str, Any]) -> 
     shutil.rmtree(temporary, ignore_errors=True)  # of an edit that was killed
     encoder.save(temporary)
     replace_file(temporary / RECORD, json_bytes(record))
+    sync_all(temporary)
     if out.is_dir():
         out.rmdir()
     temporary.rename(out)
