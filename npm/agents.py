@@ -198,7 +198,7 @@ class Tools:
 
 def _instructions(filler: PhraseFiller) -> str:
     store = filler.index.store
-    kept = sorted({name for _, columns in store.field_columns() for name in columns})
+    kept = filler.index.manifest.fields
     fields = f" Documents have the fields {', '.join(kept)}, which where filters by." if kept else ""
     return INSTRUCTIONS.format(documents=store.document_count, example=store.document_ids([0])[0], fields=fields)
 

@@ -183,7 +183,7 @@ def run_prompt(filler: PhraseFiller, output: Output, compose: Compose, *, keeps_
     session: PromptSession[str] = PromptSession(
         "> ",
         history=_history() if keeps_history else InMemoryHistory(),
-        completer=Words(filler.index.manifest.kept_fields),
+        completer=Words(filler.index.manifest.fields),
         complete_while_typing=False,
         output=create_output(stdout=sys.stderr),  # answers alone go to stdout
     )

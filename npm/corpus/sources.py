@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,19 @@ def format_suffix(path: StoredFile) -> str:
     for compressed in COMPRESSED_SUFFIXES:
         name = name.removesuffix(compressed)
     return Path(name).suffix
+
+
+def part_fields(names: Iterable[str], *, in_sections: bool) -> list[str]:
+    """The fields that the parts of files with these names keep; `in_sections` as with corpus.split=heading.
+
+    >>> part_fields(["a.txt", "b.PDF"], in_sections=False), part_fields(["c.md"], in_sections=True)
+    (['file', 'page'], ['file', 'heading'])
+    """
+    formats = {FORMATS.get(format_suffix(Path(name))) for name in names}
+    headed = {"docx", "pptx", "epub", *(("md", "html") if in_sections else ())}
+    has_pages, has_headings = bool(formats & {"pdf", "pptx"}), bool(formats & headed)
+    fields = {"file": has_pages or has_headings, "page": has_pages, "heading": has_headings}
+    return [name for name, is_kept in fields.items() if is_kept]
 
 
 def file_source(name: str) -> Source:

@@ -180,8 +180,17 @@ class IndexManifest:
 
     @property
     def kept_fields(self) -> list[str]:
-        """The fields of documents that the index keeps."""
+        """The fields of corpus.kept_fields."""
         return list(self.settings["corpus"]["kept_fields"])
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields that a condition may name: those kept, and those of pages and sections of files."""
+        from npm.corpus.sources import part_fields
+
+        names = (str(source.get("name", "")) for segment in self.segments for source in segment.sources)
+        of_parts = part_fields(names, in_sections=self.settings["corpus"].get("split") == "heading")
+        return list(dict.fromkeys([*self.kept_fields, *of_parts]))
 
 
 @dataclass(frozen=True, slots=True)

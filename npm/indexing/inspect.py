@@ -122,7 +122,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         },
         partitions=[list(each.rows) for each in partitions_of(generation)],
         block_pooler=None if pooler is None else pooler.value,
-        kept_fields=list(manifest.kept_fields),
+        kept_fields=manifest.fields,
         segments={
             f"{number:05d}": {"counts": asdict(segment.counts), "sources": list(map(dict, segment.sources))}
             for number, segment in enumerate(manifest.segments)

@@ -228,7 +228,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         tier=inspect_index(filler.index.folder).tier,
         rotation=manifest.rotation.value,
         encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
-        fields=manifest.kept_fields,
+        fields=manifest.fields,
         defaults=as_json({name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval")}),
         limits={
             "texts": settings.texts_per_request,

@@ -172,6 +172,8 @@ def test_answers_name_pages_and_files_are_replaced_and_deleted_as_one(
     table = npmlm("fill", index, "k=1", "where=[page=2]", "It was opened by <mask>.")
     assert "offices (offices.pdf, page 2)" in table.out
 
+    assert json.loads(npmlm("inspect", index, "output=json").out)["kept_fields"] == ["file", "page", "heading"]
+
     write_pdf(Path("offices.pdf"), ["The office was opened by Priya Raman."])
     assert npmlm("add", index, "corpus.files=[offices.pdf]").status == 2
     outcome = npmlm("add", index, "corpus.files=[offices.pdf]", "replace=true")
