@@ -46,7 +46,8 @@ from npm.core.errors import SettingError, UserError
 from npm.core.settings import parse_list
 from npm.corpus.questions import read_questions
 from npm.corpus.text import lexical_query, words_of
-from npm.indexing.lexicon import count_words, term_saturation
+from npm.indexing.bm25 import term_saturation
+from npm.indexing.lexicon import count_words
 from npm.indexing.settings import LexiconSettings
 from scripts.cloze_articles import Excluded
 from scripts.cloze_attributes import attribute_rows

@@ -23,7 +23,8 @@ from npm.core.errors import SettingError, missing
 from npm.core.settings import checked
 from npm.core.types import Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.calibration import corpus_prompts
+from npm.evaluation.methods.label_words import label_shares, scored_batches
 from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
 from npm.evaluation.prompts import cut_values, prompt_tokens
 from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData, TooLong, load_task

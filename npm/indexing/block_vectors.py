@@ -21,7 +21,7 @@ from index.exact import score_rows
 from index.sign_codes import SignSearcher
 from npm.core.artifact import MANIFEST_NAME
 from npm.core.records import RecordedSettings, read_as
-from npm.indexing.lexicon import BlockHits
+from npm.indexing.bm25 import BlockHits
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:

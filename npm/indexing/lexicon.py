@@ -1,4 +1,4 @@
-"""BM25 over blocks, and the term counts it is computed from: one shard of them for each corpus shard of a segment.
+"""The term counts that BM25 is computed from: one shard of them for each corpus shard of a segment.
 
 words.npy          u8 [bytes], the distinct words in UTF-8, sorted      posting_blocks.npy u32 [n], within the shard
 word_offsets.npy   i64 [v + 1], bytes                                   posting_counts.npy u8, u16 or u32 [n]
@@ -7,30 +7,26 @@ posting_offsets.npy i64 [v + 1], postings of each word                  block_le
 Postings of a word are in block order. Counts take as many bytes as the largest of the shard needs. A shard holds
 no weights: those depend on all live blocks, and are computed when a text is looked up.
 
-Shapes: v words, n postings, B blocks of a shard, q texts, k blocks a text.
+Shapes: v words, n postings, B blocks of a shard.
 """
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
-from functools import partial, reduce
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from npm.core.artifact import Manifest, check_folder, open_array, written_once
-from npm.core.errors import damaged
 from npm.core.files import FolderWriter
-from npm.core.records import refuse_changed
-from npm.core.settings import as_json, settings_from
+from npm.core.settings import as_json
 from npm.corpus.markup import visible
-from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
+from npm.corpus.text import counted_forms, folded_words
 from npm.indexing.generation import finish_shards
 from npm.indexing.settings import LexiconSettings
 
@@ -185,174 +181,3 @@ def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str
     for block in range(first, stop):
         document = int(store.block_documents[block])
         yield store.document(document).title if document >= 0 else "", visible(store.block_text(block))
-
-
-class BlockHits(NamedTuple):
-    """The best blocks of each text, best first."""
-
-    blocks: np.ndarray  # i64 [q, k], 0 where not found
-    scores: np.ndarray  # f32 [q, k], BM25, 0 where not found
-    found: np.ndarray  # bool [q, k]
-
-
-def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:
-    """The weight of a word: ln(1 + (N − df + 0.5) / (df + 0.5)), as Lucene has it: never negative.
-
-    >>> round(inverse_document_frequency(10, 1), 6), round(inverse_document_frequency(10, 10), 6)
-    (1.99243, 0.04652)
-    """
-    return math.log(1 + (block_count - blocks_with_word + 0.5) / (blocks_with_word + 0.5))
-
-
-def term_saturation(counts: np.ndarray, relative_lengths: np.ndarray, *, k1: float, b: float) -> np.ndarray:
-    """Saturated weight of a word's occurrences: tf / (tf + k1 (1 − b + b · length / mean length)), f64 [n].
-
-    Robertson and Zaragoza 2009, section 3.4, without the constant factor k1 + 1.
-
-    >>> term_saturation(np.array([1, 3]), np.array([1.0, 2.0]), k1=1.0, b=0.5).tolist()
-    [0.5, 0.6666666666666666]
-    """
-    saturation: np.ndarray = counts / (counts + k1 * (1 - b + b * relative_lengths))  # f64 [n]
-    return saturation
-
-
-class BlockLexicon:
-    """BM25 scores of the blocks of all segments, over those that are live. Made by `BlockLexicon.open`.
-
-    How many blocks there are, how many hold a word and how long they are on average is counted over live blocks only,
-    so that scores equal those of a lexicon that never held the others. Takes 4 bytes of private memory a block.
-    """
-
-    def __init__(
-        self,
-        shards: Sequence[LexiconShard],
-        settings: LexiconSettings,
-        *,
-        block_lengths: np.ndarray,
-        live_blocks: np.ndarray | None = None,
-    ) -> None:
-        self._shards = shards
-        self.settings = settings
-        self._block_lengths = block_lengths  # u32 [blocks]
-        self._live_blocks = live_blocks  # bool [blocks], or None: all
-        self.block_count = len(block_lengths)
-        self._live_count = self.block_count if live_blocks is None else int(np.count_nonzero(live_blocks))
-        live = True if live_blocks is None else live_blocks
-        self._mean_length = int(block_lengths.sum(dtype=np.int64, where=live)) / max(1, self._live_count)
-
-    @classmethod
-    def open(cls, folders: Sequence[Path]) -> BlockLexicon:
-        """Open the lexicons of all segments, in their order.
-
-        Raises ArtifactError if one is missing, damaged, or counts or weighs words otherwise than the first.
-        """
-        manifests = [check_folder(folder, kind=LEXICON_KIND) for folder in folders]
-        names = [item.name for item in fields(LexiconSettings)]
-        recorded = [{name: manifest.settings[name] for name in names} for manifest in manifests]
-        for folder, own in zip(folders, recorded, strict=True):
-            refuse_changed(recorded[0], own, where=folder)
-        settings = settings_from(LexiconSettings, recorded[0])
-        shards = [
-            LexiconShard(folder / name)
-            for folder, manifest in zip(folders, manifests, strict=True)
-            for name in manifest.parts
-        ]
-        block_lengths = np.concatenate([open_array(shard.folder, "block_lengths") for shard in shards])  # u32 [blocks]
-        return cls(shards, settings, block_lengths=block_lengths)
-
-    def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
-        """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""
-        if live_blocks is not None and live_blocks.shape != (self.block_count,):
-            raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
-        return BlockLexicon(self._shards, self.settings, block_lengths=self._block_lengths, live_blocks=live_blocks)
-
-    def best_blocks(self, texts: Sequence[str], k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
-        """The k blocks with the highest BM25 scores for each text with a mask; a block must share a word with it.
-
-        Only blocks that are live and `allowed`, bool [blocks], are found; `allowed` changes no score. Ties go to the
-        block that occurs earlier in the corpus.
-        """
-        blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
-        scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
-        for number, text in enumerate(texts):
-            all_scores = self.scores(text)  # f32 [blocks]
-            best = best_scoring(all_scores, k, allowed=allowed)  # i64 [at most k]
-            blocks[number, : len(best)] = best
-            scores[number, : len(best)] = all_scores[best]
-        return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
-
-    def scores(self, text: str) -> np.ndarray:
-        """BM25 score of every block for one text with a mask, f32 [blocks]; 0 for blocks that are not live.
-
-        The words' contributions are added in the order of their first occurrence in the text, for any shards.
-        """
-        settings, words = self.settings, self.counted_words(lexical_query(text))
-        scores = np.zeros(self.block_count, dtype=np.float64)  # f64 [blocks]
-        for word, times in Counter(words).items():
-            blocks, counts = self._live_postings(word.encode())  # i64 [n], [n]
-            if not len(blocks):
-                continue
-            if blocks[-1] >= self.block_count:  # they ascend
-                raise damaged("the lexicon of the index", f"{word!r} is in block {blocks[-1]} of {self.block_count}")
-            relative_lengths = self._block_lengths[blocks] / self._mean_length  # f64 [n]
-            saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
-            scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation
-        return scores.astype(np.float32)  # f32 [blocks]
-
-    def word_weight(self, word: str) -> float:
-        """The inverse document frequency of a folded word, 0 for words that do not count."""
-        return sum(map(self.form_weight, self.counted_words(word)))
-
-    def form_weight(self, form: str) -> float:
-        """The inverse document frequency of a word in the form in which it is counted."""
-        return inverse_document_frequency(self._live_count, len(self._live_postings(form.encode())[0]))
-
-    def counted_words(self, text: str) -> list[str]:
-        """The words of a text that count, in the form in which they are counted."""
-        return words_of(text, self.settings.stemming, keep_stopwords=self.settings.keep_stopwords)
-
-    def blocks_with(self, phrase: str) -> np.ndarray | None:
-        """The live blocks i64 [n], ascending, that hold all words of `phrase`; None if none of its words counts.
-
-        Words are what BM25 counts: without function words, by their stems, those of the document's title among them
-        unless `title_repeats` is 0, in any order and anywhere in the block.
-        """
-        words = self.counted_words(phrase)
-        postings = [self._live_postings(word.encode())[0] for word in dict.fromkeys(words)]  # i64 [n] each
-        if not postings:
-            return None
-        return reduce(partial(np.intersect1d, assume_unique=True), sorted(postings, key=len))
-
-    def _live_postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """The live blocks i64 [n] that hold a word, ascending, and how often each does, [n]."""
-        blocks, counts = [], []
-        first = 0
-        for shard in self._shards:
-            shard_blocks, shard_counts = shard.postings(word)
-            blocks.append(shard_blocks + np.int64(first))  # i64 [n of the shard]
-            counts.append(shard_counts)
-            first += shard.block_count
-        all_blocks, all_counts = np.concatenate(blocks), np.concatenate(counts)  # i64 [n], [n]
-        if self._live_blocks is None:
-            return all_blocks, all_counts
-        live = self._live_blocks[all_blocks]  # bool [n]
-        return all_blocks[live], all_counts[live]
-
-
-def best_scoring(scores: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> np.ndarray:
-    """The numbers i64 [at most k] of the blocks with the highest positive `scores` f32 [blocks], best first.
-
-    Only of those in the mask `allowed` bool [blocks], all if None; ties go to the earlier block.
-    """
-    has_word = scores > 0  # bool [blocks]
-    reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]
-    found = scores[reached]  # f32 [reached]
-    if len(found) > k > 0:
-        limit = np.partition(found, -k)[-k]
-        above = np.flatnonzero(found > limit)  # i64 [fewer than k]
-        # Of all that are as good as the last place only the first ones: there may be as many as there are blocks.
-        level = np.flatnonzero(found == limit)[: k - len(above)]  # i64
-        places = np.concatenate([above, level])  # i64 [k]
-    else:
-        places = np.arange(len(found))[:k]  # i64
-    return reached[places[np.lexsort((places, -found[places]))]]

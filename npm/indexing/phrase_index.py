@@ -13,6 +13,7 @@ import numpy as np
 from npm.core.artifact import check_folder, part_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.store import BlockStore
+from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import (
     ENCODER_KIND,
@@ -22,7 +23,6 @@ from npm.indexing.generation import (
     IndexManifest,
     on_present,
 )
-from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.partitions import open_parts
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import Rotation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from npm.core.errors import SettingError
-from npm.indexing.lexicon import BlockHits, best_scoring
+from npm.indexing.bm25 import BlockHits, best_scoring
 from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval
 

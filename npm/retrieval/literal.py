@@ -28,7 +28,7 @@ from npm.retrieval.spans import CandidateSpans, span_hash
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
-    from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.bm25 import BlockLexicon
 
 LITERAL_BLOCKS = 16
 """Best blocks by BM25 that are looked through: a block with the question's sequence of words is among the first few."""

@@ -23,14 +23,14 @@ from npm.core.errors import SettingError
 from npm.core.types import Sentence
 from npm.corpus.markup import HIDDEN, shown, visible
 from npm.corpus.text import code_points, lexical_query, sentence_bounds
-from npm.indexing.lexicon import term_saturation
+from npm.indexing.bm25 import term_saturation
 from npm.retrieval.blocks import fused_scores, rank_blocks, sentence_pooler, vector_share
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reranking import PhraseInSentence, phrase_vectors
 
 if TYPE_CHECKING:
     from npm.core.types import Answer, Document, Phrase
-    from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.retrieval.settings import FillSettings

@@ -12,7 +12,7 @@ from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
-from npm.indexing.lexicon import BlockLexicon
+from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.settings import LexiconSettings
 from tests.helpers.tiny_models import SENTENCES
 from tests.indexing.lexicons import (

@@ -14,14 +14,8 @@ from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, words_of
-from npm.indexing.lexicon import (
-    LEXICON_KIND,
-    BlockLexicon,
-    LexiconShard,
-    count_words,
-    finish_lexicon,
-    write_lexicon_shard,
-)
+from npm.indexing.bm25 import BlockLexicon
+from npm.indexing.lexicon import LEXICON_KIND, LexiconShard, count_words, finish_lexicon, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.sample_folders import flip_byte

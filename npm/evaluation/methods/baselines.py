@@ -25,7 +25,7 @@ from npm.retrieval.fill import PhraseFiller
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.resources import Resources
-    from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
 
 

@@ -28,7 +28,8 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.calibration import corpus_prompts
+from npm.evaluation.methods.label_words import label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordScores
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import model_facts
