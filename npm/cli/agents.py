@@ -16,7 +16,7 @@ class McpCommand(FillSettings, EncoderCommand):
     McpCommand,
     "npmlm mcp index=DIR",
     "index encoder occurrences retrieval documents where device precision",
-    groups={"scoring": "length_exponent temperature cut_expressions exclude_query_phrases"},
+    groups={"": "index encoder device precision occurrences retrieval documents where", "scoring": ""},
 )
 def run_mcp(settings: McpCommand) -> int:
     """Serve one client."""
