@@ -227,21 +227,11 @@ def folder_without_texts(folder: Path) -> Path:
 GOOD = '{"id": "a", "text": "Paris is the capital of France."}'
 BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "missing": (lambda folder: folder / "nowhere.jsonl", ["nowhere.jsonl does not exist"]),
-    "no match": (lambda folder: f"{folder}/*.txt", ["no file matches"]),
-    "empty": (lambda folder: damaged(folder / "bad.jsonl"), ["bad.jsonl is empty"]),
-    "blank": (lambda folder: damaged(folder / "bad.jsonl", "", " ", ""), ["bad.jsonl", "no text"]),
     "half-written": (lambda folder: truncated_zst(folder / "bad.jsonl.zst"), ["bad.jsonl.zst", "Truncated"]),
-    "not zst": (lambda folder: damaged(folder / "bad.jsonl.zst", GOOD), ["bad.jsonl.zst", "cannot be decompressed"]),
     "not JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "{oops"), ["bad.jsonl:2", "JSON"]),
-    "cut JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD[:20]), ["bad.jsonl:2", "JSON"]),
-    "a list": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "[1]"), ["bad.jsonl:2", "JSON"]),
-    "no text": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"id": "b"}'), ["bad.jsonl:2", "no text"]),
-    "empty text": (lambda folder: damaged(folder / "bad.jsonl", '{"text": ""}'), ["bad.jsonl:1", "no text"]),
-    "number": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"text": 7}'), ["bad.jsonl:2", "no text"]),
     "not UTF-8": (lambda folder: damaged(folder / "bad.jsonl", GOOD, b'{"text": "\xff"}'), ["bad.jsonl:2", "UTF-8"]),
     "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:2", "twice"]),
     "not Parquet": (lambda folder: damaged(folder / "bad.parquet", GOOD), ["bad.parquet"]),
-    "unknown form": (lambda folder: damaged(folder / "bad.pdf", GOOD), ["bad.pdf", "extension"]),
     "a folder": (folder_without_texts, ["no file of a known format"]),
 }
 

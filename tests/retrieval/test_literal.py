@@ -22,7 +22,15 @@ from npm.models.encoder import Encoder
 from npm.retrieval import blocks as blocks_module
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, Gap, MaskContext, literal_gaps, with_literal_evidence
+from npm.retrieval.literal import (
+    MAX_GAP_PIECES,
+    MIN_SHARE,
+    OPEN_SHARE,
+    Gap,
+    MaskContext,
+    literal_gaps,
+    with_literal_evidence,
+)
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.search import Search
 from npm.retrieval.settings import FillSettings
@@ -208,6 +216,14 @@ def test_the_share_of_a_gap_is_that_of_the_rare_words_around_it(index: PhraseInd
         assert closed == (found, pytest.approx(1.0))
         assert opened[1] == pytest.approx(OPEN_SHARE)
     assert opened[0] == "7…" and gaps_of(index, encoder, "<mask> is not <mask>.") == []
+    # a closed gap that the edge of the sentence closes counts less where words of the question are missing around it
+    known, unknown = sum(map(index.lexicon.word_weight, rest.split())), index.lexicon.word_weight("hour")
+    part = known / (known + unknown)
+    found = gaps_of(index, encoder, "An hour slow old ferry to Bergen leaves at <mask>.")
+    assert found == [("7 p.m. every day", pytest.approx(part**2))] and OPEN_SHARE * part < MIN_SHARE
+    # an open gap begins behind an article
+    found = gaps_of(index, encoder, "The slow old ferry to Stavanger and <mask>.")
+    assert found == [("the islands leaves every night", pytest.approx(1.0)), ("is…", pytest.approx(OPEN_SHARE))]
     assert gaps_of(index, encoder, "He and <mask> will not do this.") == []  # words that count nothing
 
 
@@ -347,6 +363,13 @@ def test_a_weight_of_nothing_answers_as_if_there_were_no_gaps(
     )
     monkeypatch.setattr(blocks_module, "literal_gaps", lambda *_: ())
     assert filler.fill(texts) == without != weighed
+
+
+def test_of_several_gaps_in_a_block_the_best_ranks_it(index: PhraseIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    gaps = tuple(Gap(block, 0, 1, share) for block, share in ((1, 0.9), (0, 0.8), (1, 0.4)))
+    monkeypatch.setattr(blocks_module, "literal_gaps", lambda *_: gaps)
+    (ranked,) = blocks_module.rank_blocks(index, ["The slow old ferry <mask>."], None, FillSettings())
+    assert ranked.blocks[:2].tolist() == [1, 0]
 
 
 def test_a_document_that_may_not_answer_has_no_gap(encoder: Encoder, tmp_path: Path) -> None:
