@@ -221,7 +221,7 @@ def damaged(path: Path, *lines: str | bytes) -> Path:
 
 def folder_without_texts(folder: Path) -> Path:
     (folder / "pages").mkdir()
-    return damaged(folder / "pages" / "a.pdf", GOOD).parent
+    return damaged(folder / "pages" / "a.odt", GOOD).parent
 
 
 GOOD = '{"id": "a", "text": "Paris is the capital of France."}'

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -94,6 +95,19 @@ def test_rows_of_one_batch_differ_and_too_few_rows_are_refused() -> None:
     assert len(blocks) == 12
     with pytest.raises(CorpusError):
         QuestionSource(toy_table(), FRAME, replace(settings, questions_per_device_batch=13), seed=0)
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0.0), (0.25, 2.5), (1.0, 10.0)])
+def test_of_the_questions_with_a_passage_without_answer_that_fraction_reads_one(
+    fraction: float, expected: float
+) -> None:
+    settings = SupervisionSettings(
+        questions_per_device_batch=12, negative_fraction=fraction
+    )  # of the 12 rows 6 have one
+    source = QuestionSource(toy_table(), FRAME, settings, seed=0)
+    batches = [source.views(micro_step)["questions"] for micro_step in range(50)]
+    read = [len(batch.readers) - 12 for batch in batches if isinstance(batch, QuestionBatch)]
+    assert np.mean(read) == pytest.approx(expected, abs=0.5 * (0 < fraction < 1))
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.3, 0.8])
