@@ -57,7 +57,8 @@ def answers(work: Path) -> dict[str, Any]:
     for setting in ("retrieval=hybrid", "retrieval=dense", "scoring=reference", "overlaps=keep"):
         (work / "texts.txt").write_text("\n".join(texts[: None if "hybrid" in setting else 60]), "utf-8")
         out = npmlm("fill", f"index={index}", f"texts={work / 'texts.txt'}", "k=10", "output=json", setting)
-        found[setting] = [json.loads(line) for line in out.splitlines()]
+        rows = map(json.loads, out.splitlines())
+        found[setting] = [{key: value for key, value in row.items() if key != "status"} for row in rows]
     return found | {"sentences": npmlm("fill", f"index={index}", "output=sentences", *texts[:20])}
 
 

@@ -17,7 +17,7 @@ from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say, user_folder
 from npm.cli.texts import Query, read, show_answer
-from npm.core.display import answer_json, print_passage, print_places, print_sentences
+from npm.core.display import answer_json, print_answer, print_passage, print_places, print_sentences
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
@@ -34,6 +34,7 @@ ALWAYS_SHOWN = ("k", "retrieval", "occurrences", "documents", "where")
 COMMANDS = {
     ":more 2": "the places of the second phrase of the last answer",
     ":open 1 2": "the passage of its first phrase, at the second of its places",
+    ":candidates": "phrases of the last answer, however small their share",
     ":json": "the last answer as JSON",
     ":settings": "how texts are filled now",
     ":help": "this list",
@@ -68,7 +69,7 @@ class Prompt:
             _help()
         elif name == ":settings":
             self._show_settings()
-        elif name in (":more", ":open", ":json"):
+        elif name in (":more", ":open", ":candidates", ":json"):
             self._show_last(name, rest)
         elif text:
             raise unknown("command", name, NAMES)
@@ -109,10 +110,13 @@ class Prompt:
         """The places of a phrase of the last answer, the passage around one of them, or all of it as JSON."""
         if self._last is None:
             raise QueryError(f"{name} requires an answer: write a text with {MASK_TEXT} first")
-        most = {":more": 1, ":open": 2, ":json": 0}[name]
+        most = {":more": 1, ":open": 2}.get(name, 0)
         given = [int(word) for word in rest.split() if re.fullmatch("[1-9][0-9]{0,8}", word)]
         if len(given) != len(rest.split()) or len(given) > most:
             raise SettingError(f"{name} takes at most {most} numbers from 1, got {rest!r}")
+        if name == ":candidates":
+            print_answer(replace(self._last[0], status="ok"), with_text=False)
+            return
         if name == ":json":
             sys.stdout.write(answer_json(self._last[0]) + "\n")
             sys.stdout.flush()

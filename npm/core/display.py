@@ -78,10 +78,13 @@ def printable(text: str) -> str:
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     """A card per phrase on stdout: number, score, phrase, the sentence of its best occurrence, and its document.
 
-    Of a text with several masks the fillings, and below them the cards of each mask, counted through.
+    Of a text with several masks the fillings, and below them the cards of each mask, counted through; of an answer with
+    low evidence no card.
     """
     lines: list[RenderableType] = [Text(shown_text(answer.text)), ""] if with_text else []
-    if isinstance(answer, JointAnswer):
+    if answer.status == "low_evidence":
+        lines.append("no clear answer in the corpus")
+    elif isinstance(answer, JointAnswer):
         for filling in answer.fillings:
             lines.append(Text.assemble(f"{filling.score:.3f}  ", (one_line(" / ".join(filling.phrases)), "bold")))
         count = 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -311,12 +311,17 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer:
-    """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes."""
+    """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes.
+
+    With `status` `low_evidence`, which needs the setting `min_share`, the best share is below it, or the corpus lacks a
+    name of the text: it has no clear answer, and the phrases are candidates only.
+    """
 
     text: str
     phrases: tuple[Phrase, ...]
     cut: bool = False
     notes: tuple[str, ...] = ()
+    status: Literal["ok", "low_evidence"] = "ok"
 
     def __repr__(self) -> str:
         """In a line: a notebook shows answers so, and their contexts may be long."""

@@ -32,7 +32,17 @@ from npm.evaluation.metrics import (
     macro_f1,
     wilson_interval,
 )
-from npm.evaluation.report import Sample, ScoreTable, TaskScores, sample_card, score_table, suite_markdown, with_average
+from npm.evaluation.reliability import first_shares, reliability, reliability_note, reliability_table
+from npm.evaluation.report import (
+    Sample,
+    ScoreTable,
+    TaskScores,
+    markdown_table,
+    sample_card,
+    score_table,
+    suite_markdown,
+    with_average,
+)
 from npm.evaluation.results import CheckRecord, Result, any_record, index_facts, model_facts
 from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Macro, Split, Suite, Task, load_task, task_names
@@ -68,6 +78,12 @@ class MethodResult:
     right: np.ndarray  # bool [n]
     scores: Mapping[str, Score]  # over all, and of open tasks over covered, each subset, and with old answers
     facts: Mapping[str, Any]
+
+    @property
+    def shares(self) -> np.ndarray | None:
+        """Share of the first phrase of each answer, f64 [n]; None for labels, and for scores that are no shares."""
+        filling = self.facts.get("filling")
+        return None if filling is None or filling["scoring"]["reference"] else first_shares(self.predictions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +137,8 @@ class TaskResult:
             found: dict[str, Any] = {scope: asdict(score) for scope, score in method.scores.items()}
             found["by_answer_tokens"] = _shares(method.right, self.answer_tokens)
             groups = [example.group for example in self.examples]
+            if method.shares is not None:
+                found["reliability"] = reliability(method.shares, method.right)
             return found | {"by_group": _shares(method.right, groups) if any(groups) else {}, "facts": method.facts}
         count = len(self.task.labels)
         confusion = np.zeros((count, count), dtype=np.int64)  # [C, C], by gold label (row) and predicted label (column)
@@ -163,6 +181,8 @@ class TaskResult:
             elif len({each.label for each in method.predictions}) == 1 and method.name != "majority":
                 label = self.task.labels[method.predictions[0].label].name
                 yield f"{name}: {method.name} answers {label!r} to every example."
+            if method.shares is not None:
+                yield reliability_note(f"{name}, {method.name}", method.shares, method.right)
             yield from (f"{name}, {method.name}: {note}" for note in method.facts.get("notes", ()))
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -419,13 +439,21 @@ def evaluate_suite(
 def suite_result(results: Sequence[TaskResult], record: Mapping[str, Any], show: int) -> Result:
     """Lines, metrics and tables of all tasks, and `show` predictions of each to show."""
     tables, notes = score_tables(results), [note for result in results for note in result.notes()]
+    by_share = [
+        (result.task.name, method.name, reliability(method.shares, method.right))
+        for result in results
+        for method in result.methods
+        if method.shares is not None
+    ]
+    shown = [reliability_table(by_share)] if by_share else []
+    curves = [f"\n## {table.title}\n\n{markdown_table(table.header, table.rows)}\n" for table in shown]
     return Result(
         record,
         [line for result in results for line in result.records()],
         {"tasks": {result.task.name: result.metrics() for result in results}},
-        [score_table(table) for table in tables],
+        [*map(score_table, tables), *shown],
         notes,
-        report=suite_markdown(tables, notes),
+        report=suite_markdown(tables, notes) + "".join(curves),
         samples=[sample_card(sample) for result in results for sample in result.samples(show)] if show else [],
     )
 

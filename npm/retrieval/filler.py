@@ -15,7 +15,7 @@ import numpy as np
 
 from npm.core.errors import SettingError
 from npm.core.settings import checked
-from npm.core.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
+from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase, Sentence
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
@@ -29,6 +29,7 @@ from npm.retrieval.queries import (
     checked_queries,
     encode_queries,
     query_notes,
+    unknown_words,
 )
 from npm.retrieval.reading import joint_share
 from npm.retrieval.reranking import RERANKED_PHRASES, rerank, rerank_pooler
@@ -134,11 +135,12 @@ class Filler(ABC):
 
         A text with several masks gets a JointAnswer, with phrases for each mask and fillings of all of them together.
 
-        `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none) and
-        `where` (conditions on kept fields) replace the settings unless they are None; `blocks` are the numbers of
-        the only blocks to search, for all texts, by vectors alone. All texts are checked before any is answered:
-        raises QueryError for one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too
-        far apart for the encoder; SettingError for a setting of another kind or one that cannot be met.
+        `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none),
+        `where` (conditions on kept fields) and `min_share` replace the settings unless they are None; `blocks` are the
+        numbers of the only blocks to search, for all texts, by vectors alone. A plain question is turned into a text
+        with `<mask>` first, as `read_query` does. All texts are checked before any is answered: raises QueryError for
+        one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far apart for the
+        encoder; SettingError for a setting of another kind or one that cannot be met.
         """
         several = checked_queries(texts, max_masks=MAX_MASKS)
         settings = replace(self.settings, **given_options(k=k, **options))
@@ -299,6 +301,9 @@ class Filler(ABC):
             if settings.joint_share and not self.encoder.reads_jointly:
                 untrained = f"{self.encoder.name} was not trained to find phrases where it reads"
                 notes += (f"{untrained}: joint_share=0 may answer better",)
+        unknown = () if blocks is not None or self.index.lexicon is None else unknown_words(text, self.index.lexicon)
+        if unknown:
+            notes += (f"not in the corpus: {', '.join(unknown)}",)
         by_words = vector_share(self.index, settings) == 0
         shown = [without_overlaps(phrases, settings) for phrases, _ in masks]
         reasons = [
@@ -310,7 +315,8 @@ class Filler(ABC):
         else:
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
         if len(masks) == 1:
-            return Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
+            answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
+            return _with_status(answer, shown[0], settings, lacks_words=bool(unknown))
         from npm.retrieval.joint_filling import joint_fillings
 
         live, count = self.index.live_blocks, max(settings.k, settings.beam_width)
@@ -324,7 +330,8 @@ class Filler(ABC):
         if not self._reader.has_text:
             why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
         of_masks = tuple(map(MaskPhrases, shown))
-        return JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
+        joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
+        return _with_status(joint, fillings, settings, lacks_words=bool(unknown))
 
     def _blocks_holding(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
@@ -361,3 +368,15 @@ class Filler(ABC):
         if numbers and not (numbers[0] >= 0 and numbers[-1] < block_count):
             raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")
         return np.array(numbers, dtype=np.int64)
+
+
+def _with_status(
+    answer: Answer, best: Sequence[Phrase | Filling], settings: FillSettings, *, lacks_words: bool
+) -> Answer:
+    """The answer, unclear if the first of its `best` has too small a share or the corpus lacks words of the text."""
+    share = best[0].score if best else 0.0
+    if not settings.min_share or settings.scoring.reference or (share >= settings.min_share and not lacks_words):
+        return answer
+    below = f"the best share is {share:.3f}, below min_share={settings.min_share:g}"
+    note = f"the corpus has no clear answer: {below if share < settings.min_share else 'it lacks words of the text'}"
+    return replace(answer, notes=(*answer.notes, note), status="low_evidence")

@@ -20,6 +20,7 @@ from npm.models.batches import encode_pooled
 from npm.retrieval.plain_questions import BLANK, is_question, statement_of
 
 if TYPE_CHECKING:
+    from npm.indexing.bm25 import BlockLexicon
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
 
@@ -33,6 +34,8 @@ YEAR_WORDS = frozenset({"in", "since"})
 JOINING = "$€£¥₹₩₽%‰°-"
 """Marks next to a mask that belong to its expression: `$<mask>`, `<mask>%`, `life-<mask>`."""
 SHOWN_CHARS, TOKENS_PER_BATCH = 80, 8192
+MAX_LOOKED_UP = 32
+"""Words of a text with a capital that are looked up in the corpus; names of a question are among them."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
 
@@ -151,6 +154,13 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
     longer = f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around {masks}"
     has_controls = bool(CONTROL_CHARACTERS.search(text))
     return (longer,) * cut + ("the text contains control characters",) * has_controls
+
+
+def unknown_words(text: str, lexicon: BlockLexicon) -> tuple[str, ...]:
+    """The words of a text with a capital that are in no block, such as names, each once."""
+    words = dict.fromkeys(word for word in re.findall(r"\w+", text) if word != word.lower())
+    looked_up = ((word, lexicon.blocks_with(word)) for word in list(words)[:MAX_LOOKED_UP])
+    return tuple(word for word, blocks in looked_up if blocks is not None and not len(blocks))
 
 
 class MaskVectors(NamedTuple):

@@ -47,6 +47,10 @@ class FillSettings(Settings):
     """Maximum phrases of an answer."""
     occurrences: Annotated[int, Field(ge=0, le=10_000)] = 3
     """Maximum occurrences shown per phrase, best first."""
+    min_share: Fraction = 0.0
+    """Smallest share of the evidence that the first phrase must have for a clear answer; with less, and for a text with
+    a capitalized word that the corpus lacks, there is none, and phrases are candidates. `evaluate` suggests a value; 0,
+    and sums of scoring.reference: every answer counts."""
     overlaps: Overlaps = Overlaps.merge
     """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
     their scores; `keep` leaves each its own, as evaluations do."""
@@ -136,6 +140,7 @@ class FillOptions(TypedDict, total=False):
     retrieval: Retrieval | str | None
     documents: Sequence[str] | None
     where: Sequence[str] | str | None
+    min_share: float | None
 
 
 def given_options(**options: Any) -> dict[str, Any]:

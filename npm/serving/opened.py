@@ -104,7 +104,7 @@ class OpenedIndex:
     def fill_settings(self, options: schema.Options) -> FillSettings:
         """Fill settings of a request: its own, and the server's for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
-        names = ("k", "occurrences", "documents", "where")
+        names = ("k", "occurrences", "documents", "where", "min_share")
         kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch")}
         given = given_options(**{name: getattr(options, name) for name in (*names, "retrieval")})
         return replace(base, **{**kept, **given, "where": options.where or kept["where"]})
@@ -161,7 +161,9 @@ class OpenedIndex:
             for each in request.passages
         ]
         sizes = given_options(k=request.k, occurrences=request.occurrences)
-        settings = replace(self.settings.fill, retrieval=Retrieval.dense, documents=None, where=[], **sizes)
+        settings = replace(
+            self.settings.fill, retrieval=Retrieval.dense, documents=None, where=[], min_share=0.0, **sizes
+        )
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
         encoded = perf_counter()
@@ -229,7 +231,9 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         rotation=manifest.rotation.value,
         encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
         fields=manifest.fields,
-        defaults=as_json({name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval")}),
+        defaults=as_json(
+            {name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval", "min_share")}
+        ),
         limits={
             "texts": settings.texts_per_request,
             "body_bytes": settings.max_body_bytes,

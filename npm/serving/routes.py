@@ -194,7 +194,7 @@ async def _filled(service: Service, request: Request, texts: Sequence[str], opti
     done = await service.batcher.results(request, jobs, deadline)
     used = opened.fill_settings(options)
     settings = schema.UsedOptions(
-        used.k, used.occurrences, used.retrieval.value, used.documents, used.where, options.scoring
+        used.k, used.occurrences, used.retrieval.value, used.documents, used.where, used.min_share, options.scoring
     )
     partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
     answers = [each.value for each in done]

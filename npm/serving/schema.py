@@ -53,6 +53,9 @@ class Options(Sizes):
     """Ids of the only documents to answer from; an empty list means none."""
     where: Annotated[list[ShortText], Field(max_length=LIMITS["where"])] = Field(default_factory=list)
     """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
+    min_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the evidence below which the first phrase is no clear answer: the `status` is `low_evidence`, as it then
+    is for a text with a capitalized word that the corpus lacks."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
     allow_partial: bool = False
@@ -65,7 +68,7 @@ class FillQuery(Options):
     model_config = ConfigDict(extra="forbid", strict=False)
 
     text: Text
-    """A text with `<mask>` where a phrase is missing."""
+    """A text with `<mask>` where a phrase is missing, or a plain question."""
 
 
 Texts = Annotated[
@@ -78,7 +81,7 @@ class FillRequest(Options):
     """Texts to be filled."""
 
     text: Texts
-    """A text with `<mask>` where a phrase is missing, or several texts."""
+    """A text with `<mask>` where a phrase is missing, a plain question, or several texts."""
 
 
 class FullPassage(Request):
@@ -157,6 +160,7 @@ class UsedOptions:
     retrieval: RetrievalName
     documents: list[str] | None
     where: list[str]
+    min_share: float
     scoring: Literal["default", "reference"]
 
 

@@ -29,7 +29,7 @@ TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
 
 def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
     """Every field of an answer in JSON, against the documents that were indexed."""
-    assert set(answer) - {"line"} == {"text", "phrases", "cut", "notes"}
+    assert set(answer) - {"line"} == {"text", "phrases", "cut", "notes", "status"}
     phrases = answer["phrases"]
     assert isinstance(phrases, list)
     assert 1 <= len(phrases) <= k
@@ -100,12 +100,12 @@ def test_a_text_with_several_masks_gets_phrases_for_each_and_fillings_of_all(
     assert outcome.status == 0
     single, joint = outcome.answers()
     check_contract(single, k=3)
-    assert list(joint) == ["text", "phrases", "cut", "notes", "masks", "fillings"]
+    assert list(joint) == ["text", "phrases", "cut", "notes", "status", "masks", "fillings"]
     assert (joint["text"], joint["phrases"], joint["cut"]) == (TWO_MASKS, [], False)
     assert len(joint["masks"]) == 2
     for mask in joint["masks"]:
         assert list(mask) == ["phrases"]
-        check_contract({"text": TWO_MASKS, "cut": False, "notes": [], **mask}, k=3)
+        check_contract({"text": TWO_MASKS, "cut": False, "notes": [], "status": "ok", **mask}, k=3)
     scores = [filling["score"] for filling in joint["fillings"]]
     assert 0 < len(scores) <= 3 and scores == sorted(scores, reverse=True) and sum(scores) <= 1 + 1e-9
     assert all(list(filling) == ["phrases", "score"] and len(filling["phrases"]) == 2 for filling in joint["fillings"])
@@ -362,3 +362,14 @@ def test_piped_lines_that_are_good_are_answered_and_the_others_named_at_the_end(
     assert outcome.status == 2
     assert [answer["line"] for answer in outcome.answers()] == [1, 4]
     assert "line 2" in outcome.err and "line 5" in outcome.err
+
+
+def test_an_answer_with_a_small_share_is_no_clear_answer_but_keeps_its_candidates(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    shown = npmlm("fill", f"index={built_index}", "min_share=1", "overlaps=keep", "What is the capital of Iceland?")
+    assert shown.status == 0 and "The capital of Iceland is <mask>." in shown.out and "no clear answer" in shown.out
+    assert "below min_share=1" in shown.err and "Reykjav" not in shown.out
+    programs = npmlm("fill", f"index={built_index}", "min_share=1", "overlaps=keep", "output=json", QUESTION, TWO_MASKS)
+    assert [each["status"] for each in programs.answers()] == ["low_evidence"] * 2
+    assert programs.answers()[0]["phrases"] and programs.answers()[1]["fillings"]

@@ -104,6 +104,18 @@ def names_of(answered: dict[str, Any]) -> list[str]:
     return [phrase["phrase"] for phrase in answered["answers"][0]["phrases"]]
 
 
+def test_an_answer_without_enough_evidence_leaves_the_sentence_blank_and_folds_its_phrases(
+    pages: WatchedPages, server: RunningServer
+) -> None:
+    page = pages.open(link("What is the capital of Iceland?", min_share=1))
+    expect(page.locator("h2.filled")).to_have_text(QUESTION)
+    expect(page.locator("[role=status]")).to_have_text("No clear answer in the corpus")
+    expect(page.locator(".phrases")).to_be_hidden()
+    page.locator("#answers details summary").first.click()
+    expect(page.locator(".phrases > li").first).to_be_visible()
+    assert page.locator("#min_share").input_value() == "1"
+
+
 def test_a_text_is_asked_and_its_phrases_stand_in_their_sentences(pages: WatchedPages, server: RunningServer) -> None:
     page = pages.open()
     expect(page.locator("#text")).to_be_focused()
@@ -121,7 +133,8 @@ def test_a_text_is_asked_and_its_phrases_stand_in_their_sentences(pages: Watched
     first = page.locator(".phrases > li").first
     expect(first.locator("h3")).to_have_text("Reykjavík")
     expect(page.locator("h2.filled")).to_have_text(QUESTION.replace("<mask>", "Reykjavík"))
-    number = f"{best['score']:.3f} of the evidence"
+    strength = "strong" if best["score"] >= 0.8 else "mixed" if best["score"] >= 0.4 else "weak"
+    number = f"{best['score']:.3f} of the evidence ({strength})"
     expect(first.locator(".share")).to_have_text(f"{number}, {best['occurrence_count']} places")
     assert first.locator("meter").evaluate("each => each.value") == pytest.approx(best["score"], abs=1e-6)
     expect(first.locator("details summary")).to_have_text(f"{len(best['occurrences']) - 1} further places")

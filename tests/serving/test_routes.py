@@ -81,6 +81,7 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
         "retrieval": "hybrid",
         "documents": ["france", "iceland"],
         "where": [],
+        "min_share": 0.0,
         "scoring": "default",
     }
     assert reply["index"] == {"generation": 0, "digest": filler.index.manifest.digest}
@@ -88,6 +89,19 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
     assert reply["partitions"] == {"asked": 1, "answered": 1, "missing_rows_share": 0.0}
     nothing = server.fill(QUESTION, documents=[]).json["answers"][0]
     assert nothing["phrases"] == [] and "empty" in nothing["notes"][0]
+
+
+def test_a_plain_question_is_shown_as_filled_and_a_small_share_has_its_status(
+    server: RunningServer, filler: PhraseFiller
+) -> None:
+    clear, unclear = (
+        server.fill("What is the capital of Iceland?", retrieval="dense", min_share=share).json["answers"][0]
+        for share in (0.0, 1.0)
+    )
+    assert_close(clear, as_json(filler.fill("The capital of Iceland is <mask>.", retrieval="dense")))
+    assert (clear["status"], unclear["status"]) == ("ok", "low_evidence")
+    assert_close(unclear["phrases"], clear["phrases"])
+    assert_problem(server.fill("Why is Iceland an island?"), 422, "cannot be turned into a statement")
 
 
 def test_reference_scoring_is_that_of_the_library(server: RunningServer, built_index: Path) -> None:
@@ -170,7 +184,7 @@ def test_facts_of_the_index_hold_no_path(server: RunningServer, filler: PhraseFi
     assert (facts["documents"], facts["tier"], facts["rotation"], facts["fields"]) == (6, "exact", "none", [])
     assert facts["encoder"]["fingerprint"] == filler.encoder.fingerprint
     assert facts["limits"]["texts"] == 8 and facts["limits"]["body_bytes"] == 200_000
-    assert facts["defaults"] == {"k": 5, "occurrences": 3, "retrieval": "hybrid"}
+    assert facts["defaults"] == {"k": 5, "occurrences": 3, "retrieval": "hybrid", "min_share": 0.0}
     assert str(built_index.parent) not in json.dumps(facts)
 
 

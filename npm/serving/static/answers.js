@@ -10,8 +10,10 @@ export function answerSection(answer, response, openPassage) {
   const shown = joint
     ? jointAnswer(answer, response, openPassage)
     : [phraseList(answer.phrases, response, openPassage)];
-  const best = joint ? answer.fillings[0]?.phrases : answer.phrases.slice(0, 1).map((phrase) => phrase.phrase);
-  return [filledText(answer.text, best ?? []), ...warnings(answer, response), ...shown];
+  const unclear = answer.status === "low_evidence";
+  const best = unclear ? [] : joint ? answer.fillings[0]?.phrases : answer.phrases.slice(0, 1).map((phrase) => phrase.phrase);
+  const below = unclear ? [folded("Show the closest phrases", ...shown)] : shown;
+  return [filledText(answer.text, best ?? []), ...warnings(answer, response), ...below];
 }
 
 /** The text with its masks filled, as a heading. */

@@ -47,9 +47,12 @@ export function withMasks(text, phrases = []) {
   });
 }
 
-/** How much of the evidence something has, as a meter and as the number beside it. */
+const STRENGTHS = [[0.8, "strong"], [0.4, "mixed"], [0, "weak"]];
+
+/** How much of the evidence something has, as a meter and as the number beside it, with a word for a share. */
 export function share(value, { most = 1, unit = " of the evidence", more = "" } = {}) {
-  const number = `${value.toFixed(3)}${unit}`;
+  const word = unit === " of the evidence" ? ` (${STRENGTHS.find(([least]) => value >= least)[1]})` : "";
+  const number = `${value.toFixed(3)}${unit}${word}`;
   const meter = element("meter", { min: 0, max: most, value: Math.min(value, most), "aria-label": number });
   return element("p", { class: "share" }, meter, element("span", {}, `${number}${more}`));
 }

@@ -21,6 +21,7 @@ function readForm() {
     occurrences: numeric(byId("occurrences").value),
     retrieval: byId("retrieval").value,
     scoring: byId("scoring").value,
+    min_share: numeric(byId("min_share").value),
     where: lines("where"),
     documents: lines("documents"),
     compare: byId("compare").checked,
@@ -36,6 +37,7 @@ function readAddress() {
     occurrences: numeric(query.get("occurrences") ?? `${index.defaults.occurrences}`),
     retrieval: query.get("retrieval") ?? index.defaults.retrieval,
     scoring: query.get("scoring") ?? "default",
+    min_share: numeric(query.get("min_share") ?? `${index.defaults.min_share}`),
     where: query.getAll("where"),
     documents: query.getAll("documents"),
     compare: query.get("compare") === "1",
@@ -47,6 +49,7 @@ function addressOf(request) {
   const query = new URLSearchParams();
   for (const name of ["text", "k", "retrieval"]) query.append(name, request[name] ?? "");
   if (request.occurrences !== index.defaults.occurrences) query.append("occurrences", request.occurrences ?? "");
+  if (request.min_share !== index.defaults.min_share) query.append("min_share", request.min_share ?? "");
   if (request.scoring !== "default") query.append("scoring", request.scoring);
   for (const condition of request.where) query.append("where", condition);
   for (const identifier of request.documents) query.append("documents", identifier);
@@ -55,7 +58,7 @@ function addressOf(request) {
 }
 
 function writeForm(request) {
-  for (const name of ["text", "k", "occurrences", "retrieval", "scoring"]) byId(name).value = request[name] ?? "";
+  for (const name of ["text", "k", "occurrences", "retrieval", "scoring", "min_share"]) byId(name).value = request[name] ?? "";
   for (const name of ["where", "documents"]) byId(name).value = request[name].join("\n");
   byId("compare").checked = request.compare;
   const filtered = request.where.length + request.documents.length > 0;
@@ -142,6 +145,7 @@ async function asked(request, signal) {
     forPrograms(response, [curl("v1/fill", body)]),
   ];
   const joint = (answer.masks ?? []).length > 0;
+  if (answer.status === "low_evidence") return { shown, said: "No clear answer in the corpus" };
   const count = joint ? counted(answer.fillings.length, "filling") : counted(answer.phrases.length, "phrase");
   return { shown, said: `${count} in ${response.took_ms.total.toFixed(0)} ms` };
 }
@@ -319,8 +323,8 @@ function showIndex() {
   byId("index-line").replaceChildren(...line);
   const state = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier];
   byId("about").textContent = `${state.join(" · ")} · read by ${encoder.name} · npmlm ${version} · `;
-  for (const name of ["k", "occurrences"]) {
-    byId(name).max = limits[name];
+  for (const name of ["k", "occurrences", "min_share"]) {
+    byId(name).max = limits[name] ?? 1;
     byId(name).value ||= index.defaults[name];
   }
   const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields.";
