@@ -30,6 +30,8 @@ def test_groups_of_equal_scores_come_in_the_order_of_the_corpus(count: int) -> N
     groups, scores = best_groups(candidates, np.array([0.5, 0.125, 0.5, 0.25, 0.25]), count=count)
     assert [group.tolist() for group in groups] == [[4, 3], [2], [0], [1]][:count]
     assert scores.tolist() == [0.5, 0.5, 0.5, 0.125][:count]
+    (first, *_), _ = best_groups(candidates, np.array([0.5, 0.125, 0.5, 0.3125, 0.1875]), count=count)
+    assert first.tolist() == [3, 4]  # the heaviest of a group first
 
 
 def test_occurrences_of_equal_weight_come_in_the_order_of_the_corpus(tmp_path: Path) -> None:

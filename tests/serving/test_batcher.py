@@ -100,6 +100,22 @@ async def test_what_waits_is_computed_together_within_a_group_and_in_order(work:
 
 
 @in_loop
+async def test_after_an_error_only_what_somebody_still_waits_for_is_tried_by_itself(work: Work) -> None:
+    def fails(texts: Sequence[str]) -> list[Done]:
+        work.batches.append(list(texts))
+        left.result.cancel()
+        raise ValueError("bad")
+
+    async with busy(work) as ours:
+        stays, left = Job(fails, "x", "b"), Job(fails, "x", "c")
+        ours.submit([stays, left])
+        work.gate.set()
+        with pytest.raises(ValueError, match="bad"):
+            await stays.result
+    assert work.batches == [["a"], ["b", "c"], ["b"]]
+
+
+@in_loop
 async def test_more_than_the_queue_holds_is_refused_as_a_whole(work: Work) -> None:
     async with busy(work) as ours:
         ours.submit(work.jobs("bcd"))
