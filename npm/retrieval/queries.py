@@ -157,8 +157,10 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
 
 
 def unknown_words(text: str, lexicon: BlockLexicon) -> tuple[str, ...]:
-    """The words of a text with a capital that are in no block, such as names, each once."""
-    words = dict.fromkeys(word for word in re.findall(r"\w+", text) if word != word.lower())
+    """The words of a text with a capital that no block has, each once, without the first word of each sentence."""
+    starts = set(sentence_bounds(text)[:, 0].tolist())
+    found = (match.group() for match in re.finditer(r"\w+", text) if match.start() not in starts)
+    words = dict.fromkeys(word for word in found if word != word.lower())
     looked_up = ((word, lexicon.blocks_with(word)) for word in list(words)[:MAX_LOOKED_UP])
     return tuple(word for word, blocks in looked_up if blocks is not None and not len(blocks))
 
