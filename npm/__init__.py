@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from npm.api import build as build
     from npm.api import compact as compact
     from npm.api import delete as delete
+    from npm.api import find as find
     from npm.api import label as label
+    from npm.api import trace as trace
     from npm.api import verify as verify
     from npm.core.errors import ArtifactError as ArtifactError
     from npm.core.errors import CorpusError as CorpusError
@@ -39,11 +41,14 @@ if TYPE_CHECKING:
     from npm.retrieval.remote import RemoteFiller as RemoteFiller
     from npm.retrieval.scoring import ScoringSettings as ScoringSettings
     from npm.retrieval.settings import FillSettings as FillSettings
+    from npm.tracing.find import Found as Found
+    from npm.tracing.trace import Trace as Trace
+    from npm.tracing.trace import TracedSpan as TracedSpan
 
     __version__: str
 
 _HOMES = {
-    "npm.api": "IndexState Verification add build compact delete label verify",
+    "npm.api": "IndexState Verification add build compact delete find label trace verify",
     "npm.core.errors": "ArtifactError CorpusError EncoderError QueryError ServerError SettingError "
     "StorageError UserError",
     "npm.core.types": "Answer Document Filling JointAnswer MaskPhrases Occurrence Phrase",
@@ -53,6 +58,8 @@ _HOMES = {
     "npm.retrieval.remote": "RemoteFiller",
     "npm.retrieval.scoring": "ScoringSettings",
     "npm.retrieval.settings": "FillSettings",
+    "npm.tracing.find": "Found",
+    "npm.tracing.trace": "Trace TracedSpan",
 }
 """Modules, and the public names in each."""
 __all__ = sorted(["__version__", *" ".join(_HOMES.values()).split()])

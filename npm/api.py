@@ -1,4 +1,4 @@
-"""Indexes from Python: what the verbs build, add, delete, compact, verify and label do, as functions of `npm`."""
+"""The verbs about indexes as functions of `npm`: build, add, delete, compact, verify, label, find and trace."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
 from npm.indexing.compact import compact_index
+from npm.indexing.phrase_index import PhraseIndex, select
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
 from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
+from npm.retrieval.settings import given_options
+from npm.tracing.settings import LookupSettings, TraceSettings
 
 if TYPE_CHECKING:
     from npm.evaluation.labelling import LabelledText
     from npm.retrieval.fill import PhraseFiller
+    from npm.tracing.find import Found
+    from npm.tracing.trace import Trace
 
 Documents = str | Path | Document | Iterable[str | Path | Document]
 """Paths, globs or hub data sets, or documents themselves."""
@@ -194,6 +199,52 @@ def label(
     task = label_task(labels, checked(template, str, "template"))
     options: dict[str, Any] = {"multi_label": several_labels, "min_score": least}
     return list(label_rows(filler, task, placed, **options, progress=progress))
+
+
+def find(
+    phrase: str,
+    index: str | Path | PhraseFiller,
+    *,
+    show: int = 10,
+    match_case: bool = False,
+    documents: Sequence[str] | None = None,
+    where: Sequence[str] | str = (),
+    progress: Progress = silent,
+) -> Found:
+    """Count the places where the index, a folder or an opened filler, has a phrase word for word; the first `show`.
+
+    Raises QueryError for a phrase of function words alone, and errors as `PhraseFiller.open` and its filters do.
+    """
+    from npm.retrieval.fill import PhraseFiller
+    from npm.tracing.find import find_phrase
+
+    checked(show, NonNegativeInt, "show")
+    opened = index.index if isinstance(index, PhraseFiller) else PhraseIndex.open(_opened_with(index, None)[0])
+    chosen = LookupSettings(**given_options(documents=documents, where=where))
+    allowed = select(opened, chosen.documents, chosen.where)
+    return find_phrase(opened, phrase, match_case=match_case, show=show, allowed=allowed, progress=progress)
+
+
+def trace(
+    text: str,
+    index: str | Path | PhraseFiller,
+    *,
+    kinds: Sequence[str] | None = None,
+    documents: Sequence[str] | None = None,
+    where: Sequence[str] | str = (),
+    progress: Progress = silent,
+) -> Trace:
+    """Trace the names, numbers, dates and quotations of a text back to the index, a folder or an opened filler.
+
+    `kinds` are those that are traced, None: all. Raises QueryError for a text that is empty or no text, and errors as
+    `PhraseFiller.open` and its filters do.
+    """
+    from npm.retrieval.fill import PhraseFiller
+    from npm.tracing.trace import Tracer
+
+    filler = index if isinstance(index, PhraseFiller) else PhraseFiller.open(index)
+    settings = TraceSettings(**given_options(kinds=kinds, documents=documents, where=where))
+    return Tracer(filler, settings).trace(text, progress=progress)
 
 
 def _after(folder: Path, changed: ChangeResult, *notes: str) -> IndexState:

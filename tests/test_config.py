@@ -281,7 +281,7 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     assert version.status == 0
     assert version.out.startswith("npmlm ")
     npmlm("conquer").refused("unknown verb 'conquer'")
-    for verb in set(MODULES) - {"fill", "compare", "plot"}:  # texts, and folders
+    for verb in set(MODULES) - {"fill", "find", "trace", "compare", "plot"}:  # texts, and folders
         npmlm(verb, *needed_by(verb), "text").refused("key=value")
     for verb, needed in REQUIRED.items():
         npmlm(verb, stdin=b"").refused(f"{needed.partition('=')[0]} is required, such as ")

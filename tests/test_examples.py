@@ -69,6 +69,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm evaluate", (ACCURACY, ACCURACY, COMPARED, COMPARED)),
     ),
     "docs/plots.md": (Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("Open tasks…hit@5",)),),
+    "docs/trace.md": (Runs("npmlm trace", ("file,start_char…1503,found",)),),
     "docs/studies.md": (
         Runs("npmlm edit", ("", "")),
         Runs("npmlm train encoder=DIR", ("",)),

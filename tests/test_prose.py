@@ -12,7 +12,14 @@ from tests.helpers.command_line import REPOSITORY
 
 PAGES = (
     *("README.md", "SECURITY.md", "docs/index.md", "docs/installing.md", "docs/own-corpus.md", "docs/own-task.md"),
-    *("docs/prompt.md", "docs/python.md", "docs/serving.md", "docs/large-corpora.md", "docs/training.md"),
+    *(
+        "docs/prompt.md",
+        "docs/trace.md",
+        "docs/python.md",
+        "docs/serving.md",
+        "docs/large-corpora.md",
+        "docs/training.md",
+    ),
     *("docs/evaluation.md", "docs/plots.md", "docs/security.md", "docs/glossary.md", "CONTRIBUTING.md"),
     *("docs/analyses.md", "docs/studies.md", "docs/own-objective.md", "docs/results/index.md"),
     *("docs/how-it-works.md", "docs/results/findings.md"),

@@ -14,6 +14,10 @@ OVERVIEW = {
     "Ask": {
         "npm.cli.answer": {"fill": "answer texts with <mask>, or a table of subjects"},
         "npm.cli.label": {"label": "label texts by the words of the labels"},
+        "npm.cli.trace": {
+            "find": "count and show the places of a phrase, word for word",
+            "trace": "trace the names, numbers and quotations of a text to the corpus",
+        },
         "npm.cli.serve": {"serve": "answer over HTTP and on a web page"},
         "npm.cli.agents": {"mcp": "answer agents over the Model Context Protocol"},
     },

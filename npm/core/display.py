@@ -94,7 +94,7 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     else:
         lines += _cards(answer.phrases, 1)
     lines += [""] if with_text else []
-    _write(Group(*lines))
+    write_rendered(Group(*lines))
 
 
 def _cards(phrases: Sequence[Phrase], first: int) -> list[RenderableType]:
@@ -110,7 +110,7 @@ def _cards(phrases: Sequence[Phrase], first: int) -> list[RenderableType]:
                 continue
             context = marked_context(best)
             shown[best.document, best.context_start_char] = number, context.plain
-            lines += _indented(context, best.document_name)
+            lines += indented(context, best.document_name)
     return lines or ["no phrase found"]
 
 
@@ -118,11 +118,13 @@ def _heading(number: int, score: float, phrase: str) -> Text:
     return Text.assemble(f"{number:>2}  {score:.3f}  ", (one_line(phrase), "bold"))
 
 
-def _indented(context: Text, document: str) -> list[RenderableType]:
+def indented(context: Text, document: str) -> list[RenderableType]:
+    """A sentence and the name of its document, indented."""
     return [Padding(each, (0, 0, 0, 4), expand=False) for each in (context, Text(one_line(document), style="dim"))]
 
 
-def _write(shown: RenderableType) -> None:
+def write_rendered(shown: RenderableType) -> None:
+    """Write what rich renders to stdout."""
     console = Console(file=sys.stdout, highlight=False)
     with console.capture() as printed:
         console.print(shown)
@@ -163,25 +165,30 @@ def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
         for phrase in found.phrases:
             sentence.highlight_regex(re.escape(phrase), "bold")
         document = found.title if found.title == found.document else f"{found.title} ({found.document})".lstrip()
-        lines += [_heading(number, found.score, ", ".join(found.phrases)), *_indented(sentence, document)]
-    _write(Group(*lines, *([] if sentences else ["no sentence found"]), ""))
+        lines += [_heading(number, found.score, ", ".join(found.phrases)), *indented(sentence, document)]
+    write_rendered(Group(*lines, *([] if sentences else ["no sentence found"]), ""))
 
 
 def print_places(phrase: Phrase) -> None:
     """Print the occurrences of a phrase, numbered, each with its sentence and its document."""
     shown, count = len(phrase.occurrences), phrase.occurrence_count
-    heading = Text.assemble((one_line(phrase.phrase), "bold"), f"  {count} {'place' if count == 1 else 'places'} found")
-    if shown < count:
-        heading.append(f", the best {shown} of them")
-    lines: list[Text | Padding] = [heading]
-    for number, occurrence in enumerate(phrase.occurrences, start=1):
+    heading = f"{count} {'place' if count == 1 else 'places'} found"
+    print_occurrences(
+        phrase.phrase, heading + (f", the best {shown} of them" if shown < count else ""), phrase.occurrences
+    )
+
+
+def print_occurrences(phrase: str, heading: str, occurrences: Sequence[Occurrence]) -> None:
+    """Print a phrase with a `heading`, and places of it, numbered."""
+    lines: list[Text | Padding] = [Text.assemble((one_line(phrase), "bold"), f"  {heading}")]
+    for number, occurrence in enumerate(occurrences, start=1):
         lines.append(Text.assemble(f"{number:>3}  ", one_line(occurrence.document_name)))
-        lines.append(Padding(marked_context(occurrence), (0, 0, 0, 5)))
-    _write(Group(*lines))
+        lines.append(Padding(marked_context(occurrence), (0, 0, 0, 5), expand=False))
+    write_rendered(Group(*lines))
 
 
 def print_passage(occurrence: Occurrence, text: str) -> None:
     """Print the surroundings of an occurrence in the `text` of its document, the phrase marked."""
     around = replace(occurrence, context=text, context_start_char=0)
     heading = Text(f"{one_line(occurrence.document_name)}, characters {occurrence.start_char} to {occurrence.end_char}")
-    _write(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))
+    write_rendered(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))

@@ -205,10 +205,12 @@ class SurfaceReader:
         """Position of each of m spans in its document, with the sentence around it; none for a store without text."""
         if not self.has_text:
             return ()
-        found = []
-        for number, first, last in zip(*self.places(starts, lengths), strict=True):
-            document: Document = self._document(number)
-            context_start, context_end = sentence_around(document.text, first, last)
-            context = shown(document.text[context_start:context_end])
-            found.append(Occurrence(document.id, document.title, first, last, context, context_start))
-        return tuple(found)
+        placed = zip(*self.places(starts, lengths), strict=True)
+        return tuple(occurrence_in(self._document(number), first, last) for number, first, last in placed)
+
+
+def occurrence_in(document: Document, first: int, last: int) -> Occurrence:
+    """The characters [first, last) of a document, with the sentence around them."""
+    context_start, context_end = sentence_around(document.text, first, last)
+    context = shown(document.text[context_start:context_end])
+    return Occurrence(document.id, document.title, first, last, context, context_start)

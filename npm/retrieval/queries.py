@@ -64,7 +64,7 @@ class QueryVectors:
 
 def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
     """Raise QueryError for a text that is empty or broken, or has no `<mask>` or more than `max_masks`."""
-    _check_text(text, where)
+    check_text(text, where)
     if not 1 <= (count := text.count(MASK_TEXT)) <= max_masks:
         masks = f"exactly one {MASK_TEXT}" if max_masks == 1 else f"one to {max_masks} {MASK_TEXT}"
         raise QueryError(
@@ -82,7 +82,7 @@ def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
     >>> read_query("Iceland's capital is ___."), read_query("It is an island. Who governs it?")
     ("Iceland's capital is <mask>.", 'It is an island. <mask> governs it.')
     """
-    _check_text(text, where)
+    check_text(text, where)
     masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
     if MASK_TEXT not in masked:
         start = int(sentence_bounds(text)[-1, 0])
@@ -111,11 +111,12 @@ def checked_texts(given: object, *, name: str) -> list[str]:
         raise QueryError(f"{name}s must be a string or a list of strings, got {type(given).__name__}")
     several = [given] if isinstance(given, str) else list(given)
     for number, text in enumerate(several, start=1):
-        _check_text(text, place_of(number, len(several), name))
+        check_text(text, place_of(number, len(several), name))
     return several
 
 
-def _check_text(text: object, where: str) -> None:
+def check_text(text: object, where: str) -> None:
+    """Raise QueryError for a text that is no string, is empty, or is not valid Unicode."""
     if not isinstance(text, str):
         raise QueryError(f"{where} must be a string, got {type(text).__name__}")
     if not text.strip():

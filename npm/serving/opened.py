@@ -16,7 +16,7 @@ from npm.corpus.markup import shown
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.indexing.inspect import inspect_index
-from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
+from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without_rows
 from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.drawn_questions import draw_questions
@@ -28,7 +28,13 @@ from npm.serving import schema
 from npm.serving.batcher import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.settings import ServeSettings
+from npm.tracing.find import find_phrase
+from npm.tracing.settings import TraceSettings
+from npm.tracing.spans import Span
+from npm.tracing.trace import Tracer
 
+MOST_DOCUMENTS = 2_000
+"""Documents that are read for a phrase, while everybody else waits."""
 WARM_UP = f"The first question of a day is {MASK_TEXT}."
 EXAMPLES, MOST_EXAMPLES = 5, 100
 """Texts that the page offers: made from documents, or read from a file at most."""
@@ -169,6 +175,37 @@ class OpenedIndex:
         encoded = perf_counter()
         value = filler.fill(request.text) if request.words is None else filler.score(request.text, request.words)
         return [Done(value, encode_seconds=encoded - started, search_seconds=perf_counter() - encoded)]
+
+    def find(self, request: schema.FindRequest) -> list[Done]:
+        """The places of a phrase, of the first MOST_DOCUMENTS with its words."""
+        started, index, usual = perf_counter(), self.filler.index, self.settings.fill
+        documents = usual.documents if request.documents is None else request.documents
+        found = find_phrase(
+            index,
+            request.phrase,
+            match_case=request.match_case,
+            show=request.show,
+            allowed=select(index, documents, request.where or usual.where),
+            most_documents=MOST_DOCUMENTS,
+        )
+        return [Done(found, search_seconds=perf_counter() - started)]
+
+    def spans(self, request: schema.TraceRequest) -> list[Done]:
+        """The spans of a text."""
+        started = perf_counter()
+        spans = self._tracer(request).spans(request.text)
+        return [Done(spans, search_seconds=perf_counter() - started)]
+
+    def traced(self, request: schema.TraceRequest, spans: Sequence[Span], _: Sequence[str]) -> list[Done]:
+        """The verdicts on some spans of a text."""
+        started = perf_counter()
+        traced = self._tracer(request).verdicts(request.text, spans)
+        return [Done(traced, search_seconds=perf_counter() - started)]
+
+    def _tracer(self, request: schema.TraceRequest) -> Tracer:
+        return Tracer(
+            self.filler, TraceSettings(kinds=list(request.kinds), documents=request.documents, where=request.where)
+        )
 
     def labels(self, request: schema.LabelsRequest) -> list[Done]:
         """The share of each label for each text of a request, by the occurrences of its words in the index."""

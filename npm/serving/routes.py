@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
+from itertools import groupby
+from operator import attrgetter
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -124,6 +126,31 @@ async def labels(service: Served, request: Request, body: schema.LabelsRequest) 
     done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
     answers, notes = done[0].value
     return JSONResponse(asdict(schema.LabelAnswers(answers, notes, opened.state, took(request, done))))
+
+
+@answering.post("/v1/find", response_model=schema.FindAnswer)
+async def find(service: Served, request: Request, body: schema.FindRequest) -> Response:
+    """The number of places of a phrase in the corpus, word for word, and the first of them."""
+    opened = service.reloader.current
+    done = await service.batcher.results(request, [Job(lambda _: opened.find(body))], service.deadline(body.timeout_ms))
+    return JSONResponse(asdict(schema.FindAnswer(done[0].value, opened.state, took(request, done))))
+
+
+@answering.post("/v1/trace", response_model=schema.TraceAnswer)
+async def trace(service: Served, request: Request, body: schema.TraceRequest) -> Response:
+    """The names, numbers, dates and quotations of a text, each looked up and filled in its sentence."""
+    opened, deadline = service.reloader.current, service.deadline(body.timeout_ms)
+    if service.settings.log_texts:
+        state_of(request).logged["text"] = [body.text]
+    read = await service.batcher.results(request, [Job(lambda _: opened.spans(body))], deadline)
+    # a sentence is a job, so that texts of others come between, and what nobody waits for any more is not computed
+    sentences = [list(own) for _, own in groupby(read[0].value, key=attrgetter("first"))]
+    if len(sentences) > (most := service.settings.texts_per_request):
+        raise QueryError(f"text must have at most {most} sentences with spans, got {len(sentences)}: send it in parts")
+    jobs = [Job(partial(opened.traced, body, own)) for own in sentences]
+    done = [*read, *await service.batcher.results(request, jobs, deadline)]
+    spans = [span for each in done[1:] for span in each.value]
+    return JSONResponse(asdict(schema.TraceAnswer(spans, opened.state, took(request, done))))
 
 
 @describing.get("/v1/index", response_model=schema.IndexFacts)

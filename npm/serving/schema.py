@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from npm.core.types import Answer, JointAnswer, Occurrence
+from npm.tracing.find import Found
+from npm.tracing.settings import KINDS, SpanKind
+from npm.tracing.trace import TracedSpan
 
 LIMITS = {
     "text_chars": 10_000,
@@ -33,26 +36,36 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Sizes(Request):
+class Timed(Request):
+    """Time for an answer."""
+
+    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
+    """Time for the answer; at most the server's limit counts."""
+
+
+class Sizes(Timed):
     """Size of an answer, and its time; null takes the server's choice."""
 
     k: Annotated[int, Field(ge=1, le=LIMITS["k"])] | None = None
     """Phrases an answer has at most."""
     occurrences: Annotated[int, Field(ge=0, le=LIMITS["occurrences"])] | None = None
     """Places shown for a phrase at most, best first."""
-    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
-    """Time for the answer; at most the server's limit counts."""
 
 
-class Options(Sizes):
-    """Options of filling; null takes the server's choice."""
+class Filters(Timed):
+    """Documents that may answer."""
 
-    retrieval: RetrievalName | None = None
-    """Candidates that phrases are searched in."""
     documents: Annotated[list[ShortText] | None, Field(max_length=LIMITS["documents"])] = None
     """Ids of the only documents to answer from; an empty list means none."""
     where: Annotated[list[ShortText], Field(max_length=LIMITS["where"])] = Field(default_factory=list)
     """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
+
+
+class Options(Sizes, Filters):
+    """Options of filling; null takes the server's choice."""
+
+    retrieval: RetrievalName | None = None
+    """Candidates that phrases are searched in."""
     min_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of the evidence below which the first phrase is no clear answer: the `status` is `low_evidence`, as it then
     is for a text with a capitalized word that the corpus lacks."""
@@ -108,6 +121,24 @@ class OverRequest(Sizes):
     """A text with one `<mask>`."""
     words: Annotated[list[ShortText] | None, Field(max_length=LIMITS["words"])] = None
     """Words whose probability at the mask is asked for; null: the best phrases are."""
+
+
+class FindRequest(Filters):
+    """A phrase to be looked up word for word."""
+
+    phrase: ShortText
+    show: Annotated[int, Field(ge=0, le=LIMITS["occurrences"])] = 10
+    """Places shown at most, the first of the corpus."""
+    match_case: bool = False
+    """Distinguish upper and lower case."""
+
+
+class TraceRequest(Filters):
+    """A text to be traced back to the corpus."""
+
+    text: Text
+    kinds: Annotated[list[SpanKind], Field(min_length=1)] = Field(default_factory=lambda: list(KINDS))
+    """Kinds of spans that are traced."""
 
 
 class LabelsRequest(Request):
@@ -181,6 +212,24 @@ class OverAnswers:
 
     answers: list[JointAnswer | Answer] | None
     scores: list[float] | None
+    took_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class FindAnswer:
+    """Number of places of a phrase, and the first of them."""
+
+    found: Found
+    index: IndexState
+    took_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class TraceAnswer:
+    """Spans of a text with their verdicts, in order. All offsets are Unicode code points."""
+
+    spans: list[TracedSpan]
+    index: IndexState
     took_ms: Milliseconds
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import npm
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -177,6 +178,26 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
     assert any("nowhere" in note for note in reply["notes"])
     body = {"text": "It is <mask>.", "labels": {"a": ["Paris"], "b": ["nowhere"]}}
     assert_problem(server.ask("POST", "/v1/labels", body), 422, "labels")
+
+
+def test_phrases_are_looked_up_and_texts_traced_as_the_library_does(server: RunningServer, built_index: Path) -> None:
+    reply = server.ask("POST", "/v1/find", {"phrase": "capital of", "show": 1}).json
+    assert reply["found"] == as_json(npm.find("capital of", built_index, show=1)) and reply["found"]["count"] == 2
+    assert reply["took_ms"].keys() == {"queue", "encode", "search", "total"}
+    text = "Paris is the capital of Norway. It has 15 rivers.\nDon Quixote was written by Amadeo Giannini."
+    body = {"text": text, "kinds": ["name", "number"]}
+    expected = as_json(npm.trace(text, built_index, kinds=["name", "number"]))["spans"]
+    assert [span["text"] for span in expected] == ["Paris", "Norway", "15", "Don Quixote", "Amadeo Giannini"]
+    assert_close(server.ask("POST", "/v1/trace", body).json["spans"], expected)
+    assert server.ask("POST", "/v1/trace", {"text": "nothing"}).json["spans"] == []
+    for path, wrong in (
+        ("/v1/find", {"phrase": "of the"}),
+        ("/v1/find", {"phrase": "Paris", "documents": ["nowhere"]}),
+        ("/v1/trace", {"text": " "}),
+        ("/v1/trace", {"text": text, "kinds": ["names"]}),
+        ("/v1/trace", {"text": "Paris is here. " * 9}),
+    ):
+        assert_problem(server.ask("POST", path, wrong), 422)
 
 
 def test_facts_of_the_index_hold_no_path(server: RunningServer, filler: PhraseFiller, built_index: Path) -> None:

@@ -1,0 +1,181 @@
+"""`npmlm find` and `npmlm trace`: phrases looked up word for word, and texts traced back to the corpus."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from npm.cli.base import EncoderCommand, IndexCommand, Output, OutputCommand, write_json
+from npm.cli.progress import StageProgress
+from npm.cli.registry import verb
+from npm.core.errors import QueryError, missing
+from npm.tracing.settings import VERDICTS, LookupSettings, TraceSettings, check_names
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from npm.tracing.trace import Trace
+
+MAX_PATH_CHARS = 4096
+COLUMNS = [
+    *("file", "start_char", "end_char", "kind", "text", "verdict", "support"),
+    *("place", "other", "other_score", "other_place"),
+]
+STYLES = {"found": "green", "other": "bold yellow", "not_found": "bold red"}
+
+
+class FindCommand(LookupSettings, OutputCommand, IndexCommand):
+    """Count the places where the corpus has a phrase word for word, and show them."""
+
+    show: Annotated[int, Field(ge=0, le=1_000_000)] = 10
+    """Places shown, the first of the corpus; all are counted."""
+    match_case: bool = False
+    """Distinguish upper and lower case."""
+
+
+@verb(
+    FindCommand,
+    'npmlm find index=DIR "Leonardo da Vinci"',
+    "index show match_case documents where output",
+    takes_texts=True,
+)
+def run_find(settings: FindCommand, texts: list[str]) -> int:
+    """Look phrases up; exit status 1 if one of them occurs nowhere."""
+    if not texts:
+        raise missing("a phrase", 'npmlm find index=DIR "Leonardo da Vinci"')
+    from npm.core.display import print_occurrences
+    from npm.indexing.phrase_index import PhraseIndex, select
+    from npm.tracing.find import find_phrase
+
+    index = PhraseIndex.open(Path(settings.index))
+    allowed = select(index, settings.documents, settings.where)
+    status = 0
+    for phrase in texts:
+        with StageProgress() as progress:
+            show, match_case = settings.show, settings.match_case
+            found = find_phrase(index, phrase, match_case=match_case, show=show, allowed=allowed, progress=progress)
+        status = status if found.count else 1
+        if settings.output is Output.json:
+            write_json(asdict(found))
+            continue
+        places = f"{found.count:,} place{'' if found.count == 1 else 's'}"
+        documents = f"{found.documents:,} document{'' if found.documents == 1 else 's'}"
+        print_occurrences(found.phrase, f"{places} in {documents}", found.occurrences)
+    return status
+
+
+class TraceOutput(Enum):
+    """Form of a trace on stdout."""
+
+    marks = "marks"
+    json = "json"
+    csv = "csv"
+
+
+class TraceCommand(TraceSettings, EncoderCommand):
+    """Trace the names, numbers, dates and quotations of a text back to the corpus."""
+
+    output: TraceOutput = TraceOutput.marks
+    """`marks`: the text with marks, and below it a card per span; `json`: an object per text; `csv`: a row per span."""
+    fail_on: list[str] = field(default_factory=list)
+    """Verdicts that end the command with exit status 1, such as `[other, not_found]`."""
+
+    def check(self) -> None:
+        """Raise SettingError for unknown kinds or verdicts."""
+        super().check()
+        check_names("fail_on", self.fail_on, VERDICTS)
+
+
+@verb(
+    TraceCommand,
+    "npmlm trace index=DIR draft.txt",
+    "index kinds documents where output fail_on encoder device precision",
+    takes_texts=True,
+)
+def run_trace(settings: TraceCommand, texts: list[str]) -> int:
+    """Trace files and texts of the command line, or what comes through a pipe."""
+    given = [_read(each) for each in texts]
+    if not given and sys.stdin is not None and not sys.stdin.isatty():
+        given = [("", _decoded("standard input", sys.stdin.buffer.read()))]
+    if not given:
+        raise missing("a text or a file", "npmlm trace index=DIR draft.txt")
+    from npm.retrieval.fill import PhraseFiller
+    from npm.tracing.trace import Tracer
+
+    made_by, device = settings.encoder or None, settings.device
+    tracer = Tracer(PhraseFiller.open(settings.index, made_by, device=device, dtype=settings.precision), settings)
+    if settings.output is TraceOutput.csv:
+        _write_row(COLUMNS)
+    status = 0
+    for file, text in given:
+        with StageProgress() as progress:
+            trace = tracer.trace(text, progress=progress)
+        status = 1 if any(map(trace.count, settings.fail_on)) else status
+        if settings.output is TraceOutput.json:
+            write_json({"file": file or None, **asdict(trace)})
+        elif settings.output is TraceOutput.csv:
+            for span in trace.spans:
+                ids = {key: place and place.document for key, place in span.places.items()}
+                record = {**asdict(span), **ids, "file": file}
+                _write_row([record[column] for column in COLUMNS])
+        else:
+            _print_trace(trace)
+    return status
+
+
+def _read(argument: str) -> tuple[str, str]:
+    """Name and text of a file; an argument that names none is a text itself."""
+    try:
+        if len(argument) < MAX_PATH_CHARS and Path(argument).is_file():
+            return argument, _decoded(argument, Path(argument).read_bytes())
+    except OSError as error:
+        raise QueryError(f"cannot read {argument}: {error.strerror}") from error
+    return "", argument
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise QueryError(f"{name}: invalid UTF-8: byte 0x{byte:02x} at place {error.start}; convert it") from error
+
+
+def _write_row(values: Sequence[object]) -> None:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    sys.stdout.write(line.getvalue())
+    sys.stdout.flush()
+
+
+def _print_trace(trace: Trace) -> None:
+    """The text, its spans numbered in brackets, and a card for each: verdict, support, place, and the other phrase."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from npm.core.display import indented, marked_context, printable, write_rendered
+
+    marked, done = Text(), 0
+    cards: list[RenderableType] = []
+    for number, span in enumerate(trace.spans, start=1):
+        marked.append(printable(trace.text[done : span.start_char]))
+        surface, done = printable(trace.text[span.start_char : span.end_char]), span.end_char
+        marked.append(f"{surface}[{number}]", style=STYLES[span.verdict])
+        heading = Text(f"{number:>3}  ")
+        heading.append(f"{span.verdict.replace('_', ' '):<9}", style=STYLES[span.verdict])
+        heading.append(f"  {span.support:.2f}  ").append(span.text, style="bold")
+        place = span.place if span.other is None else span.other_place
+        if span.other is not None:
+            heading.append(f" → {span.other}  {span.other_score:.2f}")
+        cards += [heading, *(indented(marked_context(place), place.document_name) if place else [])]
+    marked.append(printable(trace.text[done:]).rstrip())
+    counts = ", ".join(f"{trace.count(verdict)} {verdict.replace('_', ' ')}" for verdict in VERDICTS)
+    write_rendered(Group(marked, "", *cards, "", f"{len(trace.spans)} spans: {counts}", ""))

@@ -1,0 +1,1 @@
+"""Exact look-up of phrases in a corpus, and running text traced back to it."""

@@ -1,0 +1,119 @@
+"""Evidence for a span of a text in a corpus: the sentences in which it, or another phrase in its place, occurs.
+
+The words that a sentence of the text has in common with a sentence of the corpus, title included, are weighed:
+
+    share = Σ_{w ∈ Q ∩ S} idf(w) / Σ_{w ∈ Q} idf(w),
+
+with the words Q of the text's sentence without the span, and the words S of the corpus's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from npm.core.types import MASK_TEXT, Occurrence
+from npm.corpus.markup import visible
+from npm.corpus.text import sentence_bounds
+from npm.retrieval.answers import occurrence_in
+from npm.tracing.find import phrase_pattern
+
+if TYPE_CHECKING:
+    import re
+
+    from npm.core.types import Document
+    from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.phrase_index import PhraseIndex
+
+BLOCKS_READ = 16
+"""Blocks that hold a span, the best by the words around it, in which its places are compared."""
+SPELLINGS_READ = 16
+"""Blocks in which the spelling of a word that begins a sentence is looked up."""
+
+
+class Place(NamedTuple):
+    """A place in the corpus, and the share of the words around a span that its sentence has."""
+
+    occurrence: Occurrence
+    share: float
+
+
+class CorpusEvidence:
+    """Look-up of spans in the live and allowed blocks of an index with text."""
+
+    def __init__(self, index: PhraseIndex, lexicon: BlockLexicon, blocks: np.ndarray | None) -> None:
+        """`blocks` is the mask bool [blocks] of those that may be read; None: all."""
+        self._store, self._lexicon, self._blocks = index.store, lexicon, blocks
+        self._weight = lru_cache(maxsize=4096)(lexicon.form_weight)
+
+    def share(self, context: frozenset[str], sentence: str, title: str) -> float:
+        """The share of the words of `context` that a sentence of the corpus has; 1 without any word."""
+        total = sum(map(self._weight, context))
+        both = context.intersection(self.words(f"{title} {visible(sentence)}"))
+        return sum(map(self._weight, both)) / total if total else 1.0
+
+    def words(self, text: str) -> frozenset[str]:
+        """The distinct words of a text that count, in the form in which they are counted."""
+        return frozenset(self._lexicon.counted_words(text))
+
+    def best_place(self, span: str, sentence: str) -> Place | None:
+        """The place of `span` whose sentence has most of the words of `sentence`, which has a mask in its place.
+
+        Where the title of a document has it, each of its sentences is such a place. Ties go to the block that is best
+        by BM25.
+        """
+        holding = self._lexicon.blocks_with(span)  # i64 [n]
+        if holding is None or not len(holding):
+            return None
+        allowed = np.zeros(self._store.block_count, dtype=bool)  # [blocks]
+        allowed[holding] = True
+        allowed &= True if self._blocks is None else self._blocks
+        blocks = np.flatnonzero(allowed)[:BLOCKS_READ]
+        scored = self._lexicon.best_blocks([sentence], BLOCKS_READ, allowed=allowed)
+        best = [*scored.blocks[0][scored.found[0]].tolist(), *blocks.tolist()][:BLOCKS_READ]
+        context, pattern = self.words(sentence.replace(MASK_TEXT, " ")), phrase_pattern(span)
+        places = (
+            Place(found, self.share(context, found.context, found.title))
+            for block in dict.fromkeys(best)
+            for found in self._places(block, pattern)
+        )
+        return max(places, key=lambda place: place.share, default=None)
+
+    def _places(self, block: int, pattern: re.Pattern[str]) -> Iterator[Occurrence]:
+        document, first, stop = self._characters(block)
+        for match in pattern.finditer(document.text, first, stop):
+            yield occurrence_in(document, *match.span())
+        if pattern.search(document.title):
+            for start, end in sentence_bounds(document.text[first:stop]).tolist():
+                yield occurrence_in(document, first + start, first + end)
+
+    def _characters(self, block: int) -> tuple[Document, int, int]:
+        """The document of a block, with its first and its past-the-last character there."""
+        store = self._store
+        assert store.start_chars is not None and store.end_chars is not None, "a lexicon is of blocks with text"
+        first, stop = store.block_offsets[block : block + 2].tolist()
+        start, end = store.start_chars.slice(first, first + 1)[0], store.end_chars.slice(stop - 1, stop)[0]
+        return store.document(int(store.block_documents[block])), int(start), int(end)
+
+    def begins_name(self, run: str) -> bool:
+        """Return True if the first of a run of capitalized words, which begins a sentence, belongs to the name.
+
+        That is so where the corpus has the run of several in this spelling, or the first word mostly with a capital.
+        """
+        word, _, more = run.partition(" ")
+        if more and any(self._spelled(run, [phrase_pattern(run, match_case=True)])):
+            return True
+        lower = word[:1].lower() + word[1:]
+        capitals, small = self._spelled(word, [phrase_pattern(each, match_case=True) for each in (word, lower)])
+        return capitals > 3 * small or not (capitals or small)
+
+    def _spelled(self, words: str, patterns: Sequence[re.Pattern[str]]) -> list[int]:
+        """Occurrences of each pattern in the first blocks that hold `words`."""
+        holding = self._lexicon.blocks_with(words)  # i64 [n]
+        if holding is None:
+            return [0] * len(patterns)
+        texts = [self._store.block_text(block) for block in holding[:SPELLINGS_READ].tolist()]
+        return [sum(1 for text in texts for _ in pattern.finditer(text)) for pattern in patterns]

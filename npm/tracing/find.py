@@ -1,0 +1,107 @@
+"""Exact look-up: the places where a phrase occurs word for word, by the postings of its rarest word first.
+
+A run of space matches any other, also across hidden characters of Markdown, as do apostrophes, quotation marks and
+dashes of different kinds. A phrase matches full words, and a number no part of a longer one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.core.errors import QueryError, SettingError
+from npm.core.types import Occurrence, Progress, silent
+from npm.corpus.markup import HIDDEN
+from npm.corpus.text import folded_words
+from npm.retrieval.answers import occurrence_in
+from npm.retrieval.queries import check_text, shown_start
+
+if TYPE_CHECKING:
+    from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
+
+
+_ALIKE = ("'’‘ʼ", '"“”„«»', "-‐‑–—−")
+"""Marks that are one mark in several forms."""
+_PIECE = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The places of a phrase in a corpus: how many there are, in how many documents, and the first of them."""
+
+    phrase: str
+    count: int
+    documents: int
+    occurrences: tuple[Occurrence, ...]
+    complete: bool = True
+    """False if only a part of the documents with its words was read, so that there may be more."""
+
+
+def phrase_pattern(phrase: str, *, match_case: bool = False) -> re.Pattern[str]:
+    """Pattern of a phrase as full words and full numbers, whatever the space between its words.
+
+    >>> pattern = phrase_pattern("Noah's  Ark 15")
+    >>> bool(pattern.search("of noah’s ark\\n15.")), bool(pattern.search("Noah's Ark 15,000"))
+    (True, False)
+    """
+    parts: list[str] = []
+    for piece in _PIECE.findall(phrase.replace(HIDDEN, " ").strip()):
+        alike = next((marks for marks in _ALIKE if piece in marks), "")
+        parts.append(r"\s+" if piece.isspace() else f"[{re.escape(alike)}]" if alike else re.escape(piece))
+    joined = f"{HIDDEN}*".join(parts)
+    before = (r"(?<!\w)" if phrase[:1].isalnum() else "") + (r"(?<!\d[.,])" if phrase[:1].isdigit() else "")
+    after = (r"(?!\w)" if phrase[-1:].isalnum() else "") + (r"(?![.,]\d)" if phrase[-1:].isdigit() else "")
+    return re.compile(before + joined + after, re.NOFLAG if match_case else re.IGNORECASE)
+
+
+def find_phrase(
+    index: PhraseIndex,
+    phrase: str,
+    *,
+    match_case: bool = False,
+    show: int = 10,
+    allowed: DocumentFilter | None = None,
+    most_documents: int | None = None,
+    progress: Progress = silent,
+) -> Found:
+    """The number of places of `phrase` in the live and `allowed` documents, and the first `show` in corpus order.
+
+    `most_documents` bounds the documents that are read. Raises QueryError for a phrase without a word that the index
+    counts, such as one of function words alone, SettingError for an index without text.
+    """
+    check_text(phrase, "phrase")
+    plain = " ".join(phrase.split())
+    numbers = _documents_with(index, plain, index.live_blocks if allowed is None else allowed.blocks)  # i64 [n]
+    pattern, found, count, holding = phrase_pattern(plain, match_case=match_case), list[Occurrence](), 0, 0
+    for done, number in enumerate(numbers[:most_documents].tolist()):
+        document, before = index.store.document(number), count
+        for match in pattern.finditer(document.text):
+            if count < show:
+                found.append(occurrence_in(document, *match.span()))
+            count += 1
+        holding += count > before
+        progress("find", done + 1, len(numbers))
+    complete = most_documents is None or len(numbers) <= most_documents
+    return Found(plain, count, holding, tuple(found), complete)
+
+
+def _documents_with(index: PhraseIndex, phrase: str, blocks: np.ndarray | None) -> np.ndarray:
+    """The documents i64 [n], ascending, whose blocks of a mask bool [blocks] together hold all words of `phrase`."""
+    if index.lexicon is None:
+        raise SettingError(f"{index.folder} has no text to look up a phrase in: build an index with text")
+    postings = [index.lexicon.blocks_with(word) for word in dict.fromkeys(folded_words(phrase))]  # i64 [n] each
+    counted = sorted((own for own in postings if own is not None), key=len)
+    if not counted:
+        raise QueryError(f"phrase has no word but function words, got {shown_start(phrase)!r}: add another word")
+    documents: np.ndarray | None = None
+    for own in counted:
+        kept = own if blocks is None else own[blocks[own]]  # i64 [n]
+        of_word = np.unique(index.store.block_documents[kept])  # i64 [documents]
+        documents = of_word if documents is None else np.intersect1d(documents, of_word, assume_unique=True)
+        if not len(documents):
+            break
+    assert documents is not None, "a word is counted"
+    return documents[documents >= 0]

@@ -1,0 +1,176 @@
+"""Running text traced back to a corpus: each span is looked up word for word, then masked and filled.
+
+The support of a span is the logistic function of
+
+    0.6 · share of its best place + 3.5 · score of phrases that match it − 1.4 · score of the best other phrase − 0.1
+
+with shares as in `npm.tracing.evidence`; 0 for a span that the corpus does not have. It was fitted to sentences with
+exchanged spans (`scripts/measure_trace.py` measures it on others).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT, Answer, Occurrence, Progress, silent
+from npm.corpus.markup import joined_lines, visible
+from npm.corpus.text import normalised_text
+from npm.indexing.phrase_index import select
+from npm.retrieval.filler import Filler
+from npm.retrieval.queries import check_text
+from npm.tracing.evidence import CorpusEvidence
+from npm.tracing.settings import SpanKind, TraceSettings, Verdict
+from npm.tracing.spans import Span, spans_of
+
+PHRASES_COMPARED = 20
+"""Phrases of an answer that are compared with a span."""
+SPANS_AT_ONCE = 32
+LONG_QUOTATION_WORDS = 5
+"""A quotation of so many words is looked up only: no phrase is as long, and chance does not repeat it."""
+FOUND_SUPPORT, OTHER_SCORE = 0.5, 0.7
+"""Least support of a span that is found, and least score of a phrase that is shown in place of another.
+
+Of exchanged spans whose answer scores less than that, it named the right phrase in one of three cases, else in two.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSpan:
+    """A span of a text with its verdict; offsets are Unicode code points."""
+
+    kind: SpanKind
+    text: str
+    start_char: int
+    end_char: int
+    verdict: Verdict
+    support: float
+    """From 0 to 1; the higher, the more the corpus speaks for the span there."""
+    place: Occurrence | None = None
+    """Best place of the span in the corpus, whatever the verdict."""
+    other: str | None = None
+    """Phrase that the corpus has in its place, with `verdict` other."""
+    other_score: float = 0.0
+    other_place: Occurrence | None = None
+
+    @property
+    def places(self) -> dict[str, Occurrence | None]:
+        """Both places by their names."""
+        return {"place": self.place, "other_place": self.other_place}
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A text and its traced spans, in order."""
+
+    text: str
+    spans: tuple[TracedSpan, ...]
+
+    def count(self, verdict: str) -> int:
+        """The number of spans with a verdict."""
+        return sum(span.verdict == verdict for span in self.spans)
+
+
+class Tracer:
+    """Traces texts with an opened filler over an index with text."""
+
+    def __init__(self, filler: Filler, settings: TraceSettings | None = None) -> None:
+        """Raises SettingError for an index without text, and as `select` does for filters."""
+        index, self._filler, self._settings = filler.index, filler, settings or TraceSettings()
+        if index.lexicon is None:
+            raise SettingError(f"{index.folder} has no text to trace in: build an index with text")
+        documents, where = self._settings.documents, self._settings.where or filler.settings.where
+        self._documents = filler.settings.documents if documents is None else documents
+        self._where = list(where)
+        self._evidence = CorpusEvidence(index, index.lexicon, select(index, self._documents, self._where).blocks)
+
+    def trace(self, text: str, *, progress: Progress = silent) -> Trace:
+        """The spans of a text with their verdicts. Raises QueryError for a text that is empty or no text."""
+        spans, traced = self.spans(text), list[TracedSpan]()
+        for first in range(0, len(spans), SPANS_AT_ONCE):
+            traced += self.verdicts(text, spans[first : first + SPANS_AT_ONCE])
+            progress("trace", len(traced), len(spans))
+        return Trace(text, tuple(traced))
+
+    def spans(self, text: str) -> list[Span]:
+        """The spans of a text that are of the chosen kinds and have a word that the index counts."""
+        check_text(text, "text")
+        plain = _plain(text)
+        return [
+            span
+            for span in spans_of(plain, self._evidence.begins_name)
+            if span.kind in self._settings.kinds and self._evidence.words(plain[span.start : span.stop])
+        ]
+
+    def verdicts(self, text: str, spans: Sequence[Span]) -> list[TracedSpan]:
+        """The verdicts on some spans of a text, which are filled together."""
+        plain = _plain(text)
+        masked = [_masked(plain, span) for span in spans]
+        is_short = [not _is_long_quotation(plain, span) for span in spans]
+        answers = iter(self._filled([each for each, short in zip(masked, is_short, strict=True) if short]))
+        return [
+            self._verdict(text, span, masked[number], next(answers) if is_short[number] else None)
+            for number, span in enumerate(spans)
+        ]
+
+    def _filled(self, masked: list[str]) -> list[Answer]:
+        if not masked:
+            return []
+        documents, where = self._documents, self._where
+        return self._filler.fill(masked, PHRASES_COMPARED, occurrences=1, documents=documents, where=where)
+
+    def _verdict(self, text: str, span: Span, masked: str, answer: Answer | None) -> TracedSpan:
+        surface = " ".join(visible(text[span.start : span.stop]).split())
+        best = self._evidence.best_place(surface, masked)
+        place = None if best is None else best.occurrence
+        traced = TracedSpan(span.kind, surface, span.start, span.stop, "not_found", 0.0, place)
+        if answer is None:
+            return traced if place is None else replace(traced, verdict="found", support=1.0)
+        own = [phrase for phrase in answer.phrases if matches(surface, phrase.phrase)]
+        other = next((phrase for phrase in answer.phrases if phrase not in own), None)
+        if best is not None or own:
+            scores = sum(phrase.score for phrase in own), other.score if other else 0.0
+            support = support_of(best.share if best else 0.0, *scores)
+            traced = replace(traced, support=round(support, 4))
+        if traced.support >= FOUND_SUPPORT:
+            return replace(traced, verdict="found")
+        if other is None or other.score < OTHER_SCORE or not _is_like(other.phrase, span.kind):
+            return traced
+        score, place = round(other.score, 4), other.occurrences[0]
+        return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=place)
+
+
+def support_of(share: float, score: float, other_score: float) -> float:
+    """Support of a span by the share of its best place, its score, and that of the best other phrase."""
+    return 1 / (1 + math.exp(0.1 - 0.6 * share - 3.5 * score + 1.4 * other_score))
+
+
+def matches(span: str, phrase: str) -> bool:
+    """Return True if one of both is the other, or a run of its words, but for case and space.
+
+    >>> matches("Leonardo", "leonardo da Vinci"), matches("Leon", "Leonardo"), matches("15", "15,000")
+    (True, False, False)
+    """
+    one, other = (f" {normalised_text(text)} " for text in (span, phrase))
+    return one in other or other in one
+
+
+def _is_like(phrase: str, kind: SpanKind) -> bool:
+    """Return True if a phrase may be of a kind: a name has a capital letter, a number or date a digit."""
+    return any(char.isupper() if kind == "name" else char.isdigit() for char in phrase) or kind == "quotation"
+
+
+def _plain(text: str) -> str:
+    """The text as it is read, of the same length: lines of a paragraph joined, masks blank."""
+    return joined_lines(text.replace(MASK_TEXT, " " * len(MASK_TEXT)))
+
+
+def _masked(plain: str, span: Span) -> str:
+    """The sentence of a span with a mask in its place."""
+    return visible(f"{plain[span.first : span.start]}{MASK_TEXT}{plain[span.stop : span.last]}")
+
+
+def _is_long_quotation(plain: str, span: Span) -> bool:
+    return span.kind == "quotation" and len(plain[span.start : span.stop].split()) >= LONG_QUOTATION_WORDS

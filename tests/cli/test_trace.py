@@ -1,0 +1,97 @@
+"""`npmlm find` and `npmlm trace` on the demo corpus and on a tiny one: forms of output, exit statuses, mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import npm
+from tests.helpers.command_line import CommandLine
+
+TEXT = "The Mona Lisa was begun by Michelangelo around 1503.\nIt is in the museum of Zyzzyva."
+
+
+def test_find_prints_counts_and_places(npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("find", f"index={built_index}", "capital  OF", "show=2")
+    assert outcome.status == 0
+    lines = outcome.out.splitlines()
+    assert "2 places in 2 documents" in lines[0]
+    assert "Reykjavík is the «capital of» Iceland." in outcome.out and "(france)" in outcome.out
+    both = npmlm("find", f"index={built_index}", "output=json", "Paris", "Kraków")
+    assert [(each["phrase"], each["count"]) for each in both.answers()] == [("Paris", 2), ("Kraków", 1)]
+    place = both.answers()[0]["occurrences"][1]
+    assert (place["document"], place["start_char"]) == ("france", 60)
+
+
+def test_find_ends_with_status_1_where_a_phrase_occurs_nowhere(npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("find", f"index={built_index}", "match_case=true", "paris", "output=json")
+    assert (outcome.status, outcome.answers()[0]["count"]) == (1, 0)
+
+
+def test_trace_tells_what_the_corpus_has_where(npmlm: CommandLine, demo_index: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "draft.txt"
+    draft.write_text(TEXT, encoding="utf-8")
+    outcome = npmlm("trace", f"index={demo_index}", draft, "output=json", "fail_on=[other]")
+    assert outcome.status == 1
+    (found,) = outcome.answers()
+    assert (found["file"], found["text"]) == (str(draft), TEXT)
+    spans = {span["text"]: span for span in found["spans"]}
+    for span in found["spans"]:
+        assert TEXT[span["start_char"] : span["end_char"]] == span["text"]
+    assert list(spans) == ["Mona Lisa", "Michelangelo", "1503", "Zyzzyva"]
+    assert spans["Mona Lisa"]["verdict"] == spans["1503"]["verdict"] == "found"
+    assert spans["1503"]["place"]["document"] == "painting-mona-lisa"
+    wrong = spans["Michelangelo"]
+    assert (wrong["verdict"], wrong["other"]) == ("other", "Leonardo da Vinci")
+    assert (
+        wrong["other_place"]["document"] == "painting-mona-lisa" and wrong["place"]["document"] != "painting-mona-lisa"
+    )
+    assert spans["Zyzzyva"]["verdict"] != "found" and spans["Zyzzyva"]["place"] is None
+    again = npm.trace(TEXT, demo_index, kinds=["date"])
+    assert [(span.text, span.verdict, span.support) for span in again.spans] == [
+        ("1503", "found", spans["1503"]["support"])
+    ]
+
+
+def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) -> None:
+    marks = npmlm("trace", f"index={demo_index}", "kinds=[name]", TEXT.splitlines()[0])
+    assert marks.status == 0
+    assert marks.out.startswith("The Mona Lisa[1] was begun by Michelangelo[2] around 1503.")
+    assert "Michelangelo → Leonardo da Vinci" in marks.out and "2 spans: 1 found, 1 other, 0 not found" in marks.out
+    assert max(map(len, marks.out.splitlines())) <= 80
+    piped = npmlm("trace", f"index={demo_index}", "output=csv", stdin=b"Nothing here.\nThe Mona Lisa, 1503")
+    rows = list(csv.DictReader(io.StringIO(piped.out)))
+    assert [(row["text"], row["start_char"], row["place"]) for row in rows] == [
+        ("Mona Lisa", "18", "painting-mona-lisa"),
+        ("1503", "29", "painting-mona-lisa"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["find", "of the"], ["function words", "of the"]),
+        (["find"], ["required"]),
+        (["find", "Paris", "documents=[nowhere]"], ["nowhere"]),
+        (["trace"], ["required"]),
+        (["trace", "Paris", "kinds=[names]"], ["kinds", "'names'", "name"]),
+        (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
+        (["trace", "Paris", "where=[lang=en]"], ["lang"]),
+        (["trace", " "], ["empty"]),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    npmlm: CommandLine, built_index: Path, arguments: list[str], parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    npmlm(arguments[0], f"index={built_index}", *arguments[1:]).refused(*parts)
+
+
+def test_a_file_that_is_not_utf8_is_refused(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    (tmp_path / "draft.txt").write_bytes(b"Paris \xff")
+    npmlm("trace", f"index={built_index}", tmp_path / "draft.txt").refused("draft.txt", "0xff", "6")
+    assert json.loads(npmlm("trace", f"index={built_index}", "so it is", "output=json").out)["spans"] == []
