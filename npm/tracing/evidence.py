@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import re
 
     from npm.core.types import Document
-    from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
 
 BLOCKS_READ = 16

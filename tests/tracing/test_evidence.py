@@ -12,8 +12,8 @@ import pytest
 from npm.core.types import MASK_TEXT
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.text import sentence_bounds
+from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.build import build_index
-from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.tracing.evidence import CorpusEvidence
