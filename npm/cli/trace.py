@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from npm.cli.base import EncoderCommand, IndexCommand, Output, OutputCommand, write_json
+from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, ReportOutput, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import QueryError, missing
@@ -63,7 +63,7 @@ def run_find(settings: FindCommand, texts: list[str]) -> int:
             show, match_case = settings.show, settings.match_case
             found = find_phrase(index, phrase, match_case=match_case, show=show, allowed=allowed, progress=progress)
         status = status if found.count else 1
-        if settings.output is Output.json:
+        if settings.output is ReportOutput.json:
             write_json(asdict(found))
             continue
         places = f"{found.count:,} place{'' if found.count == 1 else 's'}"
