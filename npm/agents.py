@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
-import npm
-from npm.api import label as npm_label
+import npm.api
 from npm.core.errors import QueryError, UserError
 from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 from npm.corpus.markup import shown
@@ -55,6 +54,15 @@ class Filled(BaseModel):
     phrases: list[FoundPhrase]
     masks: list[list[FoundPhrase]] = Field(description="Phrases for each mask, if the statement has several")
     notes: list[str]
+
+
+class FoundPlaces(BaseModel):
+    """The places of a phrase, in the order of the documents."""
+
+    phrase: str
+    count: int = Field(description="Number of places in all documents; 0 means that the phrase does not occur")
+    documents: int = Field(description="Number of documents with the phrase")
+    places: list[Place]
 
 
 class FittingLabel(BaseModel):
@@ -107,7 +115,7 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
     tools = Tools(filler)
     server = MCPServer("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.label, tools.read)
+    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.find, tools.label, tools.read)
     for tool in every:
         server.tool(annotations=reads, structured_output=True)(tool)
     return server
@@ -146,6 +154,18 @@ class Tools:
             notes=[*answer.notes],
         )
 
+    def find(
+        self,
+        phrase: Annotated[str, Field(description="Words to look up, such as a name, a number or a quotation")],
+        where: Where = None,
+        count: Count = 10,
+    ) -> FoundPlaces:
+        """Look up whether and where the documents contain a phrase word for word, upper or lower case."""
+        with self._answering() as filler:
+            found = npm.api.find(phrase, filler, show=count, where=where or ())
+        places = [*map(_place, found.occurrences)]
+        return FoundPlaces(phrase=found.phrase, count=found.count, documents=found.documents, places=places)
+
     def label(
         self,
         texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS, description="Texts to label")],
@@ -157,7 +177,7 @@ class Tools:
     ) -> Labeled:
         """Classify texts by a few words per label, compared with the places of those words in the documents."""
         with self._answering() as filler:
-            found = npm_label(texts, labels, filler, multi_label=multi_label)
+            found = npm.api.label(texts, labels, filler, multi_label=multi_label)
         return Labeled(texts=[LabeledText(labels=[*map(_label, each.labels)]) for each in found])
 
     def read(

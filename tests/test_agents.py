@@ -66,6 +66,15 @@ def test_several_masks_get_phrases_each(filler: PhraseFiller) -> None:
     assert [len(mask) for mask in result.structured_content["masks"]] == [2, 2]
 
 
+def test_a_phrase_is_looked_up_as_from_python(filler: PhraseFiller) -> None:
+    result, expected = call(filler, "find", phrase="capital of iceland"), npm.find("capital of iceland", filler)
+    found = result.structured_content
+    assert expected.count
+    assert (found["count"], found["documents"]) == (expected.count, expected.documents)
+    assert [place["start_char"] for place in found["places"]] == [place.start_char for place in expected.occurrences]
+    assert call(filler, "find", phrase="capital of Atlantis").structured_content["count"] == 0
+
+
 def test_texts_are_labeled_as_from_python(filler: PhraseFiller) -> None:
     labels = {"island": ["Iceland"], "kingdom": ["Norway"]}
     texts = ["Reykjavik lies on it.", "Oslo is its capital."]
@@ -93,6 +102,7 @@ def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
         ("fill", {"question": QUESTION, "where": ["color=red"]}, "no document has a kept field color"),
         ("fill", {"question": QUESTION, "count": 0}, "count"),
         ("label", {"texts": ["Ice."], "labels": {"a": ["qqzzq"], "b": ["iceland"]}}, "qqzzq"),
+        ("find", {"phrase": "of the"}, "function words"),
         ("read", {"document": "nowhere"}, "no document has the id 'nowhere'"),
     ],
 )
@@ -114,7 +124,7 @@ def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
         return (await client.list_tools()).tools, await client.call_tool("fill", {"question": QUESTION})
 
     tools, result = converse(server, session)
-    assert {tool.name for tool in tools} >= {"fill", "label", "read"}
+    assert {tool.name for tool in tools} >= {"fill", "find", "label", "read"}
     assert all(tool.description and tool.output_schema and tool.annotations.read_only_hint for tool in tools)
     best = result.structured_content["phrases"][0]
     assert best["phrase"] == "Reykjavík"
