@@ -14,12 +14,14 @@ from npm.core.errors import QueryError, UserError
 from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 from npm.corpus.markup import shown
 from npm.retrieval.queries import MAX_MASKS, read_query
+from npm.tracing.settings import Verdict
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
     from npm.evaluation.labelling import ScoredLabel
     from npm.retrieval.fill import PhraseFiller
+    from npm.tracing.trace import TracedSpan
 
 MAX_COUNT, MAX_CHARS, MAX_TEXTS, MAX_LABELS = 50, 20_000, 64, 64
 INSTRUCTIONS = (
@@ -63,6 +65,27 @@ class FoundPlaces(BaseModel):
     count: int = Field(description="Number of places in all documents; 0 means that the phrase does not occur")
     documents: int = Field(description="Number of documents with the phrase")
     places: list[Place]
+
+
+class Span(BaseModel):
+    """A name, number, date or quotation of a text, traced to the documents."""
+
+    text: str
+    start_char: int
+    verdict: Verdict = Field(
+        description="found: a document has it in such a sentence; other: the documents have something else there; "
+        "not_found. None of them means true or false"
+    )
+    support: float = Field(description="How much the documents speak for it, from 0 to 1")
+    place: Place | None = Field(description="The best place in the documents; read the sentence")
+    other: str | None = Field(description="The phrase that the documents have instead")
+    other_place: Place | None
+
+
+class Traced(BaseModel):
+    """The spans of a text, in its order."""
+
+    spans: list[Span]
 
 
 class FittingLabel(BaseModel):
@@ -115,7 +138,7 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
     tools = Tools(filler)
     server = MCPServer("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.find, tools.label, tools.read)
+    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.find, tools.trace, tools.label, tools.read)
     for tool in every:
         server.tool(annotations=reads, structured_output=True)(tool)
     return server
@@ -165,6 +188,14 @@ class Tools:
             found = npm.api.find(phrase, filler, show=count, where=where or ())
         places = [*map(_place, found.occurrences)]
         return FoundPlaces(phrase=found.phrase, count=found.count, documents=found.documents, places=places)
+
+    def trace(
+        self, text: Annotated[Text, Field(description="Text to check, such as your own draft")], where: Where = None
+    ) -> Traced:
+        """Check a text against the documents: does a sentence there say each name, number, date and quotation of it?"""
+        with self._answering() as filler:
+            found = npm.api.trace(text, filler, where=where or ())
+        return Traced(spans=[*map(_span, found.spans)])
 
     def label(
         self,
@@ -225,6 +256,12 @@ def _instructions(filler: PhraseFiller) -> str:
 
 def _phrase(phrase: Phrase) -> FoundPhrase:
     return FoundPhrase(phrase=phrase.phrase, share=phrase.score, places=[*map(_place, phrase.occurrences)])
+
+
+def _span(span: TracedSpan) -> Span:
+    places = {name: place and _place(place) for name, place in span.places.items()}
+    own = {name: getattr(span, name) for name in ("text", "start_char", "verdict", "support", "other")}
+    return Span(**own, **places)
 
 
 def _label(found: ScoredLabel) -> FittingLabel:

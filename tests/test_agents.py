@@ -75,6 +75,19 @@ def test_a_phrase_is_looked_up_as_from_python(filler: PhraseFiller) -> None:
     assert call(filler, "find", phrase="capital of Atlantis").structured_content["count"] == 0
 
 
+def test_a_text_is_traced_as_from_python(filler: PhraseFiller) -> None:
+    text = "Reykjavík is the capital of Iceland, and so is Quebrada Honda."
+    found = call(filler, "trace", text=text).structured_content["spans"]
+    expected = npm.trace(text, filler).spans
+    assert [(each["text"], each["verdict"], each["support"]) for each in found] == [
+        (span.text, span.verdict, span.support) for span in expected
+    ]
+    assert [each["place"] and each["place"]["document"] for each in found] == [
+        span.place and span.place.document for span in expected
+    ]
+    assert len({each["text"] for each in found} & {"Iceland", "Quebrada Honda"}) == 2
+
+
 def test_texts_are_labeled_as_from_python(filler: PhraseFiller) -> None:
     labels = {"island": ["Iceland"], "kingdom": ["Norway"]}
     texts = ["Reykjavik lies on it.", "Oslo is its capital."]
@@ -124,7 +137,7 @@ def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
         return (await client.list_tools()).tools, await client.call_tool("fill", {"question": QUESTION})
 
     tools, result = converse(server, session)
-    assert {tool.name for tool in tools} >= {"fill", "find", "label", "read"}
+    assert {tool.name for tool in tools} >= {"fill", "find", "trace", "label", "read"}
     assert all(tool.description and tool.output_schema and tool.annotations.read_only_hint for tool in tools)
     best = result.structured_content["phrases"][0]
     assert best["phrase"] == "Reykjavík"
