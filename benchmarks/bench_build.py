@@ -30,7 +30,7 @@ STAGES = {  # the part of the index that each leaves
     "blocks": "corpus",
     "vectors": "vectors",
     "lexicon": "lexicon",
-    "quantiser": "quantiser",
+    "quantizer": "quantizer",
     "codes": "codes",
     "lists": "search",
 }
@@ -78,7 +78,7 @@ def measure(arguments: list[str], index: Path) -> Built:
     if process.returncode != 0:
         raise SystemExit(f"the build ended with status {process.returncode}")
     ends = [began, working]
-    for part in ("corpus", "vectors", "lexicon", "quantiser", "codes"):
+    for part in ("corpus", "vectors", "lexicon", "quantizer", "codes"):
         ends.append(max([ends[-1], *(path.stat().st_mtime for path in index.glob(f"{part}-*/**/manifest.json"))]))
     spans = dict(zip(STAGES, pairwise([*ends, time.time()]), strict=True))
     peaks = {
@@ -95,7 +95,7 @@ def print_build(name: str, built: Built) -> None:
     times, rows = BILLION / sizes.token_count, []
     for stage, part in STAGES.items():
         taken, left = built.seconds[stage], sizes.disk.get(part, 0)
-        of_billion = taken * (1 if stage in ("start", "quantiser") else times) / 3600  # training does not grow
+        of_billion = taken * (1 if stage in ("start", "quantizer") else times) / 3600  # training does not grow
         shares = [f"{taken:,.1f}", f"{taken / total:.1%}", shown_bytes(built.peak_bytes[stage]), shown_bytes(left)]
         rows.append([stage, *shares, f"{of_billion:.2f} h", shown_bytes(left * times)])
     print(f"\n{name}: {sizes.token_count:,} tokens, {sizes.row_count:,} vectors\n")

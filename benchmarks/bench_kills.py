@@ -42,8 +42,8 @@ def running_stage(index: Path) -> str:
     """The stage that a build must be in, by what is finished."""
     if not list(index.glob("vectors-*/manifest.json")):
         return "encode"
-    if not list(index.glob("quantiser-*/manifest.json")):
-        return "quantise"
+    if not list(index.glob("quantizer-*/manifest.json")):
+        return "quantize"
     coded, shards = (len(list(index.glob(f"{part}-*/[0-9]*/manifest.json"))) for part in ("codes", "vectors"))
     return "code" if coded < shards else "merge"
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from npm.core.types import INVISIBLE, MASK_TEXT
 from npm.corpus.markup import visible
-from npm.corpus.text import normalised_text, sentence_bounds
+from npm.corpus.text import normalized_text, sentence_bounds
 from npm.evaluation.compare import mcnemar_p_value
 from npm.evaluation.report import markdown_table
 from npm.retrieval.fill import PhraseFiller
@@ -43,8 +43,8 @@ def holds(sentence: str, answers: Sequence[str]) -> bool:
     >>> holds("It takes\\n45 days.", ["45 days"]), holds("It takes 145 days.", ["45 days"])
     (True, False)
     """
-    wanted = "|".join(re.escape(normalised_text(answer)) for answer in answers)
-    return re.search(rf"(?<![\w.,])(?:{wanted})(?!\w)", normalised_text(sentence)) is not None
+    wanted = "|".join(re.escape(normalized_text(answer)) for answer in answers)
+    return re.search(rf"(?<![\w.,])(?:{wanted})(?!\w)", normalized_text(sentence)) is not None
 
 
 def bm25_sentences(filler: PhraseFiller, texts: Sequence[str]) -> list[list[str]]:

@@ -30,7 +30,7 @@ from npm.core.artifact import (
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import FolderWriter, digest_of, replace_file, sha256_of_bytes
 
-QUANTISER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantiser", "code-shard", "search"
+QUANTIZER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantizer", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
 CODEC_TRAIN_ROWS = 1 << 16
 """Rows that a codec is trained on; ranges of values need no more."""
@@ -43,7 +43,7 @@ ID_BYTES = CAPACITY_STEP = 8
 """The space for codes is a multiple of this, so that the ids after them are at multiples of 8 bytes."""
 
 
-def train_quantiser(
+def train_quantizer(
     folder: Path,
     vectors: ShardedArray,
     trainable_rows: np.ndarray | None,
@@ -79,7 +79,7 @@ def train_quantiser(
         # streamed, without a second copy of it in memory
         faiss.write_index(index, faiss.PyCallbackIOWriter(writer.open_binary(TRAINED_FILE).write))
 
-    trained = written_once(folder, kind=QUANTISER_KIND, settings=resolved, write=write)
+    trained = written_once(folder, kind=QUANTIZER_KIND, settings=resolved, write=write)
     checkpoint.unlink(missing_ok=True)
     return trained
 
@@ -170,7 +170,7 @@ class RowAssigner:
         return np.ascontiguousarray(self._index.search(vectors, 1)[1][:, 0])
 
 
-class Quantiser:
+class Quantizer:
     """A trained quantizer: the list that a vector belongs to, and the few bytes of its code there."""
 
     def __init__(self, file: Path, *, digest: str, thread_count: int) -> None:
@@ -183,9 +183,9 @@ class Quantiser:
         self._assigner: RowAssigner | None = None  # made when first needed: a search never encodes
 
     @classmethod
-    def open(cls, folder: Path) -> Quantiser:
+    def open(cls, folder: Path) -> Quantizer:
         """The quantizer in `folder`; raises ArtifactError if it is missing or damaged."""
-        manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
+        manifest = check_folder(folder, kind=QUANTIZER_KIND, hash_all=True)
         threads = manifest.settings.typed("thread_count", ThreadCount)
         return cls(folder / TRAINED_FILE, digest=manifest.digest, thread_count=threads)
 
@@ -194,7 +194,7 @@ class Quantiser:
         if dimensions != self.index.d:
             raise ArtifactError(
                 f"{self.file} was trained for vectors of {self.index.d} dimensions, got {dimensions}; "
-                "train a quantizer on vectors of this encoder (stage=quantise)"
+                "train a quantizer on vectors of this encoder (stage=quantize)"
             )
 
     def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,31 +211,31 @@ class Quantiser:
         return lists, codes
 
 
-def code_shard_settings(quantiser: Quantiser, vectors_digest: str) -> dict[str, Any]:
+def code_shard_settings(quantizer: Quantizer, vectors_digest: str) -> dict[str, Any]:
     """Settings of a code shard: the quantizer and the vector shard, by the digests of their manifests."""
-    return {"quantiser": quantiser.digest, "vectors": vectors_digest}
+    return {"quantizer": quantizer.digest, "vectors": vectors_digest}
 
 
 def write_code_shard(
-    folder: Path, vectors: np.ndarray, quantiser: Quantiser, *, settings: Mapping[str, Any]
+    folder: Path, vectors: np.ndarray, quantizer: Quantizer, *, settings: Mapping[str, Any]
 ) -> Manifest:
     """Code all `vectors` f16|f32 [n, d] of one shard, sorted by list; `settings` are those of `code_shard_settings`.
 
     A finished shard of the same settings is kept. Raises ArtifactError if the vectors have other dimensions than the
     quantizer, one is not finite, or `folder` was made with other settings.
     """
-    quantiser.check_dimensions(vectors.shape[1])
+    quantizer.check_dimensions(vectors.shape[1])
 
     def write(writer: FolderWriter) -> None:
         lists = np.empty(len(vectors), dtype=np.int32)  # [n]
-        codes = np.empty((len(vectors), quantiser.code_bytes), dtype=np.uint8)  # [n, code_bytes]
+        codes = np.empty((len(vectors), quantizer.code_bytes), dtype=np.uint8)  # [n, code_bytes]
         for start in range(0, len(vectors), ROWS_PER_CHUNK):
             chunk = vectors[start : start + ROWS_PER_CHUNK]  # [c, d]
             stop = start + len(chunk)
             check_finite(chunk, np.arange(start, stop))
-            lists[start:stop], codes[start:stop] = quantiser.encode(to_float32(chunk))
+            lists[start:stop], codes[start:stop] = quantizer.encode(to_float32(chunk))
         order = np.argsort(lists, kind="stable").astype(np.uint32)  # [n]
-        writer.write_array("list_sizes", np.bincount(lists, minlength=quantiser.list_count))  # i64 [K]
+        writer.write_array("list_sizes", np.bincount(lists, minlength=quantizer.list_count))  # i64 [K]
         writer.write_array("rows", order)
         writer.write_array("codes", codes[order])
 
@@ -247,7 +247,7 @@ def write_search_folder(
     resolved: Mapping[str, Any],
     vectors: ShardedArray,
     *,
-    quantiser: Quantiser | None = None,
+    quantizer: Quantizer | None = None,
     code_folders: Sequence[Path] = (),
     progress: Report = no_report,
 ) -> Manifest:
@@ -259,20 +259,20 @@ def write_search_folder(
     """
     row_count, dimensions = vectors.shape
     settings = {**resolved, "row_count": row_count}
-    if quantiser is None:
+    if quantizer is None:
         for start, chunk in finite_chunks(vectors):
             progress(start + len(chunk), row_count)
         folder.mkdir(parents=True, exist_ok=True)
         return write_manifest(folder, kind=SEARCH_KIND, settings=settings)
-    quantiser.check_dimensions(dimensions)
+    quantizer.check_dimensions(dimensions)
     shards = [check_folder(place, kind=CODE_SHARD_KIND, hash_all=True) for place in code_folders]
     for place, shard in zip(code_folders, shards, strict=True):
-        if shard.settings["quantiser"] != quantiser.digest:
+        if shard.settings["quantizer"] != quantizer.digest:
             raise ArtifactError(f"the codes in {place} come from another quantizer; remove it and run stage=code again")
     settings |= {
-        "quantiser": quantiser.digest,
+        "quantizer": quantizer.digest,
         "codes": digest_of([shard.digest for shard in shards]),
-        "probed_lists": default_probed_lists(quantiser.list_count),
+        "probed_lists": default_probed_lists(quantizer.list_count),
         # More candidates are scored exactly where codes have a bit or two per dimension.
         "rerank_factor": 4 if resolved.get("tier") == SearchTier.ivf_rabitq.value else 2,
     }
@@ -295,10 +295,10 @@ def write_search_folder(
             pieces = list(map(slice, starts[:, number], stops[:, number]))  # of each shard
             if total:
                 file.write(np.concatenate([each[piece] for each, piece in zip(codes, pieces, strict=True)]).tobytes())
-                file.write(bytes((_capacity(total) - total) * quantiser.code_bytes))
+                file.write(bytes((_capacity(total) - total) * quantizer.code_bytes))
                 ids = [each[piece].astype(np.int64) for each, piece in zip(rows, pieces, strict=True)]
                 file.write(np.concatenate(list(map(np.add, ids, first_rows))).tobytes())
-            progress(number + 1, quantiser.list_count)
+            progress(number + 1, quantizer.list_count)
 
     return written_once(folder, kind=SEARCH_KIND, settings=settings, write=write)
 
@@ -308,17 +308,17 @@ def _capacity(size: Any) -> Any:
     return -(-size // CAPACITY_STEP) * CAPACITY_STEP
 
 
-def attach_lists(quantiser: Quantiser, folder: Path) -> Any:
-    """Map the lists of a checked search folder into the index of `quantiser`; the result must live as long as it.
+def attach_lists(quantizer: Quantizer, folder: Path) -> Any:
+    """Map the lists of a checked search folder into the index of `quantizer`; the result must live as long as it.
 
     Raises ArtifactError if the lists do not fit the quantizer.
     """
     faiss = import_faiss()
-    sizes, code_bytes = open_array(folder, "list_sizes"), quantiser.code_bytes  # i64 [K]
+    sizes, code_bytes = open_array(folder, "list_sizes"), quantizer.code_bytes  # i64 [K]
     ends = np.cumsum(_capacity(sizes) * code_bytes + sizes * ID_BYTES)  # i64 [K]
     path = folder / LISTS_FILE
-    if (len(sizes), path.stat().st_size) != (quantiser.list_count, ends[-1]):
-        raise ArtifactError(f"the lists in {folder} do not fit {quantiser.file}; remove this folder and merge again")
+    if (len(sizes), path.stat().st_size) != (quantizer.list_count, ends[-1]):
+        raise ArtifactError(f"the lists in {folder} do not fit {quantizer.file}; remove this folder and merge again")
     lists = faiss.OnDiskInvertedLists()
     lists.nlist, lists.code_size = len(sizes), code_bytes
     lists.read_only, lists.filename, lists.totsize = True, str(path), int(ends[-1])
@@ -329,6 +329,6 @@ def attach_lists(quantiser: Quantiser, folder: Path) -> Any:
         lists.lists.push_back(one)
     if lists.totsize:
         lists.do_mmap()
-    quantiser.lists.replace_invlists(lists, False)
-    quantiser.lists.ntotal = quantiser.index.ntotal = int(sizes.sum())
+    quantizer.lists.replace_invlists(lists, False)
+    quantizer.lists.ntotal = quantizer.index.ntotal = int(sizes.sum())
     return lists

@@ -12,7 +12,7 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.exact import ExactScan, ExactSearcher, allowed_rows, checked_queries, fitting_device, scan_rows
 from index.faiss_library import import_faiss
-from index.ivf import SEARCH_KIND, Quantiser, attach_lists
+from index.ivf import SEARCH_KIND, Quantizer, attach_lists
 from index.settings import SearchTier
 from index.types import Hits
 from npm.core.artifact import check_folder, read_manifest
@@ -25,7 +25,7 @@ QUERY_BITS = 4
 
 
 class FaissSearcher:
-    """Candidates from the lists in `folder`, coded by `quantiser`, and scores from the stored vectors.
+    """Candidates from the lists in `folder`, coded by `quantizer`, and scores from the stored vectors.
 
     `probed_lists` is the number of inverted lists searched for a query; for k hits, k times `rerank_factor`
     candidates are scored exactly. Raises ArtifactError if the lists are not those of the quantizer and the vectors.
@@ -34,18 +34,18 @@ class FaissSearcher:
     max_queries_per_scan = 256
 
     def __init__(
-        self, folder: Path, quantiser: Quantiser, vectors: ShardedArray, *, probed_lists: int, rerank_factor: int
+        self, folder: Path, quantizer: Quantizer, vectors: ShardedArray, *, probed_lists: int, rerank_factor: int
     ) -> None:
-        self._held = attach_lists(quantiser, folder)
-        self._quantiser, self._index = quantiser, quantiser.index
+        self._held = attach_lists(quantizer, folder)
+        self._quantizer, self._index = quantizer, quantizer.index
         if (self._index.ntotal, self._index.d) != vectors.shape:
             got = [self._index.ntotal, self._index.d]
             raise damaged(folder, f"lists of {got[0]} rows with {got[1]} dimensions for vectors {list(vectors.shape)}")
         self.vectors = vectors
         self.probed_lists = probed_lists
         self.rerank_factor = rerank_factor
-        if hasattr(quantiser.lists, "qb"):
-            quantiser.lists.qb = QUERY_BITS
+        if hasattr(quantizer.lists, "qb"):
+            quantizer.lists.qb = QUERY_BITS
         self.row_count, self.dimensions = vectors.shape
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> FaissScan | ExactScan:
@@ -115,14 +115,14 @@ def open_search(
     folder: Path,
     vectors: ShardedArray,
     *,
-    quantiser: Path | None,
+    quantizer: Path | None,
     probed_lists: int | None = None,
     rerank_factor: int | None = None,
 ) -> ExactSearcher | FaissSearcher:
     """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
 
     Exact search reads all vectors into memory (of a GPU, if torch finds one with enough) at the first scan of all
-    of them. The other tiers need the folder of their `quantiser`, map the lists and the
+    of them. The other tiers need the folder of their `quantizer`, map the lists and the
     vectors, and read what a query asks for: of these, lists over 64 MB are hashed by `verify_folder` only.
     `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtifactError
     if the folder is damaged, or was built over other vectors or with another quantizer.
@@ -137,10 +137,10 @@ def open_search(
     if settings["tier"] == SearchTier.exact.value:
         vector_bytes = vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize
         return ExactSearcher(vectors, device=fitting_device(vector_bytes))
-    opened = None if quantiser is None else Quantiser.open(quantiser)
-    if opened is None or opened.digest != settings["quantiser"]:
+    opened = None if quantizer is None else Quantizer.open(quantizer)
+    if opened is None or opened.digest != settings["quantizer"]:
         raise ArtifactError(
-            f"{folder} was built with another quantizer than {quantiser}: "
+            f"{folder} was built with another quantizer than {quantizer}: "
             "code and merge again (stage=code, stage=merge)"
         )
     return FaissSearcher(

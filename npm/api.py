@@ -27,7 +27,7 @@ from npm.retrieval.settings import given_options
 from npm.tracing.settings import LookupSettings, TraceSettings
 
 if TYPE_CHECKING:
-    from npm.evaluation.labelling import LabelledText
+    from npm.evaluation.labelling import LabeledText
     from npm.retrieval.fill import PhraseFiller
     from npm.tracing.find import Found
     from npm.tracing.trace import Trace
@@ -180,7 +180,7 @@ def label(
     device: str = "auto",
     precision: Precision | str = "auto",
     progress: Progress = silent,
-) -> list[LabelledText]:
+) -> list[LabeledText]:
     """Label texts, or rows with the columns of `template`, by the words of the labels, as `npmlm label` does.
 
     `index` is a folder, or a filler that was opened before. Raises UserErrors as `npmlm label` does.

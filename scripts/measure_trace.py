@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from npm.core.types import MASK_TEXT
-from npm.corpus.text import normalised_text, sentence_bounds
+from npm.corpus.text import normalized_text, sentence_bounds
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.report import markdown_table, percent
 from npm.retrieval.fill import PhraseFiller
@@ -29,8 +29,8 @@ HEADER = ("sentences", "n", "precision, %", "recall, %", "right ones found, %", 
 
 def rivals_of(row: dict) -> list[str]:
     """The phrases of the passage that are of the answer's kind, and neither it nor in the question."""
-    inside, answer = normalised_text(row["question"]), normalised_text(row["answers"][0])
-    return [each for each in row["rivals"] if normalised_text(each) != answer and normalised_text(each) not in inside]
+    inside, answer = normalized_text(row["question"]), normalized_text(row["answers"][0])
+    return [each for each in row["rivals"] if normalized_text(each) != answer and normalized_text(each) not in inside]
 
 
 def masked_sentences(row: dict) -> Iterator[tuple[str, str]]:

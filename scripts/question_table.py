@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path, PurePath
 
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.report import markdown_table, percent
 
@@ -41,7 +41,7 @@ def compared(phrase: str) -> str:
     >>> compared("The Danube"), compared("$15,000")
     ('danube', '$15,000')
     """
-    return normalised_text(phrase).removeprefix("the ")
+    return normalized_text(phrase).removeprefix("the ")
 
 
 def stem(document: str) -> str:

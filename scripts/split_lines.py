@@ -11,12 +11,12 @@ from pathlib import Path
 from npm.core.files import replace_file, sha256_of_bytes
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 
 
 def main(file: str, train: str, held_out: str) -> None:
     """Write the two files."""
-    texts = {normalised_text(each.text): each for each in read_corpus(CorpusSettings(files=[file]))}
+    texts = {normalized_text(each.text): each for each in read_corpus(CorpusSettings(files=[file]))}
     rows: dict[str, list[str]] = {train: [], held_out: []}
     for text, document in texts.items():
         part = train if int(sha256_of_bytes(text.encode())[:8], 16) % 10 else held_out

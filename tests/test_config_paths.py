@@ -72,7 +72,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "objective.block_teacher.encoder",
         ),
         *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus", "task"),
-        *("table", "treebank", "target", "grammar.file", "labelled.files", "questions"),
+        *("table", "treebank", "target", "grammar.file", "labeled.files", "questions"),
         *("donor", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}

@@ -11,7 +11,7 @@ from npm.core import figures
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.figures import (
     check_figure,
-    colour,
+    color,
     folder_names,
     legend_below,
     marker,
@@ -28,7 +28,7 @@ MAGIC = {".png": b"\x89PNG\r\n", ".svg": b"<?xml"}
 def drawing(*names: str) -> Any:
     figure, panels = new_panels(2)
     for number, name in enumerate(names):
-        panels[0].plot([0, 1], [number, 1], color=colour(number), marker=marker(number), label=shown_name(name))
+        panels[0].plot([0, 1], [number, 1], color=color(number), marker=marker(number), label=shown_name(name))
     plain_axes(panels[0], x="ms", y="share", title="title")
     legend_below(figure, panels, columns=2)
     return figure

@@ -25,7 +25,7 @@ from npm.training.settings import TrainingSettings
 
 
 class SpanBoundary(nn.Module):
-    """Term `span_boundary`; it reads the masked copies that masked language modelling reads."""
+    """Term `span_boundary`; it reads the masked copies that masked language modeling reads."""
 
     view = "tokens"
     reads_clean_copies = False
@@ -64,7 +64,7 @@ class SpanBoundary(nn.Module):
 
 
 def span_edges(rows: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """First slot of the run of neighbouring targets that each target is in, and the slot behind it; i64 [n] each.
+    """First slot of the run of neighboring targets that each target is in, and the slot behind it; i64 [n] each.
 
     >>> start, stop = span_edges(torch.tensor([0, 0, 0, 1]), torch.tensor([3, 4, 7, 8]))
     >>> start.tolist(), stop.tolist()
@@ -79,7 +79,7 @@ def span_edges(rows: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def train(run: Path, **settings: Any) -> Path:
-    """Train it next to masked language modelling of spans of words; returns the folder of the encoder."""
+    """Train it next to masked language modeling of spans of words; returns the folder of the encoder."""
     chosen = {
         "corruption": {"unit": "word", "sampler": "geometric"},
         "objective": {"nonparametric_weight": 0.0, "masked_weight": 1.0},

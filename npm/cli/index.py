@@ -60,7 +60,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
         if self.stage is not None and self.partitions > 1:
             raise SettingError("partitions requires a build of all stages: run npmlm partition after the last one")
         if self.stage is None and Shard.parse(self.shard).count > 1:
-            raise SettingError(f"shard={self.shard} requires stage=pack, encode, quantise, code or merge")
+            raise SettingError(f"shard={self.shard} requires stage=pack, encode, quantize, code or merge")
 
 
 @verb(

@@ -10,7 +10,7 @@ from npm.core.errors import missing
 from npm.core.settings import Fraction, PathText
 
 if TYPE_CHECKING:
-    from npm.evaluation.labelling import LabelledText
+    from npm.evaluation.labelling import LabeledText
 
 ADDED = (
     *("label", "label_score", "label_word", "label_title", "label_document", "label_sentence"),
@@ -36,7 +36,7 @@ class LabelCommand(EncoderCommand):
     """A text may have several labels, or none: a score is then the fraction of the corpus's sentences that fit the
     label less well. Else labels compete, and a score is the share of the evidence."""
     min_score: Fraction | None = None
-    """Least score of a label; a text without one stays unlabelled. Unset: 0, with multi_label 0.9."""
+    """Least score of a label; a text without one stays unlabeled. Unset: 0, with multi_label 0.9."""
     out: PathText = ""
     """File to write, .csv or .jsonl, replaced where it exists; empty: standard output."""
     output: Output = Output.table
@@ -65,7 +65,7 @@ def run_label(settings: LabelCommand) -> int:
     )
     is_csv = writes_csv(settings.out, settings.output)
     with StageProgress() as progress:
-        labelled = label_rows(
+        labeled = label_rows(
             filler,
             task,
             [(row.place, row.cells) for row in rows],
@@ -74,12 +74,12 @@ def run_label(settings: LabelCommand) -> int:
             progress=progress,
             notice=progress.say,
         )
-        written = (row.cells | label_cells(found, is_csv) for row, found in zip(rows, labelled, strict=True))
+        written = (row.cells | label_cells(found, is_csv) for row, found in zip(rows, labeled, strict=True))
         write_rows(settings.out, settings.output, [*columns_of(rows), *ADDED], written)
     return 0
 
 
-def label_cells(found: LabelledText, is_csv: bool) -> dict[str, Any]:
+def label_cells(found: LabeledText, is_csv: bool) -> dict[str, Any]:
     """The cells that are added to the row of a text: of a table, the place of the first label alone."""
     from npm.cli.rows import SHARE_DIGITS, place_cells
 

@@ -38,7 +38,7 @@ OVERVIEW = {
     "Train": {
         "npm.cli.train": {
             "train": "train an encoder",
-            "finetune": "fine-tune an encoder on labelled tasks",
+            "finetune": "fine-tune an encoder on labeled tasks",
             "tokenizer": "learn a tokenizer from a corpus",
             "generate": "generate artificial text from the grammar of a treebank",
             "edit": "change a checkpoint without training it",

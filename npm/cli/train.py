@@ -65,7 +65,7 @@ class TrainCommand(TrainingSettings):
         "corruption.collocations": "vocabulary min_count",
         "denoising": "",
         "groups": "sequences_per_group mixing",
-        "labelled": "files text_column label_column labels",
+        "labeled": "files text_column label_column labels",
         "objective.nonparametric": "own_sequence similarity_scale dimensions",
         "objective.masked": "visible_only untied",
         "objective.sentence": "pooler mlp_only_train",

@@ -170,7 +170,7 @@ def build_by_jobs(
         return build_index(folder, settings, notice=notice)  # which compares the files of the corpus, as no job does
     refuse_others(folder)
     is_resumed = folder.is_dir() and any(folder.iterdir())
-    most = {Stage.pack: settings.segments, Stage.quantise: 1, Stage.merge: 1}
+    most = {Stage.pack: settings.segments, Stage.quantize: 1, Stage.merge: 1}
     said: set[str] = set()
     with clears_failed_build(folder):
         folder.mkdir(parents=True, exist_ok=True)

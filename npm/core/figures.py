@@ -99,7 +99,7 @@ def new_panels(count: int, *, inches: tuple[float, float] = PANEL_INCHES) -> tup
     return figure, panels[:count]
 
 
-def colour(number: int) -> str:
+def color(number: int) -> str:
     """Color of series `number`."""
     return COLOURS[number % len(COLOURS)]
 

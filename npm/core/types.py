@@ -181,8 +181,8 @@ class DenoisingBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledBatch(Batch):
-    """Texts, pairs of texts, or sentences of words, and what each of them, or each word, is labelled with."""
+class LabeledBatch(Batch):
+    """Texts, pairs of texts, or sentences of words, and what each of them, or each word, is labeled with."""
 
     input_ids: torch.Tensor  # i64 [B, L]
     attention_mask: torch.Tensor  # i64 [B, L]

@@ -252,7 +252,7 @@ def _write_table(
         labels += [row.label for row in batch]
     table = np.arange(keys.row_count).reshape(-1, columns)  # i64 [R, c]
     if settings.label_column and labels:
-        table = labelled_triplets(np.concatenate(premises), np.array(labels))[: settings.max_sentences]
+        table = labeled_triplets(np.concatenate(premises), np.array(labels))[: settings.max_sentences]
     if not len(table):
         wanted = f"with {settings.label_column} entailment and contradiction, " if settings.label_column else ""
         wanted += f"with {settings.score_column} of at least {settings.least_score}, " if settings.score_column else ""
@@ -263,13 +263,13 @@ def _write_table(
     folder.write_array("rows", table)
 
 
-def labelled_triplets(premises: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return triplets of labelled pairs: premise, its first entailment and contradiction, i64 [triplets, 3].
+def labeled_triplets(premises: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return triplets of labeled pairs: premise, its first entailment and contradiction, i64 [triplets, 3].
 
     `premises` u64 [P] are the keys of the premises, `labels` i8 [P] their labels; the texts of pair p are 2p and
     2p + 1. In the order of the entailments.
 
-    >>> labelled_triplets(np.array([7, 8, 7, 7]), np.array([0, 0, 2, 0])).tolist()
+    >>> labeled_triplets(np.array([7, 8, 7, 7]), np.array([0, 0, 2, 0])).tolist()
     [[0, 1, 5]]
     """
     entailments, contradictions = np.flatnonzero(labels == ENTAILMENT), np.flatnonzero(labels == CONTRADICTION)

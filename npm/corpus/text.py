@@ -393,10 +393,10 @@ def lexical_query(text: str) -> str:
     return question + mark if mark and found else f"{before} {after.replace(MASK_TEXT, ' ')}"
 
 
-def normalised_text(text: str) -> str:
+def normalized_text(text: str) -> str:
     """Case-folded, composed (NFC), runs of space made one, none at the ends.
 
-    >>> normalised_text("  Bank of\\nAmerica "), normalised_text("Cafe\\u0301") == normalised_text("CAFÉ")
+    >>> normalized_text("  Bank of\\nAmerica "), normalized_text("Cafe\\u0301") == normalized_text("CAFÉ")
     ('bank of america', True)
     """
     return " ".join(unicodedata.normalize("NFC", text.casefold()).split())

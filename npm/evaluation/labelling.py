@@ -55,7 +55,7 @@ class ScoredLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledText:
+class LabeledText:
     """The labels of a text that reach the threshold, best first, and the best ones whether they do or not."""
 
     labels: tuple[ScoredLabel, ...]
@@ -134,7 +134,7 @@ def label_rows(
     min_score: float | None = None,
     progress: Progress = silent,
     notice: Callable[[str], None] = lambda _: None,
-) -> Iterator[LabelledText]:
+) -> Iterator[LabeledText]:
     """Label each row, which comes with its place; all are checked first, and each is encoded once for all labels.
 
     A text gets no label where none reaches `min_score`, by default 0, with `multi_label` 0.9. `notice` is called with
@@ -146,10 +146,10 @@ def label_rows(
     for note in prepared[3].notes:
         notice(f"note: {note}")
     least = (MULTI_LABEL_SCORE if multi_label else 0.0) if min_score is None else min_score
-    return _labelled(method, prepared, task, examples, multi_label, least, filler.index, progress)
+    return _labeled(method, prepared, task, examples, multi_label, least, filler.index, progress)
 
 
-def _labelled(
+def _labeled(
     method: NonparametricLabels,
     prepared: PreparedLabels,
     task: Task,
@@ -158,7 +158,7 @@ def _labelled(
     least: float,
     index: PhraseIndex,
     progress: Progress,
-) -> Iterator[LabelledText]:
+) -> Iterator[LabeledText]:
     scoring, _, occurrences, words, prompts = prepared
     names = [label.name for label in task.labels]
 
@@ -189,7 +189,7 @@ def _labelled(
         for row, count, own, places in zip(kept.tolist(), counts.tolist(), shares.tolist(), evidence, strict=True):
             found = {each.label: (each.word, each.occurrence) for each in places}
             ranked = tuple(ScoredLabel(names[label], own[label], *found.get(label, (None, None))) for label in row)
-            yield LabelledText(ranked[:count], ranked[: max(LABELS_SHOWN, count)], next(remaining).cut)
+            yield LabeledText(ranked[:count], ranked[: max(LABELS_SHOWN, count)], next(remaining).cut)
 
 
 def _fractions_below(logs: np.ndarray, reference: np.ndarray) -> np.ndarray:

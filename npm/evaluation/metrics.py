@@ -105,7 +105,7 @@ def bootstrap_interval(
 def ratio_standard_error(sums: np.ndarray, counts: np.ndarray) -> float | None:
     """Standard error of Σ sums / Σ counts, f64 [n] each, where the n examples are clusters of `counts` cases.
 
-    √(n/(n−1) Σ (sᵢ − r cᵢ)²) / Σ c with r = Σ s / Σ c, the linearised ratio estimator (Cochran 1977, §2.11 and §9A.2);
+    √(n/(n−1) Σ (sᵢ − r cᵢ)²) / Σ c with r = Σ s / Σ c, the linearized ratio estimator (Cochran 1977, §2.11 and §9A.2);
     None for a single cluster, which tells nothing about the others.
 
     >>> ratio_standard_error(np.array([1.0, 3.0]), np.array([1.0, 1.0])), ratio_standard_error(np.ones(1), np.ones(1))

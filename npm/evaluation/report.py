@@ -192,7 +192,7 @@ def sample_card(sample: Sample) -> Group:
 
 
 def memory_console(*, least: int, usual: int, most: int) -> Console:
-    """A console that writes to memory, as colourful as stdout and as wide, within bounds; see `written_on`."""
+    """A console that writes to memory, as colorful as stdout and as wide, within bounds; see `written_on`."""
     from rich.console import Console
 
     width = max(least, min(most, shutil.get_terminal_size((usual, 24)).columns))

@@ -54,7 +54,7 @@ class CausalSettings(Settings):
     """Folder or name of a decoder (GPT-2, OPT, Pythia, Llama, …); the methods causal, causal-pmi, causal-knn and
     causal-bm25 need it."""
     knn_share: Fraction = 0.3
-    """λ of causal-knn, the weight of the neighbours; to be chosen with split=dev."""
+    """λ of causal-knn, the weight of the neighbors; to be chosen with split=dev."""
     knn_temperature: PositiveFloat = 10.0
     """T of causal-knn, which divides squared distances; to be chosen with split=dev."""
     knn_k: PositiveInt = 1024

@@ -17,7 +17,7 @@ from npm.core.errors import SettingError, near
 from npm.core.files import sha256_of_bytes
 from npm.core.settings import Settings, read_settings
 from npm.core.types import MASK_TEXT, Occurrence
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 from npm.evaluation.conditions import check_conditions, is_templated
 from npm.evaluation.prompts import Template, names_in
 from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
@@ -389,7 +389,7 @@ def load_verbalizer(task: Task, choice: str) -> Verbalizer:
             break
         own = dict[str, str]()
         for word in words:
-            own.setdefault(normalised_text(word), " ".join(word.split()))
+            own.setdefault(normalized_text(word), " ".join(word.split()))
         if shared := [word for plain, word in own.items() if owners.setdefault(plain, number) != number]:
             raise SettingError(f"verbalizer {choice}: {shared[0]!r} is a word of two labels of task {task.name}")
         kept.append(tuple(own.values()))

@@ -1,1 +1,1 @@
-"""Encoders fine-tuned on labelled tasks by the one trainer, with several learning rates and seeds, and measured."""
+"""Encoders fine-tuned on labeled tasks by the one trainer, with several learning rates and seeds, and measured."""

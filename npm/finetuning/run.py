@@ -22,23 +22,23 @@ from npm.core.artifact import remove
 from npm.core.errors import ArtifactError, missing
 from npm.core.files import json_bytes, read_object, replace_file
 from npm.corpus.blocks import concatenated_ranges
-from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled, labelled_sources
+from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled, labeled_sources
 from npm.evaluation.metrics import sample_summary
 from npm.evaluation.report import markdown_table
 from npm.evaluation.results import model_facts
 from npm.finetuning.metrics import METRICS, entity_f1
 from npm.finetuning.settings import FinetuneSettings
 from npm.finetuning.tasks import Task, TaskData, chosen_tasks, task_data
-from npm.masking.rendering import LABELLED
+from npm.masking.rendering import LABELED
 from npm.models.batches import length_sorted_batches
 from npm.models.encoder import Encoder
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedRows, Passes
-from npm.objectives.labelled import LabelledText
+from npm.objectives.labeled import LabeledText
 from npm.objectives.ranks import rank, world_size
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.checkpoints import BEST_ENCODER, CHECKPOINTS, ENCODER, RunFolder
-from npm.training.labelled import labelled_batch
+from npm.training.labeled import labeled_batch
 from npm.training.loggers import read_metrics
 from npm.training.model import TrainableModel, load_start
 from npm.training.record import as_record, recorded_sources
@@ -61,7 +61,7 @@ class PreparedTask:
 
     task: Task
     data: TaskData
-    development: Mapping[str, LabelledExamples]
+    development: Mapping[str, LabeledExamples]
     train_examples: int
     sources: Mapping[str, Mapping[str, str]]
     """The files by content, of `train` and of `development`."""
@@ -108,19 +108,19 @@ def prepare(task: Task, settings: FinetuneSettings, encoder: Encoder) -> Prepare
     data = task_data(task, settings.data_dir, max_tokens=settings.max_tokens, limit=settings.limit)
     per_batch = settings.examples_per_device_batch
     train = replace(data.train, layer=settings.layer, examples_per_device_batch=per_batch)
-    train_examples = len(encode_labelled(train, encoder.tokenizer))
-    development = {half: encode_labelled(each, encoder.tokenizer) for half, each in data.development.items()}
+    train_examples = len(encode_labeled(train, encoder.tokenizer))
+    development = {half: encode_labeled(each, encoder.tokenizer) for half, each in data.development.items()}
     held_out = {
         key: value
         for half, each in data.development.items()
-        for key, value in recorded_sources(f"development{half and f'_{half}'}", labelled_sources(each)).items()
+        for key, value in recorded_sources(f"development{half and f'_{half}'}", labeled_sources(each)).items()
     }
-    sources = {"train": recorded_sources("train", labelled_sources(train)), "development": held_out}
+    sources = {"train": recorded_sources("train", labeled_sources(train)), "development": held_out}
     return PreparedTask(task, replace(data, train=train), development, train_examples, sources)
 
 
 def predictions(
-    head: LabelledText, encoder: Encoder, examples: LabelledExamples, settings: LabelledSettings
+    head: LabeledText, encoder: Encoder, examples: LabeledExamples, settings: LabeledSettings
 ) -> np.ndarray:
     """Predictions for each target, f64 [N]: the label's number, or the score; label 0 for words that were cut.
 
@@ -128,7 +128,7 @@ def predictions(
     """
     predicted = np.zeros(len(examples.targets))  # f64 [N]
     for numbers in length_sorted_batches(examples.lengths, tokens_per_batch=TOKENS_PER_BATCH):
-        batch = labelled_batch(examples, numbers, encoder=encoder, scores=not settings.labels)
+        batch = labeled_batch(examples, numbers, encoder=encoder, scores=not settings.labels)
         outputs = head.predictions(EncodedRows(Passes(encoder.model), batch.to(encoder.device)))  # f32 [n, C]
         places = concatenated_ranges(examples.target_offsets[numbers], examples.target_offsets[numbers + 1])
         places = places[examples.slots[places] >= 0]  # i64 [n]
@@ -144,12 +144,12 @@ def training_settings(
         encoder=settings.encoder,
         device=settings.device,
         precision=settings.precision,
-        labelled=prepared.data.train,
+        labeled=prepared.data.train,
         start=settings.start,
         objective=ObjectiveSettings(
             nonparametric_weight=0.0,
-            labelled_weight=1.0 - settings.contrast_weight,
-            labelled_contrast_weight=settings.contrast_weight,
+            labeled_weight=1.0 - settings.contrast_weight,
+            labeled_contrast_weight=settings.contrast_weight,
         ),
         trainer=replace(settings.trainer, seed=seed),
         schedule=ScheduleSettings(
@@ -175,7 +175,7 @@ def run_once(
     """
     file = folder / RESULT
     if file.is_file():
-        facts = recorded_facts(settings, load_start(settings), {LABELLED})
+        facts = recorded_facts(settings, load_start(settings), {LABELED})
         RunFolder(folder).start(as_record(settings, ranks=world_size()) | facts)
         fix = f"remove {folder} to repeat this run"
         result = read_object(file, fix=fix)
@@ -190,8 +190,8 @@ def run_once(
         return finished
 
     def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
-        head = objective.objectives["labelled"]
-        assert isinstance(trained, Encoder) and isinstance(head, LabelledText), "made by these settings"
+        head = objective.objectives["labeled"]
+        assert isinstance(trained, Encoder) and isinstance(head, LabeledText), "made by these settings"
 
         def measure() -> dict[str, float]:
             sets = prepared.data.development

@@ -22,7 +22,7 @@ def _start() -> StartSettings:
 
 
 class FinetuneSettings(Settings):
-    """Fine-tune an encoder on labelled tasks at several rates and seeds; the same command resumes."""
+    """Fine-tune an encoder on labeled tasks at several rates and seeds; the same command resumes."""
 
     encoder: PathText = ""
     """The encoder to start from: folder, hub name, `minilm` or `encoder-mini`; empty: the shipped one."""
@@ -58,7 +58,7 @@ class FinetuneSettings(Settings):
     precision: Precision = Precision.auto
     """Number format of the forward pass in training; the development data is measured in float32."""
     trainer: TrainerSettings = field(default_factory=_trainer)
-    """The loop: batches, optimiser, and how often to log and save."""
+    """The loop: batches, optimizer, and how often to log and save."""
     start: StartSettings = field(default_factory=_start)
     """Setup of the encoder for training."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from npm.core.errors import CorpusError, SettingError, named, unknown
-from npm.corpus.labelled import LabelledSettings, LabelLevel
+from npm.corpus.labeled import LabeledSettings, LabelLevel
 from npm.corpus.sources import HUB_PREFIX
 
 MANY_EPOCHS, FEW_EPOCHS = 10, 3
@@ -94,8 +94,8 @@ def chosen_tasks(names: list[str]) -> list[Task]:
 class TaskData:
     """The training data of a task and its development sets, as the trainer's settings name them."""
 
-    train: LabelledSettings
-    development: Mapping[str, LabelledSettings]
+    train: LabeledSettings
+    development: Mapping[str, LabeledSettings]
     """By the name of the half, "" where there is only one."""
 
 
@@ -105,7 +105,7 @@ EXTENSIONS = (".jsonl", ".jsonl.zst", ".tsv", ".txt")
 
 def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) -> TaskData:
     """Files of `task` below `data_dir`, in the first form that is found. Raises CorpusError for none."""
-    base = LabelledSettings(
+    base = LabeledSettings(
         labels=list(task.labels),
         level=LabelLevel.token if task.of_words else LabelLevel.sequence,
         max_tokens=max_tokens,

@@ -1,4 +1,4 @@
-"""Build a phrase index: documents → blocks → vectors → quantiser → codes → lists, then the root manifest.
+"""Build a phrase index: documents → blocks → vectors → quantizer → codes → lists, then the root manifest.
 
 A build that was killed continues with the same command. Its stages may be separate jobs, each a shard of a stage.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from index.ivf import Quantiser
+from index.ivf import Quantizer
 from index.settings import check_search, fitting_settings
 from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
@@ -52,7 +52,7 @@ from npm.indexing.stages import (
     finish_codes,
     finish_search,
     finish_segment,
-    train_segment_quantiser,
+    train_segment_quantizer,
     with_codes,
 )
 from npm.models.encoder import Encoder
@@ -237,17 +237,17 @@ class _Build:
             finish_segment(segment, store, made_with.recorded(store), self.settings.lexicon)
             for segment, store in zip(segments, stores, strict=True)
         ]
-        if stage is Stage.quantise and shard.number > 1:
+        if stage is Stage.quantize and shard.number > 1:
             return BuildResult(None, was_finished=False)
         search = self.settings.search
-        place = train_segment_quantiser(self.folder, segments, blocks, search, progress=self.progress)
-        quantiser = None if place is None else Quantiser.open(place)
-        if quantiser is not None:
-            segments = [with_codes(self.folder, segment, quantiser) for segment in segments]
+        place = train_segment_quantizer(self.folder, segments, blocks, search, progress=self.progress)
+        quantizer = None if place is None else Quantizer.open(place)
+        if quantizer is not None:
+            segments = [with_codes(self.folder, segment, quantizer) for segment in segments]
             if stage in (None, Stage.code):
-                code_segments(segments, quantiser, shard=shard, progress=self.progress)
+                code_segments(segments, quantizer, shard=shard, progress=self.progress)
         if stage in (None, Stage.merge):
-            return BuildResult(self._merged(segments, counts, quantiser, rotation), was_finished=False)
+            return BuildResult(self._merged(segments, counts, quantizer, rotation), was_finished=False)
         return BuildResult(None, was_finished=False)
 
     def _corpus(self, number: int) -> tuple[Path, dict[str, Any]]:
@@ -331,15 +331,15 @@ class _Build:
         self.notice("waits for another job of this build")
 
     def _merged(
-        self, segments: Sequence[Segment], counts: Sequence[Counts], quantiser: Quantiser | None, rotation: str | None
+        self, segments: Sequence[Segment], counts: Sequence[Counts], quantizer: Quantizer | None, rotation: str | None
     ) -> IndexManifest:
         """Merge the codes into lists, write the root manifest, and remove what it does not list."""
         with folder_lock(self.folder, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
                 return Generation.read(self.folder).manifest
-            if quantiser is not None:
+            if quantizer is not None:
                 for segment in segments:
-                    finish_codes(segment, quantiser)
+                    finish_codes(segment, quantizer)
             settings, chosen = self.settings, self.settings.search
             wanted = IndexManifest(
                 self.made,
@@ -347,8 +347,8 @@ class _Build:
                     SegmentRecord.of(segment, self._corpus(number)[1]["sources"], counts[number])
                     for number, segment in enumerate(segments)
                 ),
-                quantiser=None if quantiser is None else quantiser.file.parent.name,
-                search_folder=finish_search(self.folder, segments, quantiser, progress=self.progress).name,
+                quantizer=None if quantizer is None else quantizer.file.parent.name,
+                search_folder=finish_search(self.folder, segments, quantizer, progress=self.progress).name,
                 searching=Searching(chosen.probed_lists, chosen.rerank_factor),
                 rotation_folder=rotation,
                 encoder_folder=(

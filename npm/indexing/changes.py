@@ -1,6 +1,6 @@
 """Add documents to a finished index, and delete some: each makes a new generation next to the one that readers have.
 
-Added documents become a separate segment, made with the settings and the quantiser of the index. Deleted documents
+Added documents become a separate segment, made with the settings and the quantizer of the index. Deleted documents
 stay on disk, and are skipped by readers of the new generation, until the index is compacted.
 
 The root manifest is replaced last. What a killed change left is unlisted: the same change finds it again, and another
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.ivf import SEARCH_KIND, Quantiser
+from index.ivf import SEARCH_KIND, Quantizer
 from index.settings import resolved_settings
 from npm.core.artifact import read_manifest, verify_folder, written_once
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
@@ -114,10 +114,10 @@ def live_documents(generation: Generation, store: BlockStore) -> np.ndarray:
 
 
 def searched(
-    generation: Generation, segments: Sequence[Segment], quantiser: Path | None, progress: Progress
+    generation: Generation, segments: Sequence[Segment], quantizer: Path | None, progress: Progress
 ) -> tuple[Segment, str]:
     """Code the last of `segments`, and write the search folder over all of them: that segment, and the part's name."""
-    opened, last = None if quantiser is None else Quantiser.open(quantiser), segments[-1]
+    opened, last = None if quantizer is None else Quantizer.open(quantizer), segments[-1]
     if opened is not None:
         last = with_codes(generation.folder, last, opened)
         code_segments([last], opened, progress=progress)
@@ -201,7 +201,7 @@ def add_documents(
         except CorpusError:
             remove_unlisted(folder, manifest.parts)
             raise
-        segment, search = searched(before, [*before.segments, segment], before.quantiser, progress)
+        segment, search = searched(before, [*before.segments, segment], before.quantizer, progress)
         added = SegmentRecord.of(segment, request["sources"], counts)
         wanted = replace(manifest, segments=(*manifest.segments, added), search_folder=search)
         committed = commit(before, wanted, deleted=deleted, collects=PARTS)
@@ -288,8 +288,8 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
         if len(present) == partitions and partitions_are_whole(generation):
             remove_unlisted(folder, generation.manifest.parts)
             return ChangeResult(generation.manifest, was_finished=True)
-        quantiser = None if generation.quantiser is None else Quantiser.open(generation.quantiser)
-        search = finish_search(folder, generation.segments, quantiser, partitions=partitions, progress=progress)
+        quantizer = None if generation.quantizer is None else Quantizer.open(generation.quantizer)
+        search = finish_search(folder, generation.segments, quantizer, partitions=partitions, progress=progress)
         wanted = replace(generation.manifest, search_folder=search.name)
         return ChangeResult(commit(generation, wanted, collects=PARTS), was_finished=False)
 

@@ -38,7 +38,7 @@ from npm.indexing.generation import AtLeastOne, Generation, Searching, Segment, 
 from npm.indexing.layout import CORPUS, PARTS, part, remove_unlisted
 from npm.indexing.rows import pack_kept
 from npm.indexing.settings import CompactSettings, PruningRule
-from npm.indexing.stages import count_segment_words, finish_segment, segment_of, train_segment_quantiser
+from npm.indexing.stages import count_segment_words, finish_segment, segment_of, train_segment_quantizer
 
 if TYPE_CHECKING:
     from npm.corpus.store import Packed
@@ -88,7 +88,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
     """Rewrite the index in `folder` as one segment without deleted documents, or resume where this was stopped.
 
     The parts of the old generation are removed at the end; open readers of it continue. An index of one segment
-    without deleted documents stays as it is, unless another quantiser is called for. Raises ArtifactError if `folder`
+    without deleted documents stays as it is, unless another quantizer is called for. Raises ArtifactError if `folder`
     holds no finished index or a damaged one, StorageError if the disk is full.
     """
     folder = Path(folder)
@@ -97,20 +97,20 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
         segment, record = before.segments[0], manifest.segments[0]
         if len(manifest.segments) > 1 or manifest.deleted is not None:
             segment, record = _rewritten(before, progress)
-        quantiser, tier = before.quantiser, read_manifest(before.search, kind=SEARCH_KIND).settings["tier"]
+        quantizer, tier = before.quantizer, read_manifest(before.search, kind=SEARCH_KIND).settings["tier"]
         vectors = open_vectors([segment.vectors]).tokens  # [rows, d]
         has_other_tier = resolved_settings(manifest.search, *vectors.shape)["tier"] != tier
         if has_other_tier or settings.retrain:
             store = BlockStore.open(segment.corpus)
-            quantiser = train_segment_quantiser(folder, [segment], store, manifest.search, progress=progress)
-        if (record, quantiser) == (manifest.segments[0], before.quantiser):
+            quantizer = train_segment_quantizer(folder, [segment], store, manifest.search, progress=progress)
+        if (record, quantizer) == (manifest.segments[0], before.quantizer):
             remove_unlisted(folder, manifest.parts)
             return ChangeResult(manifest, was_finished=True)
-        segment, search = searched(before, [replace(segment, codes=None)], quantiser, progress)
+        segment, search = searched(before, [replace(segment, codes=None)], quantizer, progress)
         wanted = replace(
             manifest,
             segments=(SegmentRecord.of(segment, record.sources, record.counts),),
-            quantiser=None if quantiser is None else quantiser.name,
+            quantizer=None if quantizer is None else quantizer.name,
             search_folder=search,
         )
         if has_other_tier:  # settings chosen for one tier do not fit another

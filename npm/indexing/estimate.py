@@ -177,7 +177,7 @@ def estimated_sizes(
         "block vectors": block_count * block_bytes(dimensions) if vectors.block_pooler(encoder) else 0,
         "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
         "lexicon": _lexicon_bytes(sample.documents, packed, settings.lexicon, token_count),
-        "quantiser": quantizer,
+        "quantizer": quantizer,
         "codes": rows * (shape.code_bytes + 4) + shard_count * 8 * shape.list_count if shape.list_count else 0,
         "search": shape.list_bytes(rows),
         "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,

@@ -124,7 +124,7 @@ class IndexManifest:
     generation: Count = 0  # after the first build; every change adds one
     segments: tuple[SegmentRecord, ...] = ()  # in which documents, blocks, tokens and rows are counted
     counts: Counts = Counts(0, 0, 0, 0)  # with the documents that are deleted
-    quantiser: PartName | None = None  # None in the exact tier
+    quantizer: PartName | None = None  # None in the exact tier
     search_folder: PartName = ""
     deleted: PartName | None = None  # None: no document is
     rotation_folder: PartName | None = None  # None: vectors are not rotated
@@ -168,14 +168,14 @@ class IndexManifest:
     @property
     def listed(self) -> set[str]:
         """The names of all parts."""
-        single = (self.quantiser, self.search_folder, self.deleted, self.rotation_folder, self.encoder_folder)
+        single = (self.quantizer, self.search_folder, self.deleted, self.rotation_folder, self.encoder_folder)
         names = [*single, *(name for segment in self.segments for name in segment.parts)]
         return {name for name in names if name is not None}
 
     @property
     def candidates_per_side(self) -> int:
         """Rows grown into phrases for each side unless said otherwise."""
-        automatic = EXACT_CANDIDATES if self.quantiser is None else APPROXIMATE_CANDIDATES
+        automatic = EXACT_CANDIDATES if self.quantizer is None else APPROXIMATE_CANDIDATES
         return self.searching.candidates_per_side or automatic
 
     @property
@@ -217,9 +217,9 @@ class Generation:
         )
 
     @property
-    def quantiser(self) -> Path | None:
-        """The quantiser's folder; None in the exact tier."""
-        return None if self.manifest.quantiser is None else self.folder / self.manifest.quantiser
+    def quantizer(self) -> Path | None:
+        """The quantizer's folder; None in the exact tier."""
+        return None if self.manifest.quantizer is None else self.folder / self.manifest.quantizer
 
     @property
     def search(self) -> Path:
@@ -251,7 +251,7 @@ def _total(segments: Sequence[SegmentRecord]) -> Counts:
     return Counts(*(sum(getattr(each.counts, item.name) for each in segments) for item in fields(Counts)))
 
 
-RECORDED = ("quantiser", "search_folder", "deleted", "deletion", "rotation_folder", "encoder_folder")
+RECORDED = ("quantizer", "search_folder", "deleted", "deletion", "rotation_folder", "encoder_folder")
 
 
 def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from index.ivf import ID_BYTES, LISTS_FILE, QUANTISER_KIND, SEARCH_KIND, TRAINED_FILE
+from index.ivf import ID_BYTES, LISTS_FILE, QUANTIZER_KIND, SEARCH_KIND, TRAINED_FILE
 from index.settings import SearchTier, tier_reason
 from index.sign_codes import EXACT_ROWS
 from npm.core.artifact import MANIFEST_NAME, read_manifest
@@ -99,7 +99,7 @@ def inspect_index(folder: str | Path) -> Inspection:
     generation = Generation.read(Path(folder))
     manifest, settings = generation.manifest, generation.manifest.settings
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
-    recorded, is_exact = manifest.searching, manifest.quantiser is None
+    recorded, is_exact = manifest.searching, manifest.quantizer is None
     kept: Counter[str] = Counter()
     kept_by_rule: Counter[str] = Counter()
     for segment in generation.segments:
@@ -154,10 +154,10 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
     dimensions = search.typed("dimensions", Count)
     if search["tier"] == SearchTier.exact.value:
         found = {"vectors (float32, dense only)": 4 * search.typed("row_count", Count) * dimensions}
-    elif generation.quantiser is None:
+    elif generation.quantizer is None:
         raise damaged(generation.folder / MANIFEST_NAME, "inverted lists without a quantizer")
     else:
-        quantizer = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
+        quantizer = read_manifest(generation.quantizer, kind=QUANTIZER_KIND)
         lists = sum(size for path, size in _file_sizes(generation.search).items() if path.name == LISTS_FILE)
         copies = len(partitions_of(generation))  # in one process each has all lists, and its own quantizer
         found = {

@@ -3,7 +3,7 @@
     manifest.json                       the present generation: its parts by digest, and how it was made
     corpus-<request>                    blocks and documents of what one build, add or compact brought (a segment)
     vectors-…, lexicon-…, codes-…       the segment's vectors, term counts and, in tiers with lists, codes
-    quantiser-…, search-…               how vectors are searched; of a partitioned index a folder per partition
+    quantizer-…, search-…               how vectors are searched; of a partitioned index a folder per partition
     deleted-…, rotation-…, encoder-…    deleted documents, axes of rotated vectors, a copy of the encoder
 
 `<request>` is a digest of everything that the part depends on, so a part that is there is the part that is needed: this
@@ -28,9 +28,9 @@ from npm.core.errors import ArtifactError, named
 from npm.core.files import digest_of
 from npm.core.locks import clear_locks
 
-CORPUS, VECTORS, LEXICON, CODES, QUANTISER = "corpus", "vectors", "lexicon", "codes", "quantiser"
+CORPUS, VECTORS, LEXICON, CODES, QUANTIZER = "corpus", "vectors", "lexicon", "codes", "quantizer"
 SEARCH, DELETED, ROTATION, ENCODER = "search", "deleted", "rotation", "encoder"
-PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTISER, SEARCH, DELETED, ROTATION, ENCODER)
+PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTIZER, SEARCH, DELETED, ROTATION, ENCODER)
 _NAME = rf"(?:{'|'.join(PARTS)})-[0-9a-f]{{16}}"
 _OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.(?:tmp|partial|partial\.tmp)")
 PartName = Annotated[str, Field(pattern=f"^{_NAME}$")]

@@ -1,7 +1,7 @@
 """Partitions of an index: consecutive vector shards with their own search folder, so that machines share a search.
 
 The search folder of a partitioned index holds one search folder for each partition, 00000, 00001, …, and
-its manifest records the vector shards and rows of each. All have the quantiser of the index; documents, blocks, text
+its manifest records the vector shards and rows of each. All have the quantizer of the index; documents, blocks, text
 and term counts are not divided.
 """
 
@@ -135,7 +135,7 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
     """The searcher of partition `number`, from 0, of `count`; rows count from its own first one.
 
     Of vectors and lists only its own files are read. Raises SettingError if there is no such partition, ArtifactError
-    if something of it is missing, damaged, or of another generation than that of `digest`, or of another quantiser.
+    if something of it is missing, damaged, or of another generation than that of `digest`, or of another quantizer.
     """
     generation = Generation.read(folder)
     manifest = generation.manifest
@@ -176,7 +176,7 @@ def _opened(generation: Generation, partition: Partition, vectors: ShardedArray)
     return open_search(
         partition.folder,
         vectors,
-        quantiser=generation.quantiser,
+        quantizer=generation.quantizer,
         probed_lists=searching.probed_lists,
         rerank_factor=searching.rerank_factor,
     )

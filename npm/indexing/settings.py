@@ -128,7 +128,7 @@ class Stage(Enum):
 
     pack = "pack"
     encode = "encode"
-    quantise = "quantise"
+    quantize = "quantize"
     code = "code"
     merge = "merge"
 
@@ -167,7 +167,7 @@ class CompactSettings(Settings):
     """Rewriting of an index."""
 
     retrain: bool = False
-    """Train the quantiser again; it always is if the number of rows now calls for another tier."""
+    """Train the quantizer again; it always is if the number of rows now calls for another tier."""
 
 
 class TransferSettings(Settings):

@@ -1,10 +1,10 @@
 """The stages that make an index out of documents; each may be split among jobs, and resumes where it was killed.
 
-pack: documents → blocks; encode: blocks → vectors and term counts; quantise: a sample → quantiser; code: vectors →
+pack: documents → blocks; encode: blocks → vectors and term counts; quantize: a sample → quantizer; code: vectors →
 codes; merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs
 ran. Every part is named by what it depends on.
 
-A quantiser is trained once, from a sample that omits some documents, so that `tune` can query for these.
+A quantizer is trained once, from a sample that omits some documents, so that `tune` can query for these.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 from index.ivf import (
     CODE_SHARD_KIND,
     ID_BYTES,
-    QUANTISER_KIND,
+    QUANTIZER_KIND,
     SEARCH_KIND,
-    Quantiser,
+    Quantizer,
     code_shard_settings,
     drawn_rows,
-    train_quantiser,
+    train_quantizer,
     write_code_shard,
     write_search_folder,
 )
@@ -52,7 +52,7 @@ from npm.indexing.embed import (
     vector_shards,
 )
 from npm.indexing.generation import Counts, Segment, finish_shards, recorded_corpus
-from npm.indexing.layout import CODES, CORPUS, LEXICON, QUANTISER, SEARCH, VECTORS, part
+from npm.indexing.layout import CODES, CORPUS, LEXICON, QUANTIZER, SEARCH, VECTORS, part
 from npm.indexing.lexicon import as_record, finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 CODES_KIND = "codes"
 HELD_OUT_EVERY = 50
-"""One of this many documents is omitted from the quantiser's sample, so that `tune` can query for it."""
+"""One of this many documents is omitted from the quantizer's sample, so that `tune` can query for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def finish_segment(
     return Counts(store.document_count, store.block_count, store.token_count, kept)
 
 
-def train_segment_quantiser(
+def train_segment_quantizer(
     folder: Path,
     segments: Sequence[Segment],
     store: BlockStore,
@@ -204,7 +204,7 @@ def train_segment_quantiser(
     *,
     progress: Progress = silent,
 ) -> Path | None:
-    """The quantiser of the index `folder` over the vectors of `segments`, trained once; None in the exact tier.
+    """The quantizer of the index `folder` over the vectors of `segments`, trained once; None in the exact tier.
 
     `store` is that of all segments.
     """
@@ -217,32 +217,32 @@ def train_segment_quantiser(
         "held_out_every": HELD_OUT_EVERY,
         "vectors": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments],
     }
-    place = part(folder, QUANTISER, recorded)
+    place = part(folder, QUANTIZER, recorded)
     with folder_lock(place, wait=True):
         if (place / MANIFEST_NAME).is_file() and not place.with_name(f".{place.name}.partial").exists():
             return place
-        # Rows of held-out documents leave the sample: `tune` queries for documents that the quantiser has not seen.
+        # Rows of held-out documents leave the sample: `tune` queries for documents that the quantizer has not seen.
         drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
         documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
         trainable = drawn[~is_held_out(documents)]
-        train_quantiser(
+        train_quantizer(
             place,
             vectors,
             trainable if len(trainable) else drawn,
             recorded,
-            progress=lambda done, total: progress("quantiser", done, total),
+            progress=lambda done, total: progress("quantizer", done, total),
         )
     return_freed_memory()
     return place
 
 
-def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
-    """Mask of the documents that the quantiser was not trained on, bool [documents]; None if no longer known.
+def unseen_documents(quantizer: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
+    """Mask of the documents that the quantizer was not trained on, bool [documents]; None if no longer known.
 
     `segment_documents` i64 [segments + 1] are the first documents of the segments. After a compact that keeps the
-    quantiser documents have other indices; documents added later were never trained on.
+    quantizer documents have other indices; documents added later were never trained on.
     """
-    trained_on = read_manifest(quantiser, kind=QUANTISER_KIND).settings.typed("vectors", list[str])
+    trained_on = read_manifest(quantizer, kind=QUANTIZER_KIND).settings.typed("vectors", list[str])
     present = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
     if present[: len(trained_on)] != trained_on:
         return None
@@ -251,18 +251,18 @@ def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_docum
 
 
 def is_held_out(documents: np.ndarray) -> np.ndarray:
-    """Mask of the document indices i64 [n] (-1: no document) that the quantiser's training skipped, bool [n]."""
+    """Mask of the document indices i64 [n] (-1: no document) that the quantizer's training skipped, bool [n]."""
     return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
-def with_codes(folder: Path, segment: Segment, quantiser: Quantiser) -> Segment:
-    """`segment`, whose vectors are finished, with its codes by `quantiser`."""
+def with_codes(folder: Path, segment: Segment, quantizer: Quantizer) -> Segment:
+    """`segment`, whose vectors are finished, with its codes by `quantizer`."""
     digest = read_manifest(segment.vectors, kind=VECTORS_KIND).digest
-    return replace(segment, codes=part(folder, CODES, code_shard_settings(quantiser, digest)))
+    return replace(segment, codes=part(folder, CODES, code_shard_settings(quantizer, digest)))
 
 
 def code_segments(
-    segments: Sequence[Segment], quantiser: Quantiser, *, shard: Shard = WHOLE, progress: Progress = silent
+    segments: Sequence[Segment], quantizer: Quantizer, *, shard: Shard = WHOLE, progress: Progress = silent
 ) -> None:
     """Write this shard's code shards of segments whose vectors are finished."""
     shards = shard.of(
@@ -275,19 +275,19 @@ def code_segments(
     )
     counts = [len(open_array(vectors, "vectors")) for vectors, _ in shards]
     left = sum(count for (_, place), count in zip(shards, counts, strict=True) if not (place / MANIFEST_NAME).is_file())
-    check_room(segments[0].vectors.parent, left * (quantiser.code_bytes + 4), what="codes")
+    check_room(segments[0].vectors.parent, left * (quantizer.code_bytes + 4), what="codes")
     done = 0
     for (folder, place), count in zip(shards, counts, strict=True):
         digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
-        recorded = code_shard_settings(quantiser, digest)
+        recorded = code_shard_settings(quantizer, digest)
         check_folder(folder, kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
-        write_code_shard(place, open_array(folder, "vectors"), quantiser, settings=recorded)
+        write_code_shard(place, open_array(folder, "vectors"), quantizer, settings=recorded)
         return_freed_memory()
         done += count
         progress("codes", done, sum(counts))
 
 
-def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
+def finish_codes(segment: Segment, quantizer: Quantizer) -> None:
     """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing."""
     assert segment.codes is not None, "a segment without codes"
     vectors = read_manifest(segment.vectors, kind=VECTORS_KIND)
@@ -295,7 +295,7 @@ def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
         segment.codes,
         len(vectors.parts),
         kinds=(CODES_KIND, CODE_SHARD_KIND),
-        settings=lambda: code_shard_settings(quantiser, vectors.digest),
+        settings=lambda: code_shard_settings(quantizer, vectors.digest),
         stage="code",
     )
 
@@ -303,22 +303,22 @@ def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
 def finish_search(
     folder: Path,
     segments: Sequence[Segment],
-    quantiser: Quantiser | None,
+    quantizer: Quantizer | None,
     *,
     partitions: int = 1,
     progress: Progress = silent,
 ) -> Path:
     """Write the search folder of the index `folder` over all rows of `segments`, or keep a finished one; returns it.
 
-    No quantiser: exact. With several `partitions` it holds a search folder for each, or one per vector shard where
+    No quantizer: exact. With several `partitions` it holds a search folder for each, or one per vector shard where
     there are fewer of these.
     """
     vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []
     resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"
     made_from = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
-    if quantiser is not None:
-        made_with = read_manifest(quantiser.file.parent, kind=QUANTISER_KIND).settings
+    if quantizer is not None:
+        made_with = read_manifest(quantizer.file.parent, kind=QUANTIZER_KIND).settings
         resolved = {name: each for name, each in made_with.items() if name not in ("vectors", "held_out_every")}
         unit, made_from = "lists", []
         for segment in segments:
@@ -330,15 +330,15 @@ def finish_search(
     shard_rows = [len(shard) for shard in vectors.arrays]
     count = min(partitions, len(shard_rows))
     place = part(folder, SEARCH, {**resolved, "made_from": made_from, "partitions": count})
-    if quantiser is not None:
-        check_room(place, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(place), what="lists")
+    if quantizer is not None:
+        check_room(place, len(vectors) * (quantizer.code_bytes + ID_BYTES) - stored_bytes(place), what="lists")
 
     def written(place: Path, first: int, stop: int) -> Manifest:
         return write_search_folder(
             place,
             resolved,
             vectors.shards(first, stop),
-            quantiser=quantiser,
+            quantizer=quantizer,
             code_folders=code_folders[first:stop],
             progress=lambda done, total: progress(unit, done, total),
         )

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from npm.core.types import DenoisingBatch, LabelledBatch, MaskedBatch, QuestionBatch, SentenceBatch, View
+from npm.core.types import DenoisingBatch, LabeledBatch, MaskedBatch, QuestionBatch, SentenceBatch, View
 from npm.models.masked_lm import TokenVectors
 
 
@@ -196,7 +196,7 @@ def pad_columns(rows: torch.Tensor, length: int, *, value: int = 0) -> torch.Ten
     return pad(rows, (0, length - rows.shape[1]), value=value)
 
 
-Rows = TypeVar("Rows", SentenceBatch, LabelledBatch, QuestionBatch)
+Rows = TypeVar("Rows", SentenceBatch, LabeledBatch, QuestionBatch)
 
 
 class EncodedRows(Generic[Rows]):

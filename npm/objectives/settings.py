@@ -61,7 +61,7 @@ class SentenceSettings(Settings):
     pooler: PoolerKind = PoolerKind.cls
     """Pooler of sentence vectors: `cls`, `cls_before_pooler` or `avg`."""
     mlp_only_train: bool = False
-    """With `cls`: the MLP serves in training only and is discarded afterwards; best without labelled pairs."""
+    """With `cls`: the MLP serves in training only and is discarded afterwards; best without labeled pairs."""
 
     def check(self) -> None:
         """Raise SettingError for an MLP that this pooler does not have."""
@@ -124,9 +124,9 @@ class ObjectiveSettings(Settings):
     """Training on questions with known answers."""
     span_supervision_weight: NonNegativeFloat = 0.0
     """Weight of questions with known answers; the files are set by `questions`."""
-    labelled_weight: NonNegativeFloat = 0.0
-    """Weight of predicting labels or scores with a new head; the labelled text is set under `labelled`."""
-    labelled_contrast_weight: NonNegativeFloat = 0.0
+    labeled_weight: NonNegativeFloat = 0.0
+    """Weight of predicting labels or scores with a new head; the labeled text is set under `labeled`."""
+    labeled_contrast_weight: NonNegativeFloat = 0.0
     """Weight of supervised contrast: texts of a batch with one label are drawn together, others apart."""
     denoising_weight: NonNegativeFloat = 0.0
     """Weight of restoring corrupted text, for encoder-decoders; the corruption is set under `denoising`."""
@@ -135,6 +135,6 @@ class ObjectiveSettings(Settings):
         """The weights of all known losses by the names of their settings."""
         names = (
             *("nonparametric", "masked", "sentence", "token_contrast", "reading", "block_teacher"),
-            *("span_supervision", "labelled", "labelled_contrast", "denoising"),
+            *("span_supervision", "labeled", "labeled_contrast", "denoising"),
         )
         return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}

@@ -16,7 +16,7 @@ import numpy as np
 from npm.core.types import MASK_TEXT, Occurrence, Phrase
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.markup import shown, visible
-from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
+from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalized_text, sentence_around, words_of
 from npm.retrieval.settings import FillSettings, Overlaps
 from npm.retrieval.spans import CandidateSpans
 
@@ -48,12 +48,12 @@ def ranked_phrases(
     # Reading text costs far more than summing weights, so equal token sequences are grouped first; spellings are then
     # merged among more groups than requested, since a phrase may be spread over several of them.
     considered = max(settings.merged_groups, settings.k) if by_text or excludes else settings.k
-    values = frozenset(map(normalised_text, settings.values))
+    values = frozenset(map(normalized_text, settings.values))
     groups, scores = best_groups(candidates, weights, count=len(weights) if values else considered)
     keys: list[str | int] = list(range(len(groups)))
     if by_text or excludes or values:
         leaders = np.array([group[0] for group in groups], dtype=np.int64)  # i64 [<= considered]
-        texts = map(normalised_text, reader.texts(candidates.starts[leaders], candidates.lengths[leaders]))
+        texts = map(normalized_text, reader.texts(candidates.starts[leaders], candidates.lengths[leaders]))
         question_words = frozenset(words_of(text.replace(MASK_TEXT, " ")))
         for number, plain in enumerate(texts):
             is_allowed = plain in values if values else plain

@@ -34,9 +34,9 @@ class DrawnQuestion:
 def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
     """Mask of documents that the quantizer's training has not seen, bool [documents]; None if unknown."""
     generation = Generation(index.folder, index.manifest)
-    if generation.quantiser is None:
+    if generation.quantizer is None:
         return np.ones(index.store.document_count, dtype=bool)
-    return unseen_documents(generation.quantiser, generation.segments, index.store.segment_documents)
+    return unseen_documents(generation.quantizer, generation.segments, index.store.segment_documents)
 
 
 def asked_documents(index: PhraseIndex) -> np.ndarray:
@@ -67,7 +67,7 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
         if len(questions) == before:
             break
     if not questions:
-        left_out = f", one of {HELD_OUT_EVERY}, that its quantiser has not seen" if index.manifest.quantiser else ""
+        left_out = f", one of {HELD_OUT_EVERY}, that its quantizer has not seen" if index.manifest.quantizer else ""
         lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
         raise ArtifactError(
             f"{index.folder}: no question from {len(documents)} documents{left_out}, expected sentences of {lengths}; "

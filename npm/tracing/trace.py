@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Occurrence, Progress, silent
 from npm.corpus.markup import joined_lines, visible
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 from npm.indexing.phrase_index import select
 from npm.retrieval.filler import Filler
 from npm.retrieval.queries import check_text
@@ -153,7 +153,7 @@ def matches(span: str, phrase: str) -> bool:
     >>> matches("Leonardo", "leonardo da Vinci"), matches("Leon", "Leonardo"), matches("15", "15,000")
     (True, False, False)
     """
-    one, other = (f" {normalised_text(text)} " for text in (span, phrase))
+    one, other = (f" {normalized_text(text)} " for text in (span, phrase))
     return one in other or other in one
 
 

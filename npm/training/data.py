@@ -35,7 +35,7 @@ from npm.masking.denoising import build_denoising_views
 from npm.masking.masker import MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
-    LABELLED,
+    LABELED,
     MASKS_PER_SPAN,
     QUESTIONS,
     SENTENCES,
@@ -50,7 +50,7 @@ from npm.masking.rendering import (
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.objectives.ranks import rank, world_size
-from npm.training.labelled import labelled_source
+from npm.training.labeled import labeled_source
 from npm.training.model import TrainableModel, title_tokens
 from npm.training.questions import AlternatingSource, question_source
 from npm.training.record import recorded
@@ -279,13 +279,13 @@ def make_sources(
     made: list[tuple[BatchSource, str]] = []
     place: dict[str, Any] = {"seed": settings.trainer.seed, "rank": rank(), "world_size": world_size()}
     if reads_blocks(views):
-        made.append(_block_source(folder, views - {SENTENCES, LABELLED, QUESTIONS}, settings, trained, place, progress))
+        made.append(_block_source(folder, views - {SENTENCES, LABELED, QUESTIONS}, settings, trained, place, progress))
     if SENTENCES in views:
         further = views & {TOKENS} if not reads_blocks(views) else set()
         made.append(_sentence_source(folder, further, settings, trained, place))
-    if LABELLED in views:
+    if LABELED in views:
         assert isinstance(trained, Encoder), "labels are for encoders"
-        made.append(labelled_source(settings.labelled, trained, **place))
+        made.append(labeled_source(settings.labeled, trained, **place))
     sources, notes = [source for source, _ in made], [note for _, note in made]
     if QUESTIONS in views and settings.questions:
         assert isinstance(trained, Encoder), "questions are for encoders"

@@ -12,9 +12,9 @@ from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, keep_freed_memory
 from npm.core.types import Term, TrainingBatch
 from npm.corpus.documents import read_corpus
-from npm.corpus.labelled import LabelLevel
+from npm.corpus.labeled import LabelLevel
 from npm.masking.masker import MaskingUnit
-from npm.masking.rendering import LABELLED, MASKS_PER_SPAN, PHRASES, SENTENCES, reads_blocks
+from npm.masking.rendering import LABELED, MASKS_PER_SPAN, PHRASES, SENTENCES, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.fresh import fresh_encoder
@@ -27,7 +27,7 @@ from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import Passes, encode_views
-from npm.objectives.labelled import LabelledContrast, LabelledText
+from npm.objectives.labeled import LabeledContrast, LabeledText
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.reading import JointReading
@@ -50,15 +50,15 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
     keep_few_kernels()  # before a model is loaded: that asks oneDNN already, which then knows how many it keeps
     model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
     freeze(model.model, settings.start.frozen)
-    if settings.objective.labelled_weight and settings.labelled.layer is not None:
+    if settings.objective.labeled_weight and settings.labeled.layer is not None:
         layers = int(model.model.config.num_hidden_layers)
-        if settings.labelled.layer not in range(layers + 1):
+        if settings.labeled.layer not in range(layers + 1):
             raise SettingError(
-                f"labelled.layer (finetune: layer) must be from 0 to {layers}, got {settings.labelled.layer}"
+                f"labeled.layer (finetune: layer) must be from 0 to {layers}, got {settings.labeled.layer}"
             )
         weights = settings.objective.weights()
-        if others := [name for name, weight in weights.items() if weight and name != "labelled_weight"]:
-            raise SettingError(f"labelled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")
+        if others := [name for name, weight in weights.items() if weight and name != "labeled_weight"]:
+            raise SettingError(f"labeled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")
         model.model.requires_grad_(False)
     if model.device.type == "cpu":
         keep_freed_memory()
@@ -66,7 +66,7 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
 
 
 def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
-    """The texts that a vocabulary is cut by; an unused corpus, as with labelled text, may be missing."""
+    """The texts that a vocabulary is cut by; an unused corpus, as with labeled text, may be missing."""
     for document in read_corpus(settings.corpus):
         yield document.text
 
@@ -109,7 +109,7 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
     most = encoder.max_input_tokens
     of_rows = {
         "sentences.max_sentence_tokens": settings.sentences.max_sentence_tokens if SENTENCES in views else 0,
-        "labelled.max_tokens": settings.labelled.max_tokens if LABELLED in views else 0,
+        "labeled.max_tokens": settings.labeled.max_tokens if LABELED in views else 0,
     }
     for name, tokens in of_rows.items():
         if tokens > most:
@@ -148,7 +148,7 @@ def make_objective(
 
 
 def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[str, nn.Module]:
-    chosen, labelled, scale = settings.objective, settings.labelled, encoder.similarity_scale
+    chosen, labeled, scale = settings.objective, settings.labeled, encoder.similarity_scale
     # before the pooler of the start, which may be the teacher, is forgotten
     needs_teacher = chosen.block_teacher_weight or chosen.span_supervision_weight
     teacher = _block_teacher(chosen.block_teacher, encoder) if needs_teacher else None
@@ -172,13 +172,11 @@ def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[st
                 f"objective.sentence.pooler must be {teacher.pooler.name}, that of objective.block_teacher, got"
                 f" {kind.name}"
             )
-    if chosen.labelled_weight:
-        of_words = labelled.level is LabelLevel.token
-        parts["labelled"] = LabelledText(
-            encoder.dimensions, labelled.output_count, of_words=of_words, layer=labelled.layer
-        )
-    if chosen.labelled_contrast_weight:
-        parts["labelled_contrast"] = LabelledContrast()
+    if chosen.labeled_weight:
+        of_words = labeled.level is LabelLevel.token
+        parts["labeled"] = LabeledText(encoder.dimensions, labeled.output_count, of_words=of_words, layer=labeled.layer)
+    if chosen.labeled_contrast_weight:
+        parts["labeled_contrast"] = LabeledContrast()
     if chosen.reading_weight:
         parts["reading"] = JointReading(scale)
     if teacher is not None and chosen.block_teacher_weight:

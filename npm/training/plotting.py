@@ -16,7 +16,7 @@ from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.figures import (
     NumberTable,
     Plot,
-    colour,
+    color,
     count_ticks,
     folder_names,
     legend_below,
@@ -83,7 +83,7 @@ def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
                 look: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
                 if curve.smoothed:
                     look = {"markevery": max(1, len(curve.x) // MARKERS_OF_A_CURVE)}
-                look |= {"color": colour(number), "marker": marker(number), "markersize": 4, "linewidth": 1.4}
+                look |= {"color": color(number), "marker": marker(number), "markersize": 4, "linewidth": 1.4}
                 panel.plot(curve.x, curve.y, label=shown_name(label), **look)
                 values = (curve.y[0], curve.y[-1], np.fmin.reduce(curve.y), np.fmax.reduce(curve.y))
                 shown = (f"{value:.4g}" for value in values)

@@ -36,7 +36,7 @@ def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
 
 
 FACTS = re.compile(
-    r"(world_size|encoder|teacher|collocations|packed|start\.from_run|questions|(corpus|evaluation|sentences|labelled)"
+    r"(world_size|encoder|teacher|collocations|packed|start\.from_run|questions|(corpus|evaluation|sentences|labeled)"
     r"\.(files|sources))([._].*)?"
 )
 """Recorded names of a run's inputs."""

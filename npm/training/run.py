@@ -14,12 +14,12 @@ from npm.core.artifact import MANIFEST_NAME, read_manifest
 from npm.core.errors import SettingError, UserError, missing, named
 from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
-from npm.corpus.labelled import labelled_sources
+from npm.corpus.labeled import labeled_sources
 from npm.corpus.sentence_pairs import sentence_sources
 from npm.corpus.sources import Source, find_sources
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
-from npm.masking.rendering import LABELLED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import LABELED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SentenceEncoder
 from npm.models.settings import Precision
@@ -112,12 +112,12 @@ def number_format(settings: TrainingSettings, trainer: Trainer) -> str:
 
 
 def refuse_no_text(settings: TrainingSettings) -> None:
-    """Raise CorpusError if there is no text; that of labelled rows is checked where they are read."""
+    """Raise CorpusError if there is no text; that of labeled rows is checked where they are read."""
     objective = settings.objective
     if objective.span_supervision_weight and not settings.questions:
         raise missing("questions", "questions=FILE.jsonl")
-    given = settings.corpus.files or settings.sentences.files or settings.labelled.files or settings.questions
-    if not (given or settings.packed or objective.labelled_weight + objective.labelled_contrast_weight):
+    given = settings.corpus.files or settings.sentences.files or settings.labeled.files or settings.questions
+    if not (given or settings.packed or objective.labeled_weight + objective.labeled_contrast_weight):
         find_sources([])
 
 
@@ -127,7 +127,7 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
     if settings.packed:
         if files := (*settings.corpus.files, *settings.evaluation.files):
             raise SettingError(f"packed replaces corpus.files and evaluation.files: remove {named(files)}")
-        if others := sorted(views & {SENTENCES, LABELLED}):
+        if others := sorted(views & {SENTENCES, LABELED}):
             raise SettingError(f"packed has blocks only, but an objective reads {others[0]}: remove packed")
         folders = {"packed": Path(settings.packed)}
         if has_held_out(settings):
@@ -149,7 +149,7 @@ def text_sources(settings: TrainingSettings, views: set[str]) -> dict[str, list[
     """The files that `views` are made from, by kind."""
     found = {
         "sentences": sentence_sources(settings.sentences) if SENTENCES in views else [],
-        "labelled": labelled_sources(settings.labelled) if LABELLED in views else [],
+        "labeled": labeled_sources(settings.labeled) if LABELED in views else [],
         "questions": find_sources(settings.questions) if QUESTIONS in views and settings.questions else [],
     }
     if reads_blocks(views) or not any(found.values()):
@@ -180,11 +180,11 @@ def text_folder(folder: Path, settings: TrainingSettings, views: set[str]) -> Pa
 def held_out_settings(settings: TrainingSettings, views: set[str]) -> TrainingSettings:
     """The settings under which the text of `evaluation.files` is read; tokens are masked as `evaluation` says.
 
-    It replaces `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else
-    `corpus.files`. Raises SettingError where labelled rows are trained on next to other text.
+    It replaces `sentences.files`, `labeled.files` or `questions` where a run trains on those alone, else
+    `corpus.files`. Raises SettingError where labeled rows are trained on next to other text.
     """
-    if LABELLED in views and views != {LABELLED}:
-        raise SettingError("evaluation.files cannot be measured where a run trains on labelled rows and other text")
+    if LABELED in views and views != {LABELED}:
+        raise SettingError("evaluation.files cannot be measured where a run trains on labeled rows and other text")
     files, sentences = settings.evaluation.files, settings.sentences
     of_pairs = bool(sentences.files) and not reads_blocks(views)
     if of_pairs:  # files of the same columns
@@ -192,13 +192,13 @@ def held_out_settings(settings: TrainingSettings, views: set[str]) -> TrainingSe
     elif sentences.files:  # plain sentences of the held-out corpus
         plain = dict.fromkeys(("positive_column", "negative_column", "label_column", "score_column"), "")
         sentences = replace(sentences, files=[], anchor_column="text", **plain)  # type: ignore[arg-type]
-    of_rows, of_questions = views == {LABELLED}, views == {QUESTIONS}
+    of_rows, of_questions = views == {LABELED}, views == {QUESTIONS}
     return replace(
         settings,
         corpus=replace(settings.corpus, files=[] if of_pairs or of_rows or of_questions else files),
         sentences=sentences,
         corruption=CorruptionSettings(masked_fraction=settings.evaluation.masked_fraction),
-        labelled=replace(settings.labelled, files=files if of_rows else [], max_examples=None),
+        labeled=replace(settings.labeled, files=files if of_rows else [], max_examples=None),
         questions=files if of_questions else [],
         supervision=replace(settings.supervision, file_weights=[]),  # those of the files trained on
         trainer=replace(settings.trainer, seed=settings.trainer.seed + 1),

@@ -16,7 +16,7 @@ class ScheduleSettings(Settings):
     max_steps: PositiveInt | None = None
     """Optimizer steps in the whole run; such a run can be repeated exactly."""
     max_epochs: PositiveInt | None = None
-    """Passes over labelled rows (`labelled.files`), each rounded up to whole steps; it is evaluated after each."""
+    """Passes over labeled rows (`labeled.files`), each rounded up to whole steps; it is evaluated after each."""
     max_minutes: PositiveFloat | None = None
     """Minutes of training in the whole run, resumed time included; the learning rate follows the clock."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 5e-4

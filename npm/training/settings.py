@@ -12,7 +12,7 @@ from npm.core.errors import SettingError, exclusive
 from npm.core.settings import PathText, Settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.groups import GroupMixing
-from npm.corpus.labelled import LabelledSettings
+from npm.corpus.labeled import LabeledSettings
 from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.corpus.settings import CorpusSettings
@@ -188,8 +188,8 @@ class TrainingSettings(Settings):
     """Corrupted spans for encoder-decoders."""
     sentences: SentenceDataSettings = field(default_factory=SentenceDataSettings)
     """Sentences of the contrastive loss over sentences."""
-    labelled: LabelledSettings = field(default_factory=LabelledSettings)
-    """Labelled text for a head over the encoder."""
+    labeled: LabeledSettings = field(default_factory=LabeledSettings)
+    """Labeled text for a head over the encoder."""
     questions: list[PathText] = field(default_factory=list)
     """Files with questions, their answers and the passages that contain them, for objective.span_supervision_weight."""
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
@@ -221,10 +221,10 @@ class TrainingSettings(Settings):
             # no scale of gradients is shared
             raise exclusive("precision=float16", "trainer.sharding=full")
         weights = {name.removesuffix("_weight") for name, weight in self.objective.weights().items() if weight}
-        if self.schedule.max_epochs and not weights & {"labelled", "labelled_contrast"}:
-            raise SettingError("schedule.max_epochs requires labelled rows: set objective.labelled_weight=1")
-        if "labelled_contrast" in weights:
-            self.labelled.check_contrast()
+        if self.schedule.max_epochs and not weights & {"labeled", "labeled_contrast"}:
+            raise SettingError("schedule.max_epochs requires labeled rows: set objective.labeled_weight=1")
+        if "labeled_contrast" in weights:
+            self.labeled.check_contrast()
         self.objective.masked.check_masks(self.corruption.mask_probability)
         if "reading" in weights and not (self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction):
             raise SettingError(

@@ -24,7 +24,7 @@ class TuneSettings(Settings):
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     queries: Annotated[int, Field(ge=1, le=1000)] = 500
-    """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
+    """Questions asked, each a sentence of a document that the quantizer was not trained on, with a phrase masked."""
     seed: NonNegativeInt = 0
     """Seed of the questions."""
     probed_lists: list[PositiveInt] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """`npmlm tune`: measure ways to search an index against exact search, choose one, and write it into the index.
 
-Recall, agreement of the first phrase, and latency, of questions made from documents that the quantiser has not seen.
+Recall, agreement of the first phrase, and latency, of questions made from documents that the quantizer has not seen.
 
 Shapes: q questions, r ranks of `RECALL_AT`, d dimensions; hits are [2 q, k], all start queries, then all end queries.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.exact import exact_top, scan_rows
-from index.ivf import SEARCH_KIND, Quantiser
+from index.ivf import SEARCH_KIND, Quantizer
 from index.partitioned import parts_of
 from index.search import FaissSearcher
 from index.types import Hits
@@ -26,7 +26,7 @@ from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import check_writable, json_bytes, replace_file
 from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 from npm.indexing.changes import commit
 from npm.indexing.generation import Generation, IndexManifest, Searching
 from npm.indexing.inspect import Footprint, footprint
@@ -217,7 +217,7 @@ def found_rows(hits: Hits, worst_scores: np.ndarray, counts: np.ndarray) -> np.n
 
 def _best_of(phrases: Sequence[Phrase]) -> str | None:
     """The first of the phrases, its case and spaces normalized; None if there is none."""
-    return normalised_text(phrases[0].phrase) if phrases else None
+    return normalized_text(phrases[0].phrase) if phrases else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     """
     index = PhraseIndex.open(Path(settings.index))
     generation = _unchanged(index.folder, index.manifest)
-    list_count = None if generation.quantiser is None else Quantiser.open(generation.quantiser).list_count
+    list_count = None if generation.quantizer is None else Quantizer.open(generation.quantizer).list_count
     present = SearchChoice(None, None, min(index.candidates_per_side, len(index.rows)))
     if isinstance(part := parts_of(index.searcher)[0], FaissSearcher):  # all are searched alike
         present = replace(present, probed_lists=part.probed_lists, rerank_factor=part.rerank_factor)
@@ -302,7 +302,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     notes = []
     if held_out_documents(index) is None:
         notes.append(
-            "the quantiser was kept by a compact, so it may have seen the documents asked about: "
+            "the quantizer was kept by a compact, so it may have seen the documents asked about: "
             "npmlm compact retrain=true trains another one"
         )
     if len(drawn) < settings.queries:

@@ -73,7 +73,7 @@ def test_filters_are_given_as_lists_and_refused_in_one_message(
     assert documents_in(npmlm, index, "where=year>=1990") == {"d1990", "d2000"}
     assert documents_in(npmlm, index, "where=['lang=en, us', year in [1980, 2000]]") == {"d1980", "d2000"}
     assert documents_in(npmlm, index, "documents=d1980") == {"d1980"}
-    npmlm("fill", f"index={index}", "where=colour=red", QUESTION).refused("colour", "year", "corpus.kept_fields")
+    npmlm("fill", f"index={index}", "where=color=red", QUESTION).refused("color", "year", "corpus.kept_fields")
     npmlm("fill", f"index={index}", "where=year=1", QUESTION).refused("no document is left")
     npmlm("fill", f"index={index}", "documents=[d1,d2]", QUESTION).refused("'d1', 'd2'")
 
@@ -85,7 +85,7 @@ def test_a_job_array_makes_the_index_of_one_build(
     given += ["vectors.tokens_per_shard=30", "search.tier=ivf_rabitq", "search.list_count=2"]
     assert npmlm("build", *given, f"index={tmp_path / 'whole'}").status == 0
     jobs = tmp_path / "jobs"
-    for stage in ("encode", "quantise", "code", "merge"):
+    for stage in ("encode", "quantize", "code", "merge"):
         for number in (2, 1):
             outcome = npmlm("build", *given, f"index={jobs}", f"stage={stage}", f"shard={number}/2")
             assert outcome.status == 0, outcome.err

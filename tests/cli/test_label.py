@@ -12,7 +12,7 @@ import pytest
 import npm
 from npm.cli.label import ADDED, label_cells
 from npm.core.types import Occurrence
-from npm.evaluation.labelling import LabelledText, ScoredLabel
+from npm.evaluation.labelling import LabeledText, ScoredLabel
 from tests.helpers.command_line import CommandLine
 
 LABELS = {"town": ["Paris", "Oslo"], "man": ["Miguel de Cervantes", "Amadeo Giannini"], "river": ["Seine"]}
@@ -25,7 +25,7 @@ def test_a_table_joins_labels_and_shows_the_place_of_the_first() -> None:
     scored = {"t": 0.91234, "m": 0.8, "r": 0.1}
     town, man, river = (ScoredLabel(name, score, "Oslo", PLACE) for name, score in scored.items())
     place = {"label_title": "Norway", "label_document": "d1", "label_sentence": "It is «Oslo»."}
-    found = LabelledText((town, man), (town, man, river), cut=False)
+    found = LabeledText((town, man), (town, man, river), cut=False)
     cells = label_cells(found, True)
     assert set(cells) == set(ADDED)
     assert cells == {"label": "t | m", "label_score": "0.9123 | 0.8", "label_word": "Oslo", **place} | {
@@ -34,9 +34,9 @@ def test_a_table_joins_labels_and_shows_the_place_of_the_first() -> None:
     }
     nested = label_cells(found, False)
     assert nested["labels"][1] == {"label": "m", "label_score": 0.8, "label_word": "Oslo", **place}
-    nothing = label_cells(LabelledText((), (river,), cut=False), True)
+    nothing = label_cells(LabeledText((), (river,), cut=False), True)
     assert nothing == dict.fromkeys(ADDED, "") | {"next_label": "r", "next_score": 0.1}
-    assert label_cells(LabelledText((), (river,), cut=False), False)["labels"] == []
+    assert label_cells(LabeledText((), (river,), cut=False), False)["labels"] == []
 
 
 @pytest.mark.parametrize("multi_label", ["true", "false"])
@@ -60,7 +60,7 @@ def test_each_text_has_the_labels_that_python_gives_it(
         assert json.loads(line) == {"body": text, "n": 1} | label_cells(found, False)
 
 
-def test_what_cannot_be_labelled_is_one_sentence(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_labeled_is_one_sentence(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     file = tmp_path / "texts.csv"
     file.write_text("body,label\nOslo,1\n", encoding="utf-8")
     texts, index = f"texts={file}", f"index={built_index}"

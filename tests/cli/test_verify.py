@@ -26,7 +26,7 @@ KINDS = {
     "kept tokens": "vectors-*/00000/kept.npy",
     "postings": "lexicon-*/00000/posting_blocks.npy",
     "words": "lexicon-*/00000/words.npy",
-    "quantiser": "quantiser-*/trained.faiss",
+    "quantizer": "quantizer-*/trained.faiss",
     "lists": "search-*/lists.bin",
     "list sizes": "search-*/list_sizes.npy",
 }

@@ -146,7 +146,7 @@ def test_models_that_write_answer_closed_and_open_tasks_and_are_recorded(
     assert models == {name: "t5" if name == "t5" else "gpt" for name in methods}
     if suite == "closed":
         knn = {"share": 0.5, "temperature": 10.0, "k": 1024}
-        assert (found["settings"]["causal-knn"], result["methods"]["causal-knn"]["facts"]["neighbours"]) == (knn, knn)  # type: ignore[index]
+        assert (found["settings"]["causal-knn"], result["methods"]["causal-knn"]["facts"]["neighbors"]) == (knn, knn)  # type: ignore[index]
     before = all_bytes(tmp_path / "out")
     assert npmlm(*command, f"out={tmp_path / 'out'}").status == 0
     assert all_bytes(tmp_path / "out") == before

@@ -19,7 +19,7 @@ TIERS = {"exact": (), "lists": LISTS}
 WRITES = {
     Stage.pack: "/corpus-",
     Stage.encode: "/vectors-",
-    Stage.quantise: "quantiser-",
+    Stage.quantize: "quantizer-",
     Stage.code: "/codes-",
     Stage.merge: "/search-",
 }

@@ -107,7 +107,7 @@ def test_a_build_killed_again_and_again_ends_in_the_same_bytes(
     assert BlockStore.open(tmp_path / "killed").digest == BlockStore.open(tmp_path / "undisturbed").digest
 
 
-def test_documents_of_finished_shards_are_not_tokenised_again(
+def test_documents_of_finished_shards_are_not_tokenized_again(
     tmp_path: Path, packer: BlockPacker, small_batches: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = corpus(30)

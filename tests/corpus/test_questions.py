@@ -10,7 +10,7 @@ import pytest
 
 from npm.core.errors import CorpusError, SettingError
 from npm.corpus.questions import SupervisionSettings, question_table
-from tests.helpers.labelled_texts import write_rows
+from tests.helpers.labeled_texts import write_rows
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 
 ROW: dict[str, Any] = {

@@ -16,7 +16,7 @@ import pytest
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings, SentenceTokenizer
-from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, labelled_triplets, text_keys
+from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, labeled_triplets, text_keys
 from npm.corpus.settings import CorpusSettings
 from tests.helpers.command_line import zstd
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder, wordpiece_tokenizer
@@ -143,14 +143,14 @@ def test_pairs_below_the_least_score_are_left_out(tmp_path: Path) -> None:
     assert len(table_of(tmp_path / "2", file, score_column="score", least_score=4.5, **PAIR_COLUMNS)) == 2
 
 
-def labelled(rows: Sequence[tuple[str, str, Any]]) -> list[dict[str, Any]]:
+def labeled(rows: Sequence[tuple[str, str, Any]]) -> list[dict[str, Any]]:
     return [{**dict(zip(NAMES, row, strict=False)), "label": row[2]} for row in rows]
 
 
 @pytest.mark.parametrize(
     "codes", [("entailment", "neutral", "contradiction", "-"), (0, 1, 2, -1), ("0", "1", "2", "-1")]
 )
-def test_labelled_pairs_become_a_triplet_a_premise_wherever_they_stand(tmp_path: Path, codes: tuple[Any, ...]) -> None:
+def test_labeled_pairs_become_a_triplet_a_premise_wherever_they_stand(tmp_path: Path, codes: tuple[Any, ...]) -> None:
     yes, maybe, no, nothing = codes
     rows = [
         ("a man", "someone", yes),
@@ -163,7 +163,7 @@ def test_labelled_pairs_become_a_triplet_a_premise_wherever_they_stand(tmp_path:
         ("a dog", "a plane", no),
         ("the end", "the start", nothing),
     ]
-    file = write_jsonl(tmp_path / "a.jsonl", labelled(rows))
+    file = write_jsonl(tmp_path / "a.jsonl", labeled(rows))
     table = table_of(tmp_path, file, label_column="label", **PAIR_COLUMNS)
     assert ids_of(table) == expected_ids([("a man", "someone", "nobody"), ("a dog", "an animal", "a cat")])
     assert len(table_of(tmp_path / "2", file, label_column="label", max_sentences=1, **PAIR_COLUMNS)) == 1
@@ -178,7 +178,7 @@ def test_triplets_equal_a_plain_loop_over_random_labels() -> None:
         if label == 0 and opposed and not (labels[:number][premises[:number] == premise] == 0).any():
             expected.append([2 * number, 2 * number + 1, 2 * opposed[0] + 1])
     assert 10 < len(expected) < 30
-    assert labelled_triplets(premises, labels).tolist() == expected
+    assert labeled_triplets(premises, labels).tolist() == expected
 
 
 def test_keys_are_equal_for_equal_tokens_and_for_no_others() -> None:
@@ -219,7 +219,7 @@ MISTAKES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         "'score'",
     ),
     "a label that is none": (
-        labelled([("a", "b", "maybe")]),
+        labeled([("a", "b", "maybe")]),
         {**PAIR_COLUMNS, "label_column": "label"},
         "'label'",
     ),
@@ -228,7 +228,7 @@ MISTAKES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         {**PAIR_COLUMNS, "score_column": "score"},
         "nothing to train",
     ),
-    "no premise with both": (labelled([("a", "b", 0)]), {**PAIR_COLUMNS, "label_column": "label"}, "nothing to train"),
+    "no premise with both": (labeled([("a", "b", 0)]), {**PAIR_COLUMNS, "label_column": "label"}, "nothing to train"),
 }
 
 

@@ -76,12 +76,12 @@ class Told:
         return answers
 
 
-def labelled(gold: Sequence[int], **values: Any) -> list[Example]:
+def labeled(gold: Sequence[int], **values: Any) -> list[Example]:
     return [Example(str(n), f"Film {n}. It was <mask>.", label=label, **values) for n, label in enumerate(gold)]
 
 
 def classified(gold: Sequence[int], *methods: Fixed, **more: Any) -> TaskResult:
-    return evaluate_task(CLOSED, labelled(gold), methods, **{"resamples": 300, **more})
+    return evaluate_task(CLOSED, labeled(gold), methods, **{"resamples": 300, **more})
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_record_of_a_label_has_scores_and_evidence() -> None:
 
 def test_notes_say_what_was_cut_what_a_method_says_and_which_one_sees_no_difference() -> None:
     methods = [Fixed([1, 1], facts={"notes": ["no 'mixed'"]}), Fixed([1, 1], name="majority", facts={})]
-    result = evaluate_task(CLOSED, labelled([0, 1], cut=True), methods, resamples=5)
+    result = evaluate_task(CLOSED, labeled([0, 1], cut=True), methods, resamples=5)
     assert list(result.notes()) == [
         "films: 2 of 2 texts were cut to the longest prompt allowed.",
         "films: npm answers 'good' to every example.",
@@ -157,7 +157,7 @@ def test_notes_say_what_was_cut_what_a_method_says_and_which_one_sees_no_differe
 
 
 def test_the_digest_of_the_data_sees_text_gold_and_order() -> None:
-    asked = labelled([0, 1])
+    asked = labeled([0, 1])
     changed = [
         [replace(asked[0], text="Another <mask>."), asked[1]],
         [replace(asked[0], label=1), asked[1]],

@@ -28,8 +28,8 @@ def test_whitened_vectors_have_mean_0_and_covariance_1_and_the_angles_of_mahalan
     np.testing.assert_allclose(white.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(white.T @ white / 50, np.eye(4), atol=1e-12)
     inverse = np.linalg.inv(np.cov(vectors.T, bias=True))
-    centred = vectors - vectors.mean(0)
-    np.testing.assert_allclose(white @ white.T, centred @ inverse @ centred.T, atol=1e-10)
+    centered = vectors - vectors.mean(0)
+    np.testing.assert_allclose(white @ white.T, centered @ inverse @ centered.T, atol=1e-10)
     flat = np.column_stack([vectors[:, :2], vectors[:, 0]])  # two directions in three dimensions
     assert whitened(flat).shape == (50, 2)
     with pytest.raises(SettingError, match="got 5"):

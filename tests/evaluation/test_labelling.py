@@ -15,7 +15,7 @@ from npm import PhraseFiller
 from npm.core.errors import CorpusError, QueryError, SettingError, UserError
 from npm.core.types import silent
 from npm.evaluation import labelling
-from npm.evaluation.labelling import LabelledText, label_rows, label_task, read_examples
+from npm.evaluation.labelling import LabeledText, label_rows, label_task, read_examples
 from npm.evaluation.methods.calibration import corpus_prompts
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.methods.occurrences import find_occurrences
@@ -44,7 +44,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
     return PhraseFiller(index, encoder, FillSettings())
 
 
-def labelled(filler: PhraseFiller, labels: object = WORDS, **options: Any) -> list[LabelledText]:
+def labeled(filler: PhraseFiller, labels: object = WORDS, **options: Any) -> list[LabeledText]:
     return list(label_rows(filler, label_task(labels, TEMPLATE), ROWS, **options))
 
 
@@ -100,7 +100,7 @@ def test_scores_that_compete_are_those_of_an_evaluation(filler: PhraseFiller) ->
     task = label_task(WORDS, TEMPLATE)
     examples = read_examples(task, ROWS, filler.encoder)
     expected = NonparametricLabels("npm", filler.index, filler.encoder).predict(task, examples, silent)
-    for found, prediction in zip(labelled(filler), expected, strict=True):
+    for found, prediction in zip(labeled(filler), expected, strict=True):
         scores = dict(zip(WORDS, prediction.scores, strict=True))
         assert {each.label: each.score for each in found.ranked} == pytest.approx(scores, rel=1e-5)
         assert [each.label for each in found.ranked] == sorted(scores, key=lambda name: -scores[name])
@@ -132,7 +132,7 @@ def test_scores_that_do_not_compete_count_the_sentences_that_fit_less(filler: Ph
     texts = [example.text for example in read_examples(task, ROWS, filler.encoder)]
     sentences = corpus_prompts(task, filler.index)
     fits = np.array(plain_fit(filler, [*texts, *sentences], sentences))  # f64 [q + prompts, 3]
-    found = labelled(filler, multi_label=True, min_score=0.5)
+    found = labeled(filler, multi_label=True, min_score=0.5)
     counts = set()
     for own, fit in zip(found, fits[: len(texts)], strict=True):
         below = {name: float((fits[len(texts) :, n] < fit[n] - 1e-4).mean()) for n, name in enumerate(WORDS)}
@@ -144,22 +144,22 @@ def test_scores_that_do_not_compete_count_the_sentences_that_fit_less(filler: Ph
 
 
 def test_a_text_below_the_threshold_has_no_label(filler: PhraseFiller) -> None:
-    best = [found.labels[0].score for found in labelled(filler)]
+    best = [found.labels[0].score for found in labeled(filler)]
     least = sorted(best)[2]
-    for found, score in zip(labelled(filler, min_score=least), best, strict=True):
+    for found, score in zip(labeled(filler, min_score=least), best, strict=True):
         assert len(found.labels) == (score >= least)
         assert found.ranked[0].score == score
-    assert not any(found.labels for found in labelled(filler, multi_label=True, min_score=1.0) if not found.ranked)
+    assert not any(found.labels for found in labeled(filler, multi_label=True, min_score=1.0) if not found.ranked)
 
 
 @pytest.mark.parametrize("multi_label", [True, False])
 def test_labels_do_not_depend_on_how_texts_are_batched(
     multi_label: bool, filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = labelled(filler, multi_label=multi_label)
+    together = labeled(filler, multi_label=multi_label)
     steps: list[float] = []
     monkeypatch.setattr(labelling, "TEXTS_AT_ONCE", 2)
-    apart = labelled(filler, multi_label=multi_label, progress=lambda _, done, total: steps.append(done))
+    apart = labeled(filler, multi_label=multi_label, progress=lambda _, done, total: steps.append(done))
     assert steps == [2, 4, 5]
     for one, other in zip(together, apart, strict=True):
         assert [each.label for each in one.ranked] == [each.label for each in other.ranked]
@@ -182,17 +182,17 @@ def test_rows_that_cannot_be_read_and_words_that_do_not_occur_are_named(filler: 
     with pytest.raises(QueryError, match=r"a\.csv:2"):
         read_examples(task, [("a.csv:2", {"text": "a <mask>"})], filler.encoder)
     with pytest.raises(SettingError, match="zeppelin"):
-        labelled(filler, ["city", "zeppelin"])
+        labeled(filler, ["city", "zeppelin"])
     notes: list[str] = []
-    labelled(filler, {"city": ["city", "zeppelin"], "river": ["river"]}, notice=notes.append)
+    labeled(filler, {"city": ["city", "zeppelin"], "river": ["river"]}, notice=notes.append)
     assert len(notes) == 1 and "zeppelin (0)" in notes[0]
 
 
 def test_python_labels_texts_and_rows_from_a_filler_or_a_folder(filler: PhraseFiller) -> None:
-    assert npm.label(TEXTS, WORDS, filler, template=TEMPLATE) == labelled(filler)
+    assert npm.label(TEXTS, WORDS, filler, template=TEMPLATE) == labeled(filler)
     rows = [{"head": text, "n": 1} for text in TEXTS]
-    assert npm.label(rows, json.dumps(WORDS), filler, template="{head} It is a <mask>.") == labelled(filler)
+    assert npm.label(rows, json.dumps(WORDS), filler, template="{head} It is a <mask>.") == labeled(filler)
     folder = filler.index.folder
-    assert npm.label([*TEXTS], WORDS, folder, filler.encoder, template=TEMPLATE) == labelled(filler)
+    assert npm.label([*TEXTS], WORDS, folder, filler.encoder, template=TEMPLATE) == labeled(filler)
     with pytest.raises(SettingError, match="min_score"):
         npm.label(TEXTS, WORDS, filler, min_score=2)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from npm.corpus.labelled import encode_labelled
+from npm.corpus.labeled import encode_labeled
 from npm.finetuning.run import PreparedTask, rate_summary
 from npm.finetuning.tasks import TASKS, task_data
 from npm.training.run import run_training
 from tests.helpers.command_line import CommandLine, all_bytes
-from tests.helpers.labelled_texts import PAIRS, SENTENCES, WORDS, encoder_of_pairs, write_rows
+from tests.helpers.labeled_texts import PAIRS, SENTENCES, WORDS, encoder_of_pairs, write_rows
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_bad_input_is_refused_before_anything_is_trained(npmlm: CommandLine, dat
     finetune(npmlm, data).refused("task")
     finetune(npmlm, data, "task=[sst3]").refused("sst2")
     finetune(npmlm, data, "task=[sst2]", "seeds=[0,0]").refused("seeds")
-    finetune(npmlm, data, "task=[sst2]", "layer=7").refused("labelled.layer")
+    finetune(npmlm, data, "task=[sst2]", "layer=7").refused("labeled.layer")
     for rows in (
         [{"sentence": "a", "label": 1}] * 2,
         [],
@@ -177,7 +177,7 @@ def test_last_and_best_epochs_are_summed_up_by_hand() -> None:
 def test_words_that_were_cut_off_count_as_missed(data: Path) -> None:
     encoder = encoder_of_pairs()
     found = task_data(TASKS["conll"], str(data), max_tokens=8, limit=None)
-    examples = encode_labelled(found.development[""], encoder.tokenizer)
+    examples = encode_labeled(found.development[""], encoder.tokenizer)
     prepared = PreparedTask(TASKS["conll"], found, {"": examples}, 0, {})
     right = prepared.measured({"": examples.targets})
     cut = prepared.measured({"": examples.targets * (examples.slots >= 0)})

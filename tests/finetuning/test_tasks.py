@@ -10,12 +10,12 @@ import pytest
 from pyarrow import parquet
 
 from npm.core.errors import CorpusError, SettingError
-from npm.corpus.labelled import encode_labelled, read_labelled
+from npm.corpus.labeled import encode_labeled, read_labeled
 from npm.finetuning.run import prepare
 from npm.finetuning.settings import FinetuneSettings
 from npm.finetuning.tasks import TASKS, chosen_tasks, task_data
 from npm.models.encoder import Encoder
-from tests.helpers.labelled_texts import write_rows
+from tests.helpers.labeled_texts import write_rows
 from tests.helpers.tiny_models import tiny_encoder
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -38,7 +38,7 @@ def test_parquet_and_json_lines_are_read_alike(tmp_path: Path, name: str) -> Non
         data = task_data_of(name, tmp_path / folder)
         assert data.development.keys() == set(task.halves)
         for settings in (data.train, *data.development.values()):
-            assert [[*row.texts, *row.targets] for row in read_labelled(settings)] == rows, folder
+            assert [[*row.texts, *row.targets] for row in read_labeled(settings)] == rows, folder
 
 
 def task_data_of(name: str, folder: Path) -> Any:
@@ -80,7 +80,7 @@ def test_public_files_have_the_published_sizes_and_constant_answers(name: str, t
     lines = (folder / f"{name}-train.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == train_count
     whole = task_data(TASKS[name], str(folder), max_tokens=16, limit=None).development[""]
-    examples = encode_labelled(whole, tiny().tokenizer)
+    examples = encode_labeled(whole, tiny().tokenizer)
     assert len(examples) == dev_count
     answers = type(prepared)(prepared.task, prepared.data, {"": examples}, train_count, {}).constant()
     assert {metric: answers[metric] for metric in constants} == pytest.approx(constants, abs=5e-4)

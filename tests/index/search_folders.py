@@ -12,7 +12,7 @@ import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.ivf import Quantiser, code_shard_settings, train_quantiser, write_code_shard, write_search_folder
+from index.ivf import Quantizer, code_shard_settings, train_quantizer, write_code_shard, write_search_folder
 from index.search import FaissSearcher, open_search
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.types import no_report
@@ -46,14 +46,14 @@ def settings_for(tier: str, list_count: int = 8, **more: Any) -> SearchSettings:
     return SearchSettings(tier=SearchTier(tier), list_count=list_count, thread_count=1, **more)
 
 
-def code_all(folder: Path, vectors: ShardedArray, quantiser: Quantiser) -> list[Path]:
+def code_all(folder: Path, vectors: ShardedArray, quantizer: Quantizer) -> list[Path]:
     """Code shards of every shard of `vectors`."""
     folders = []
     for number, array in enumerate(vectors.arrays):
         folders.append(folder / f"{number:05d}")
         if not folders[-1].exists():
-            settings = code_shard_settings(quantiser, f"vectors {number}")
-            write_code_shard(folders[-1], array, quantiser, settings=settings)
+            settings = code_shard_settings(quantizer, f"vectors {number}")
+            write_code_shard(folders[-1], array, quantizer, settings=settings)
     return folders
 
 
@@ -69,18 +69,18 @@ def build_search(
     report = progress or no_report
     if resolved["tier"] == "exact":
         return write_search_folder(root / "search", resolved, vectors, progress=report)
-    if not (root / "quantiser").exists():
-        train_quantiser(root / "quantiser", vectors, None, resolved)
-    quantiser = Quantiser.open(root / "quantiser")
-    folders = code_all(root / "codes", vectors, quantiser)
+    if not (root / "quantizer").exists():
+        train_quantizer(root / "quantizer", vectors, None, resolved)
+    quantizer = Quantizer.open(root / "quantizer")
+    folders = code_all(root / "codes", vectors, quantizer)
     return write_search_folder(
-        root / "search", resolved, vectors, quantiser=quantiser, code_folders=folders, progress=report
+        root / "search", resolved, vectors, quantizer=quantizer, code_folders=folders, progress=report
     )
 
 
 def open_built(root: Path, vectors: ShardedArray, **more: Any) -> ExactSearcher | FaissSearcher:
-    quantiser = root / "quantiser"
+    quantizer = root / "quantizer"
     with mock.patch("index.search.fitting_device", return_value="cpu"):
-        opened = open_search(root / "search", vectors, quantiser=quantiser if quantiser.exists() else None, **more)
+        opened = open_search(root / "search", vectors, quantizer=quantizer if quantizer.exists() else None, **more)
     assert isinstance(opened, ExactSearcher | FaissSearcher)
     return opened

@@ -16,7 +16,7 @@ from index import search
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.faiss_library import read_faiss
-from index.ivf import Quantiser
+from index.ivf import Quantizer
 from index.search import FaissSearcher
 from index.settings import (
     SearchSettings,
@@ -72,15 +72,15 @@ def test_with_all_lists_probed_it_finds_what_exact_search_finds(
     assert_same_hits(hits, expected)
 
 
-def test_sq8_estimates_are_within_the_bound_of_the_quantiser(tmp_path: Path) -> None:
+def test_sq8_estimates_are_within_the_bound_of_the_quantizer(tmp_path: Path) -> None:
     vectors, queries = sample_vectors("float32"), sample_queries()
     build_search(tmp_path, vectors, settings_for("ivf_sq8"))
     opened = open_built(tmp_path, vectors, probed_lists=8)
-    index = opened._quantiser.lists
+    index = opened._quantizer.lists
     index.nprobe = 8
     exact = queries @ vectors.slice(0, ROWS).T  # [q, n]
     centroids = index.quantizer.reconstruct_n(0, 8)  # [lists, d]
-    lists, _ = Quantiser.open(tmp_path / "quantiser").encode(vectors.slice(0, ROWS))  # [n]
+    lists, _ = Quantizer.open(tmp_path / "quantizer").encode(vectors.slice(0, ROWS))  # [n]
     residuals = vectors.slice(0, ROWS) - centroids[lists]  # [n, d]
     # A dimension is cut into 255 steps between the extremes of its residuals; at most one step of error each.
     step = (residuals.max(axis=0) - residuals.min(axis=0)) / 255  # [d]
@@ -167,7 +167,7 @@ def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
         "from index.ivf import *; from index.arrays import ShardedArray;"
         "v = ShardedArray([np.ones((3, 2), np.float32)]);"
         f"p = Path({str(tmp_path / 's')!r}); write_search_folder(p, resolved_settings(SearchSettings(), 3, 2), v);"
-        "open_search(p, v, quantiser=None); assert 'faiss' not in sys.modules"
+        "open_search(p, v, quantizer=None); assert 'faiss' not in sys.modules"
     )
     root = Path(search.__file__).parents[1]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True)

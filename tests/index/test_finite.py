@@ -45,7 +45,7 @@ def test_lists_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
     settings = dict(read_manifest(tmp_path / "search", kind="search").settings)
     rewrite_manifest(tmp_path / "search", settings=settings | {"row_count": ROWS - 1})
     with pytest.raises(ArtifactError, match=f"lists of {ROWS} rows"):
-        open_search(tmp_path / "search", fewer, quantiser=tmp_path / "quantiser")
+        open_search(tmp_path / "search", fewer, quantizer=tmp_path / "quantizer")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -16,12 +16,12 @@ from index import ivf
 from index.arrays import ShardedArray
 from index.ivf import (
     TRAINED_FILE,
-    Quantiser,
+    Quantizer,
     RowAssigner,
     attach_lists,
     code_shard_settings,
     split,
-    train_quantiser,
+    train_quantizer,
     write_code_shard,
     write_search_folder,
 )
@@ -70,7 +70,7 @@ def built(tmp_path: Path) -> Path:
 
 
 def trained_centroids(folder: Path) -> np.ndarray:
-    lists = Quantiser.open(folder).lists
+    lists = Quantizer.open(folder).lists
     return np.asarray(lists.quantizer.reconstruct_n(0, lists.nlist))
 
 
@@ -80,7 +80,7 @@ def test_centroids_are_those_of_a_slow_loop(tmp_path: Path, rows: int, list_coun
     resolved = resolved_settings(settings_for("ivf_sq8", list_count, train_iterations=4, seed=3), rows, 6)
     rounds: list[tuple[int, int]] = []
     progress = lambda done, of: rounds.append((done, of))  # noqa: E731
-    train_quantiser(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=progress)
+    train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=progress)
     drawn = sorted(np.random.default_rng(3).choice(rows, size=list_count, replace=False, shuffle=False))
     centroids = vectors[drawn]
     for _ in range(4):
@@ -97,7 +97,7 @@ def test_centroids_are_those_of_a_slow_loop(tmp_path: Path, rows: int, list_coun
 def test_rounds_one_by_one_are_those_of_one_call_and_empty_lists_are_split(tmp_path: Path) -> None:
     vectors = np.repeat(np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32), 20, axis=0)
     resolved = resolved_settings(settings_for("ivf_sq8", 30, train_iterations=5), len(vectors), 4)
-    train_quantiser(tmp_path / "q", ShardedArray([vectors]), None, resolved)
+    train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved)
     drawn = np.sort(np.random.default_rng(0).choice(len(vectors), size=30, replace=False, shuffle=False))
     whole = faiss.Kmeans(4, 30, niter=5, seed=0, min_points_per_centroid=1, max_points_per_centroid=len(vectors))
     whole.train(vectors, init_centroids=vectors[drawn])
@@ -117,18 +117,18 @@ def test_rows_belong_to_the_nearest_centroid(monkeypatch: pytest.MonkeyPatch, gr
 def test_a_training_stopped_after_any_round_resumes_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
     vectors = sample_vectors()
     resolved = resolved_settings(settings_for("ivf_rabitq", train_iterations=4), ROWS, DIMENSIONS)
-    whole = train_quantiser(tmp_path / "whole", vectors, None, resolved)
+    whole = train_quantizer(tmp_path / "whole", vectors, None, resolved)
     for stop in range(4):
-        folder = tmp_path / f"stopped{stop}" / "quantiser"
+        folder = tmp_path / f"stopped{stop}" / "quantizer"
         with pytest.raises(Stopped):
-            train_quantiser(folder, vectors, None, resolved, progress=stop_after(stop))
-        assert [path.name for path in folder.parent.iterdir()] == [".quantiser.partial"]
+            train_quantizer(folder, vectors, None, resolved, progress=stop_after(stop))
+        assert [path.name for path in folder.parent.iterdir()] == [".quantizer.partial"]
         rounds: list[int] = []
         progress = lambda done, _, rounds=rounds: rounds.append(done)  # noqa: E731
-        assert train_quantiser(folder, vectors, None, resolved, progress=progress) == whole
+        assert train_quantizer(folder, vectors, None, resolved, progress=progress) == whole
         assert rounds == list(range(stop + 2, 5))
         assert hashes(folder) == hashes(tmp_path / "whole")
-        assert [path.name for path in folder.parent.iterdir()] == ["quantiser"]
+        assert [path.name for path in folder.parent.iterdir()] == ["quantizer"]
 
 
 @pytest.mark.parametrize("harm", ["other settings", "damage"])
@@ -138,11 +138,11 @@ def test_rounds_of_other_settings_and_damaged_ones_are_not_used(tmp_path: Path, 
         resolved_settings(settings_for("ivf_sq8", seed=seed), ROWS, DIMENSIONS) for seed in (int(harm != "damage"), 0)
     )
     with pytest.raises(Stopped):
-        train_quantiser(tmp_path / "q", vectors, None, first, progress=stop_after(3))
+        train_quantizer(tmp_path / "q", vectors, None, first, progress=stop_after(3))
     if harm == "damage":
         flip_byte(tmp_path / ".q.partial", -1)
-    continued = train_quantiser(tmp_path / "q", vectors, None, second)
-    assert continued == train_quantiser(tmp_path / "fresh", vectors, None, second)
+    continued = train_quantizer(tmp_path / "q", vectors, None, second)
+    assert continued == train_quantizer(tmp_path / "fresh", vectors, None, second)
 
 
 def test_only_trainable_rows_are_trained_on(tmp_path: Path) -> None:
@@ -151,29 +151,29 @@ def test_only_trainable_rows_are_trained_on(tmp_path: Path) -> None:
     trainable = np.arange(0, ROWS, 3)
     spoiled = np.concatenate(vectors.arrays)
     spoiled[np.setdiff1d(np.arange(ROWS), trainable)] = 1000
-    first = train_quantiser(tmp_path / "a", vectors, trainable, resolved)
-    assert train_quantiser(tmp_path / "b", ShardedArray([spoiled]), trainable, resolved) == first
-    assert train_quantiser(tmp_path / "c", vectors, trainable[1:], resolved) != first
+    first = train_quantizer(tmp_path / "a", vectors, trainable, resolved)
+    assert train_quantizer(tmp_path / "b", ShardedArray([spoiled]), trainable, resolved) == first
+    assert train_quantizer(tmp_path / "c", vectors, trainable[1:], resolved) != first
     with pytest.raises(SettingError, match="list_count must be at most 3"):
-        train_quantiser(tmp_path / "d", vectors, trainable[:3], resolved)
+        train_quantizer(tmp_path / "d", vectors, trainable[:3], resolved)
 
 
 def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_path: Path) -> None:
     vectors = sample_vectors()
     resolved = resolved_settings(settings_for("ivf_sq8", 4), ROWS, DIMENSIONS)
-    manifest = train_quantiser(tmp_path / "q", vectors, None, resolved)
+    manifest = train_quantizer(tmp_path / "q", vectors, None, resolved)
     (tmp_path / ".q.partial").touch()  # as a kill between the last two steps leaves it
-    assert train_quantiser(tmp_path / "q", vectors, None, resolved, progress=stop_after(0)) == manifest
+    assert train_quantizer(tmp_path / "q", vectors, None, resolved, progress=stop_after(0)) == manifest
     assert [path.name for path in tmp_path.iterdir()] == ["q"]
     with pytest.raises(ArtifactError, match="seed"):
-        train_quantiser(tmp_path / "q", vectors, None, resolved | {"seed": 4})
-    quantiser, array = Quantiser.open(tmp_path / "q"), vectors.arrays[0]
-    settings = code_shard_settings(quantiser, "v")
-    shard = write_code_shard(tmp_path / "c", array, quantiser, settings=settings)
+        train_quantizer(tmp_path / "q", vectors, None, resolved | {"seed": 4})
+    quantizer, array = Quantizer.open(tmp_path / "q"), vectors.arrays[0]
+    settings = code_shard_settings(quantizer, "v")
+    shard = write_code_shard(tmp_path / "c", array, quantizer, settings=settings)
     unread = np.full_like(array, np.nan)  # refused as soon as they are coded again
-    assert write_code_shard(tmp_path / "c", unread, quantiser, settings=settings) == shard
+    assert write_code_shard(tmp_path / "c", unread, quantizer, settings=settings) == shard
     with pytest.raises(ArtifactError, match="vectors"):
-        write_code_shard(tmp_path / "c", array, quantiser, settings=code_shard_settings(quantiser, "w"))
+        write_code_shard(tmp_path / "c", array, quantizer, settings=code_shard_settings(quantizer, "w"))
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -181,8 +181,8 @@ def test_the_merged_lists_are_those_of_one_index_in_memory_bit_for_bit(tmp_path:
     vectors = sample_vectors()
     padded = ShardedArray([vectors.arrays[0], vectors.arrays[0][:0], *vectors.arrays[1:]])
     build_search(tmp_path, padded, settings_for(tier))
-    trained = Quantiser.open(tmp_path / "quantiser")
-    plain = faiss.read_index(str(tmp_path / "quantiser" / TRAINED_FILE))
+    trained = Quantizer.open(tmp_path / "quantizer")
+    plain = faiss.read_index(str(tmp_path / "quantizer" / TRAINED_FILE))
     rotation, lists = split(plain)
     first = 0
     for array in vectors.arrays:  # by shards, since a rotation of more rows at once differs in the last bits
@@ -218,20 +218,20 @@ def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, tier: s
         build_search(tmp_path / name, vectors, settings)
         found.append(hashes(tmp_path / name))
     assert found[0] == found[1]
-    assert found[0]["quantiser/trained.faiss"] != found[2]["quantiser/trained.faiss"]
+    assert found[0]["quantizer/trained.faiss"] != found[2]["quantizer/trained.faiss"]
 
 
-def test_codes_are_sorted_by_list_and_equal_those_of_the_quantiser(
+def test_codes_are_sorted_by_list_and_equal_those_of_the_quantizer(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ivf, "ROWS_PER_CHUNK", 64)
-    quantiser, whole = Quantiser.open(built / "quantiser"), np.concatenate(sample_vectors().arrays)
-    write_code_shard(tmp_path / "c", whole, quantiser, settings=code_shard_settings(quantiser, "v"))
+    quantizer, whole = Quantizer.open(built / "quantizer"), np.concatenate(sample_vectors().arrays)
+    write_code_shard(tmp_path / "c", whole, quantizer, settings=code_shard_settings(quantizer, "v"))
     sizes, rows, codes = (np.load(tmp_path / "c" / f"{name}.npy") for name in ("list_sizes", "rows", "codes"))
     lists, encoded = (
         np.concatenate(arrays)
         for arrays in zip(
-            *(quantiser.encode(whole[start : start + 64].astype(np.float32)) for start in range(0, ROWS, 64)),
+            *(quantizer.encode(whole[start : start + 64].astype(np.float32)) for start in range(0, ROWS, 64)),
             strict=True,
         )
     )
@@ -240,14 +240,14 @@ def test_codes_are_sorted_by_list_and_equal_those_of_the_quantiser(
     np.testing.assert_array_equal(codes, encoded[rows])
 
 
-def test_folders_of_another_quantiser_other_codes_or_other_vectors_are_refused(built: Path, tmp_path: Path) -> None:
+def test_folders_of_another_quantizer_other_codes_or_other_vectors_are_refused(built: Path, tmp_path: Path) -> None:
     other, vectors, settings = tmp_path / "other", sample_vectors(), settings_for("ivf_rabitq")
     build_search(other, vectors, settings_for("ivf_rabitq", seed=1))
-    quantiser, resolved = Quantiser.open(built / "quantiser"), resolved_settings(settings, ROWS, DIMENSIONS)
-    folders = code_all(built / "codes", vectors, quantiser)
+    quantizer, resolved = Quantizer.open(built / "quantizer"), resolved_settings(settings, ROWS, DIMENSIONS)
+    folders = code_all(built / "codes", vectors, quantizer)
 
     def merge(place: Path, codes: list[Path]) -> None:
-        write_search_folder(place, resolved, vectors, quantiser=quantiser, code_folders=codes)
+        write_search_folder(place, resolved, vectors, quantizer=quantizer, code_folders=codes)
 
     with pytest.raises(ArtifactError, match="come from another quantizer"):
         merge(tmp_path / "s", [folders[0], other / "codes" / "00001", folders[2]])
@@ -258,16 +258,16 @@ def test_folders_of_another_quantiser_other_codes_or_other_vectors_are_refused(b
             merge(tmp_path / "s", [*folders[:missing], *folders[missing + 1 :]])
     narrow = sample_vectors(dimensions=8)
     with pytest.raises(ArtifactError, match="16 dimensions, got 8"):
-        write_code_shard(tmp_path / "s", narrow.arrays[0], quantiser, settings=code_shard_settings(quantiser, "v"))
+        write_code_shard(tmp_path / "s", narrow.arrays[0], quantizer, settings=code_shard_settings(quantizer, "v"))
     assert not (tmp_path / "s").exists()
-    for given in (None, other / "quantiser"):
+    for given in (None, other / "quantizer"):
         with pytest.raises(ArtifactError, match="built with another quantizer"):
-            open_search(built / "search", vectors, quantiser=given)
+            open_search(built / "search", vectors, quantizer=given)
     with pytest.raises(ArtifactError, match="other vectors"):
         open_built(built, ShardedArray([np.ones((ROWS - 1, DIMENSIONS), dtype=np.float16)]))
 
 
-OPENED = ("quantiser/trained.faiss", "quantiser/manifest.json", "search/manifest.json", "search/lists.bin")
+OPENED = ("quantizer/trained.faiss", "quantizer/manifest.json", "search/manifest.json", "search/lists.bin")
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])

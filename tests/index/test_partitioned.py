@@ -13,7 +13,7 @@ import pytest
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.ivf import Quantiser, write_search_folder
+from index.ivf import Quantizer, write_search_folder
 from index.partitioned import PartitionedSearcher, parts_of
 from index.search import open_search
 from index.settings import SearchSettings, resolved_settings
@@ -130,9 +130,9 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, bounds: Iterable[int]) -> list[Path]:
-    """Search folders over the vector shards between `bounds`, with the quantiser and the codes in `root`."""
-    quantiser = Quantiser.open(root / "quantiser")
-    codes = code_all(root / "codes", vectors, quantiser)
+    """Search folders over the vector shards between `bounds`, with the quantizer and the codes in `root`."""
+    quantizer = Quantizer.open(root / "quantizer")
+    codes = code_all(root / "codes", vectors, quantizer)
     folders = []
     for first, stop in pairwise(bounds):
         folders.append(root / f"search-{first}-{stop}")
@@ -140,7 +140,7 @@ def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, boun
             folders[-1],
             resolved_settings(settings, *vectors.shape),
             vectors.shards(first, stop),
-            quantiser=quantiser,
+            quantizer=quantizer,
             code_folders=codes[first:stop],
         )
     return folders
@@ -156,7 +156,7 @@ def test_parts_of_lists_find_no_less_than_one_index(tier: str, bounds: tuple[int
     folders = cut_search(tmp_path, vectors, settings, bounds)
 
     def opened(probed_lists: int, rerank_factor: int) -> tuple[Searcher, Searcher]:
-        how = {"probed_lists": probed_lists, "rerank_factor": rerank_factor, "quantiser": tmp_path / "quantiser"}
+        how = {"probed_lists": probed_lists, "rerank_factor": rerank_factor, "quantizer": tmp_path / "quantizer"}
         parts = [
             open_search(folder, vectors.shards(*pair), **how)
             for folder, pair in zip(folders, pairwise(bounds), strict=True)

@@ -97,12 +97,12 @@ def test_vectors_are_copied_bit_by_bit(live: Path, encoder: Encoder) -> None:
 
 
 def test_only_the_parts_of_the_new_generation_are_left(live: Path) -> None:
-    for name in ("corpus-0123456789abcdef", ".search-0123456789abcdef.tmp", ".quantiser-0123456789abcdef.partial"):
+    for name in ("corpus-0123456789abcdef", ".search-0123456789abcdef.tmp", ".quantizer-0123456789abcdef.partial"):
         (live / name).mkdir()  # of a change that was abandoned
     compact_index(live, RETRAINS)
     assert {path.name for path in live.iterdir()} == {"manifest.json", *Generation.read(live).manifest.parts}
     assert Counter(path.name.partition("-")[0] for path in live.iterdir() if path.is_dir()) == Counter(
-        ["corpus", "vectors", "lexicon", "codes", "quantiser", "search"]
+        ["corpus", "vectors", "lexicon", "codes", "quantizer", "search"]
     )
 
 
@@ -129,14 +129,14 @@ def test_an_index_without_deleted_documents_in_one_segment_stays_as_it_is(live: 
     assert compact_index(live, RETRAINS).was_finished  # trained on these vectors already
 
 
-def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
+def test_the_quantizer_is_kept_unless_the_rows_call_for_another_tier(
     live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = Generation.read(live).quantiser
+    trained = Generation.read(live).quantizer
     compact_index(live, KEEPS)
-    assert Generation.read(live).quantiser == trained
+    assert Generation.read(live).quantizer == trained
     automatic = changed(tmp_path / "automatic", encoder, None)
-    assert Generation.read(automatic).quantiser is None
+    assert Generation.read(automatic).quantizer is None
     expected = answers(PhraseFiller.open(automatic, encoder))
     assert (added(automatic, [record(31)], encoder, name="one").advice or "").endswith("without them")
     compact_index(automatic, KEEPS)
@@ -146,14 +146,14 @@ def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
     delete_documents(automatic, DeleteSettings(ids=["d30", "d31", "d32"]))
     compact_index(automatic, KEEPS)
     generation = Generation.read(automatic)
-    assert generation.quantiser is not None
+    assert generation.quantizer is not None
     assert read_manifest(generation.search, kind="search").settings["tier"] == "ivf_sq8"
     found = answers(PhraseFiller.open(automatic, encoder))
     assert found.keys() == expected.keys()
     monkeypatch.undo()
     compact_index(automatic, KEEPS)
-    assert Generation.read(automatic).quantiser is None
-    assert not [*automatic.glob("quantiser*"), *automatic.glob("codes*")]
+    assert Generation.read(automatic).quantizer is None
+    assert not [*automatic.glob("quantizer*"), *automatic.glob("codes*")]
     assert answers(PhraseFiller.open(automatic, encoder)).keys() == expected.keys()
 
 

@@ -150,7 +150,7 @@ def part_bytes(index: Path) -> dict[str, int]:
         "corpus": segment.corpus,
         "vectors": segment.vectors,
         "lexicon": segment.lexicon,
-        "quantiser": generation.quantiser,
+        "quantizer": generation.quantizer,
         "codes": segment.codes,
         "search": generation.search,
     }
@@ -194,7 +194,7 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     assert estimated_sizes(settings, encoder)[0].disk_bytes == pytest.approx(estimate.disk_bytes, rel=0.2)
     vectors = sum(path.stat().st_size - 128 for path in (tmp_path / "index").rglob("vectors.npy"))
     partition_index(tmp_path / "index", 3)
-    lists, quantizer = part_bytes(tmp_path / "index").get("search", 0), found.get("quantiser", 0)
+    lists, quantizer = part_bytes(tmp_path / "index").get("search", 0), found.get("quantizer", 0)
     assert 3 * estimate.partition_disk_bytes == pytest.approx(vectors + lists + 3 * quantizer, rel=0.03, abs=2100)
     held = quantizer or 4 * 32 * estimate.rows / 3
     assert estimate.partition_memory_bytes == pytest.approx(held, rel=0.03, abs=700)

@@ -82,7 +82,7 @@ def test_hot_bytes_are_those_of_the_searcher(folder: Path) -> None:
     hot, row_count = footprint(generation).hot, footprint(generation).row_count
     index = PhraseIndex.open(folder)
     assert row_count == len(index.rows)
-    if generation.quantiser is None:
+    if generation.quantizer is None:
         index.searcher.scan(np.zeros((1, 32), dtype=np.float32)).top(1)  # which reads the vectors
         assert hot["vectors (float32, dense only)"] == 4 * row_count * 32
         assert 0 <= held_bytes(index.searcher) - hot["vectors (float32, dense only)"] < 200

@@ -64,7 +64,7 @@ REFUSED: list[tuple[Place, Any]] = [
     (("settings", "generation"), True),
     (("settings", "search_folder"), "../../theirs/search-0123456789abcdef"),
     (("settings", "search_folder"), "/etc"),
-    (("settings", "quantiser"), "../../theirs/quantiser"),
+    (("settings", "quantizer"), "../../theirs/quantizer"),
     (("settings", "deleted"), "../../theirs/deleted-0123456789abcdef"),
     (("settings", "dimensions"), "x"),
     (("settings", "rotation"), "pca"),

@@ -25,7 +25,7 @@ PLACES = {
     "vectors": "/.00001.tmp/vectors.npy",
     "lexicon": "/.00000.tmp/posting_blocks.npy",
     "centroids": ".partial.tmp",
-    "quantiser": ".tmp/trained.faiss",
+    "quantizer": ".tmp/trained.faiss",
     "codes": "/.00001.tmp/codes.npy",
     "lists": "/lists.bin",
     "manifest": "/index/.manifest.json.tmp",

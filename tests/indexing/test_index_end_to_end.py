@@ -11,7 +11,7 @@ from index.settings import SearchSettings, SearchTier
 from npm.core.errors import ArtifactError, EncoderError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 from npm.indexing.build import build_index
 from npm.indexing.embed import open_vectors
 from npm.indexing.phrase_index import PhraseIndex
@@ -80,7 +80,7 @@ def test_every_occurrence_is_the_phrase_at_its_offsets_in_the_document(
             for place in phrase.occurrences:
                 text = documents[place.document].text
                 found = text[place.start_char : place.end_char]
-                assert normalised_text(found) == normalised_text(phrase.phrase)
+                assert normalized_text(found) == normalized_text(phrase.phrase)
                 assert place.title == documents[place.document].title
                 begin = place.context_start_char
                 assert text[begin : begin + len(place.context)] == place.context

@@ -42,7 +42,7 @@ def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_
 
     def kill_at(stage: str, share: float) -> Callable[[str, int, int | None], None]:
         def kill(now: str, done: int, total: int | None) -> None:
-            if now == "quantiser":
+            if now == "quantizer":
                 rounds.append(done)
             if now == stage and done >= share * (total or 1):
                 raise Killed
@@ -50,7 +50,7 @@ def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_
         return kill
 
     blocks: list[int] = []
-    for stage, share in (("vectors", 0.5), ("quantiser", 0.5), ("codes", 1)):
+    for stage, share in (("vectors", 0.5), ("quantizer", 0.5), ("codes", 1)):
         with pytest.raises(Killed):
             build_index(index, settings, encoder, progress=kill_at(stage, share))
         blocks.append(sum(encoded))

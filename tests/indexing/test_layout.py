@@ -89,22 +89,22 @@ def test_a_build_refuses_places_with_much_in_them_without_looking_through_them(
 
 
 def test_changes_leave_what_somebody_else_put_into_an_index(index: Path, encoder: Encoder) -> None:
-    (quantiser,) = index.glob("quantiser-*")
-    shutil.copytree(quantiser, index / "quantiser.backup")
-    (index / "linked").symlink_to(index / "quantiser.backup")
+    (quantizer,) = index.glob("quantizer-*")
+    shutil.copytree(quantizer, index / "quantizer.backup")
+    (index / "linked").symlink_to(index / "quantizer.backup")
     for name in ("notes.txt", ".precious.lock", "search/x"):
         (index / name).parent.mkdir(exist_ok=True)
         (index / name).write_text(name)
     ours = {"manifest.json", *live_parts(index)}
     kept = {path: data for path, data in files_of(index).items() if path.relative_to(index).parts[0] not in ours}
-    (index / "corpus-0123456789abcdef").symlink_to(index / "quantiser.backup")  # unlisted: the link goes
+    (index / "corpus-0123456789abcdef").symlink_to(index / "quantizer.backup")  # unlisted: the link goes
     added(index, [record(20)], encoder, name="again")
     delete_documents(index, DeleteSettings(ids=["d4"]))
     compact_index(index, CompactSettings(retrain=True))
     verify_index(index)
     assert files_of(index).items() >= kept.items()
     assert (index / "linked").is_symlink()
-    theirs = {"manifest.json", "linked", "notes.txt", ".precious.lock", "search", "quantiser.backup"}
+    theirs = {"manifest.json", "linked", "notes.txt", ".precious.lock", "search", "quantizer.backup"}
     assert {path.name for path in index.iterdir()} == theirs | live_parts(index)
 
 

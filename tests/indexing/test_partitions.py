@@ -86,7 +86,7 @@ def test_a_partitioned_index_answers_as_one(
     assert found.keys() == expected.keys()
     assert all(found[key] == (pytest.approx(score, abs=1e-6), places) for key, (score, places) in expected.items())
     # Of equal passages: their vectors differ in the last bits, as sums over a few rows in float32 do when they are cut.
-    in_order = Generation.read(folder).quantiser is not None
+    in_order = Generation.read(folder).quantizer is not None
     for documents in (None, ["d3", "d16", "d20"]):
         for retrieval in (Retrieval.dense, Retrieval.hybrid, Retrieval.bm25):
             own, other = (
@@ -261,7 +261,7 @@ def test_borders_moved_within_the_right_sums_are_refused(live: Path) -> None:
         verify_index(live)
 
 
-def test_a_partition_of_another_generation_or_quantiser_is_refused(live: Path, tmp_path: Path) -> None:
+def test_a_partition_of_another_generation_or_quantizer_is_refused(live: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(live, tmp_path / "other"))
     partition_index(live, 2)
     compact_index(other, CompactSettings(retrain=True))

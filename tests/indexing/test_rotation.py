@@ -220,7 +220,7 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(2, 2))
     shutil.move(part_of(jobs, "rotation"), tmp_path / "gone")
     with pytest.raises(ArtifactError, match="stage=encode"):
-        build_index(jobs, settings, encoder, stage=Stage.quantise)
+        build_index(jobs, settings, encoder, stage=Stage.quantize)
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(1, 2))
     build_index(jobs, settings, encoder, stage=Stage.merge)
     assert all_bytes(jobs) == all_bytes(finished)

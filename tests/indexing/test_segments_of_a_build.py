@@ -59,7 +59,7 @@ def test_segments_are_packed_and_encoded_by_any_jobs_in_any_order_into_the_same_
         for stage, count in (
             (Stage.pack, packed_by),
             (Stage.encode, 5),
-            (Stage.quantise, 1),
+            (Stage.quantize, 1),
             (Stage.code, 5),
             (Stage.merge, 2),
         ):

@@ -79,15 +79,15 @@ def test_jobs_that_run_at_the_same_time_one_of_them_twice_wait_for_the_blocks_an
 def test_a_stage_before_its_turn_says_which_one_is_missing(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
 ) -> None:
-    for stage in (Stage.quantise, Stage.code, Stage.merge):
+    for stage in (Stage.quantize, Stage.code, Stage.merge):
         with pytest.raises(ArtifactError, match="stage=encode"):
             build_index(tmp_path / "index", settings, encoder, stage=stage)
     build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(2, 3))
     with pytest.raises(ArtifactError, match="shards are missing"):
-        build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.quantize)
     for number in (1, 3):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(number, 3))
-    build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.quantize)
     build_index(tmp_path / "index", settings, encoder, stage=Stage.code, shard=Shard(1, 2))
     with pytest.raises(ArtifactError, match="stage=code"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.merge)
@@ -96,21 +96,21 @@ def test_a_stage_before_its_turn_says_which_one_is_missing(
 def test_another_encoder_or_search_has_parts_of_its_own(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
 ) -> None:
-    for stage in (Stage.encode, Stage.quantise):
+    for stage in (Stage.encode, Stage.quantize):
         build_index(tmp_path / "index", settings, encoder, stage=stage)
     before = all_bytes(tmp_path / "index")
     other = Encoder(tiny_encoder("bert", seed=1).model, encoder.tokenizer, name="other")
-    for stage in (Stage.quantise, Stage.merge):
+    for stage in (Stage.quantize, Stage.merge):
         with pytest.raises(ArtifactError, match="stage=encode"):
             build_index(tmp_path / "index", settings, other, stage=stage)
     searched = replace(settings, search=replace(settings.search, seed=7))
-    build_index(tmp_path / "index", searched, encoder, stage=Stage.quantise)
+    build_index(tmp_path / "index", searched, encoder, stage=Stage.quantize)
     build_index(tmp_path / "index", settings, other, stage=Stage.encode)
-    build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.quantize)
     after = all_bytes(tmp_path / "index")
     assert after.items() >= before.items()
     assert Counter(name.partition("-")[0] for name in after if name.count("/") == 1) == {
-        "corpus": 1, "lexicon": 1, "vectors": 1, "quantiser": 4,
+        "corpus": 1, "lexicon": 1, "vectors": 1, "quantizer": 4,
     }  # fmt: skip
 
 
@@ -123,27 +123,27 @@ def test_a_whole_build_is_refused_while_another_one_runs_and_a_job_is_not(
             build_index(tmp_path / "index", settings, encoder)
 
 
-def test_the_quantiser_is_trained_without_the_documents_held_out(
+def test_the_quantizer_is_trained_without_the_documents_held_out(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from npm.indexing import stages
 
     seen: list[np.ndarray] = []
-    trained = stages.train_quantiser
+    trained = stages.train_quantizer
 
     def watched(folder: Path, vectors: object, rows: np.ndarray, *arguments: object, **named: object) -> object:
         seen.append(rows)
         return trained(folder, vectors, rows, *arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stages, "HELD_OUT_EVERY", 5)
-    monkeypatch.setattr(stages, "train_quantiser", watched)
+    monkeypatch.setattr(stages, "train_quantizer", watched)
     build_index(tmp_path / "index", settings, encoder)
     store = BlockStore.open(part_of(tmp_path / "index", "corpus"))
     _, rows, _ = stages.open_vectors([part_of(tmp_path / "index", "vectors")])
     documents = store.block_documents[store.block_of(rows.positions(np.arange(len(rows))))]
     expected = [row for row, document in enumerate(documents.tolist()) if document % 5 != 4]
     assert seen[0].tolist() == expected
-    assert read_manifest(part_of(tmp_path / "index", "quantiser"), kind="quantiser").settings["held_out_every"] == 5
+    assert read_manifest(part_of(tmp_path / "index", "quantizer"), kind="quantizer").settings["held_out_every"] == 5
 
 
 def test_documents_held_out_are_the_last_of_each_run() -> None:

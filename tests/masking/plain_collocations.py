@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from npm.core.types import Sequences
 from npm.masking.collocations import Entries
-from tests.masking.plain_masking import Span, plain_neighbours, plain_phrase
+from tests.masking.plain_masking import Span, plain_neighbors, plain_phrase
 
 Word = tuple[int, ...]  # token ids
 Ngram = tuple[Word, ...]
@@ -19,7 +19,7 @@ def plain_counts(pieces: Iterable[Sequences], longest: int = 5) -> list[Counter[
     """How often each n-gram of words stands, for n from 1 to `longest`."""
     counts: list[Counter[Ngram]] = [Counter() for _ in range(longest)]
     for sequences in pieces:
-        for run in plain_neighbours(sequences):
+        for run in plain_neighbors(sequences):
             words = [plain_phrase(sequences, word) for word in run]
             for size in range(1, longest + 1):
                 counts[size - 1].update(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
@@ -59,7 +59,7 @@ def ngrams_of(entries: Entries) -> list[Ngram]:
 def plain_places(sequences: Sequences, ngrams: set[Ngram]) -> set[Span]:
     """Every span that is one of `ngrams`, by comparing every run of words with them."""
     spans = set()
-    for run in plain_neighbours(sequences):
+    for run in plain_neighbors(sequences):
         for first, stop in itertools.combinations(range(len(run) + 1), 2):
             if tuple(plain_phrase(sequences, word) for word in run[first:stop]) in ngrams:
                 start = run[first][0]

@@ -1,4 +1,4 @@
-"""Masking in plain Python, token by token: what the vectorised masking is compared with, in tests and benchmarks."""
+"""Masking in plain Python, token by token: what the vectorized masking is compared with, in tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def plain_words(sequences: Sequences) -> list[Span]:
     return words
 
 
-def plain_neighbours(sequences: Sequences) -> list[list[Span]]:
+def plain_neighbors(sequences: Sequences) -> list[list[Span]]:
     """The words in runs: within a run each follows the one before it at once, in the same sequence."""
     runs: list[list[Span]] = []
     first_tokens = set(sequences.offsets.tolist())

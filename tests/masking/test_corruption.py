@@ -1,4 +1,4 @@
-"""The settings of masked language modelling: what is refused, what they build, and words of a real tokenizer."""
+"""The settings of masked language modeling: what is refused, what they build, and words of a real tokenizer."""
 
 from __future__ import annotations
 

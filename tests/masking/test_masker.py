@@ -32,7 +32,7 @@ def test_a_mask_is_a_function_of_seed_epoch_and_group(unit: MaskingUnit) -> None
     assert mask(masker, sequences, seed=1, epoch=2, group_index=4) != first
 
 
-def test_generators_of_neighbouring_numbers_differ() -> None:
+def test_generators_of_neighboring_numbers_differ() -> None:
     numbers = list(itertools.product(range(4), repeat=4))  # seed, epoch, group, view
     assert len({tuple(mask_rng(*four).integers(2**62, size=2)) for four in numbers}) == 256
     assert mask_rng(2**32, 0, 0).integers(2**62) != mask_rng(0, 1, 0).integers(2**62)

@@ -10,7 +10,7 @@ from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.samplers import WordSpanSampler
 from npm.masking.units import WordUnits
 from tests.helpers.groups import SPECIAL_ID, group, pairs, random_group
-from tests.masking.plain_masking import plain_neighbours, plain_words
+from tests.masking.plain_masking import plain_neighbors, plain_words
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
 
@@ -52,7 +52,7 @@ def test_only_the_last_span_is_cut_and_all_others_are_whole_words_in_a_row() -> 
         assert sum(length for _, length in spans) == budget
         runs = [
             {(run[i][0], sum(run[j]) - run[i][0]) for i in range(len(run)) for j in range(i, min(i + 10, len(run)))}
-            for run in plain_neighbours(sequences)
+            for run in plain_neighbors(sequences)
         ]
         whole = set().union(*runs)
         cut = [span for span in spans if span not in whole]

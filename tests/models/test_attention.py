@@ -14,7 +14,7 @@ LENGTHS = (60, 9, 1)
 
 
 def encoder_of(family: str, **config: Any) -> Encoder:
-    """An encoder whose ModernBERT form sees four neighbours on each side in its second layer."""
+    """An encoder whose ModernBERT form sees four neighbors on each side in its second layer."""
     return tiny_encoder(family, **({"local_attention": 8} if family == "modernbert" else {}), **config)
 
 

@@ -115,7 +115,7 @@ def test_the_scopes_are_those_of_the_names_and_nothing_else_changes(
     before = tensors_in(sources[family])
     for scope in Scope:
         expected = {name for name in before if of_scope(family, scope, name)}
-        step = {"name": "reinitialise", "scope": scope.value, "scheme": "permute_elements"}
+        step = {"name": "reinitialize", "scope": scope.value, "scheme": "permute_elements"}
         if not expected:
             assert family == "modernbert" and scope in (Scope.position_embeddings, Scope.token_type_embeddings)
             with pytest.raises(SettingError, match="changes nothing"):
@@ -139,7 +139,7 @@ def test_a_part_of_the_layers_is_drawn_as_it_is_among_all_of_them(
 ) -> None:
     before = tensors_in(sources[family])
     for scheme in Scheme:
-        step = {"name": "reinitialise", "scope": "layers", "scheme": scheme.value}
+        step = {"name": "reinitialize", "scope": "layers", "scheme": scheme.value}
         whole = tensors_in(edited(sources[family], tmp_path / f"{scheme.value}-all", step))
         part = tensors_in(edited(sources[family], tmp_path / f"{scheme.value}-two", step | {"layers": [1, 3]}))
         second = {name for name in before if re.search(r"layers?\.[13]\.", name)}
@@ -154,7 +154,7 @@ def test_default_is_a_new_model_and_matches_keep_norm_or_standard_deviation(
     before, model = tensors_in(sources[family]), model_in(sources[family])
     padding = {id(m.weight): m.padding_idx for m in model.modules() if isinstance(m, nn.Embedding)}
     rows = {tuple(weight.shape): row for weight in model.parameters() if (row := padding.get(id(weight))) is not None}
-    new = {"name": "reinitialise", "scope": "all"}
+    new = {"name": "reinitialize", "scope": "all"}
     default = tensors_in(edited(sources[family], tmp_path / "default", new))
     norm = tensors_in(edited(sources[family], tmp_path / "norm", new | {"scheme": "match_norm"}))
     std = tensors_in(edited(sources[family], tmp_path / "std", new | {"scheme": "match_std"}))
@@ -344,7 +344,7 @@ def test_an_untied_head_predicts_as_before_and_keeps_its_matrix_when_the_word_ve
     untied = edited(sources[family], tmp_path / "untied", {"name": "untie"})
     ids = input_ids(untied)
     assert torch.equal(model_in(untied)(ids).logits, model_in(sources[family])(ids).logits)
-    clean = {"name": "reinitialise", "scope": "word_embeddings"}
+    clean = {"name": "reinitialize", "scope": "word_embeddings"}
     before, after = tensors_in(untied), tensors_in(edited(untied, tmp_path / "clean", clean))
     assert {name for name in changed(before, after) if of_scope(family, Scope.word_embeddings, name)} == changed(
         before, after
@@ -365,7 +365,7 @@ def test_an_encoder_without_a_head_is_edited_without_one(tiny_encoder_folder: Pa
 
 
 def test_edits_follow_one_another_and_the_record_says_from_what(sources: Folders, tmp_path: Path) -> None:
-    steps = [{"name": "keep_layers", "layers": [3, 0]}, {"name": "reinitialise", "scope": "layers", "layers": [1]}]
+    steps = [{"name": "keep_layers", "layers": [3, 0]}, {"name": "reinitialize", "scope": "layers", "layers": [1]}]
     out = edited(sources["bert"], tmp_path / "out", *steps, seed=7)
     before, after = tensors_in(sources["bert"]), tensors_in(out)
     query = "encoder.layer.{}.attention.self.query.weight"
@@ -404,7 +404,7 @@ def test_the_command_edits_by_name_by_file_and_by_list(sources: Folders, npmlm: 
 
 BAD = [
     (["edits=[{name: magic}]"], ["edits[0].name", "reverse_layers", "got magic"]),
-    (["edits=[{name: reinitialise}]"], ["scope of the edit reinitialise is required"]),
+    (["edits=[{name: reinitialize}]"], ["scope of the edit reinitialize is required"]),
     (["edits=[{name: reverse_layers, bogus: 1}]"], ["unknown setting", "edits[0].bogus"]),
     (["edits=[{name: permute_rows, filter: '('}]"], ["filter must be a regular expression"]),
     (["edits=[{name: keep_layers, layers: [0,4]}]"], ["edits[0].layers", "0 to 3"]),

@@ -140,7 +140,7 @@ def test_the_head_of_a_fresh_encoder_shares_its_embeddings_and_trains(place: Pat
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_with_a_window_a_token_reads_so_many_neighbours_a_layer(place: Path, layers: int) -> None:
+def test_with_a_window_a_token_reads_so_many_neighbors_a_layer(place: Path, layers: int) -> None:
     encoder = made(place, layers=layers, window_tokens=4)
     ids = torch.full((1, 17), 20)  # i64 [1, L]
     changed = ids.clone()

@@ -25,7 +25,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return PhraseIndex.open(build_measured(folder, tiny_encoder(request.param), f"ivf_sq8 {LISTS}"))
 
 
-def test_questions_come_only_from_documents_that_the_quantiser_has_not_seen(index: PhraseIndex) -> None:
+def test_questions_come_only_from_documents_that_the_quantizer_has_not_seen(index: PhraseIndex) -> None:
     assert asked_documents(index).tolist() == HELD_OUT
     questions = draw_questions(index, 6, seed=0)
     assert sorted(question.document for question in questions) == [49, 49, 99, 99, 149, 149]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npm.core.types import MASK_TEXT
-from npm.corpus.text import STOP_WORDS, normalised_text, words_of
+from npm.corpus.text import STOP_WORDS, normalized_text, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
@@ -333,7 +333,7 @@ def test_every_masked_phrase_of_a_copied_sentence_is_answered_first(filler: Phra
     copies = masked_copies(sentence)
     assert copies
     for (text, phrase), answer in zip(copies, filler.fill([text for text, _ in copies]), strict=True):
-        assert normalised_text(answer.phrases[0].phrase) == normalised_text(phrase), text
+        assert normalized_text(answer.phrases[0].phrase) == normalized_text(phrase), text
 
 
 def test_a_gap_without_vectors_is_answered_and_no_vector_is_looked_up_for_it(

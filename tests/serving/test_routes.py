@@ -148,7 +148,7 @@ def test_a_link_answers_as_a_body_does(server: RunningServer) -> None:
 
 
 def test_passages_that_come_along_are_answered_from(server: RunningServer, filler: PhraseFiller) -> None:
-    passages = ["Our cat is called Felix.", "Rex is the dog of the neighbours, 😀 and old."]
+    passages = ["Our cat is called Felix.", "Rex is the dog of the neighbors, 😀 and old."]
     text = "The dog is called <mask>."
     own = PassageFiller(passages, filler.encoder, FillSettings(retrieval=Retrieval.dense, k=4))
     reply = server.ask("POST", "/v1/over", {"passages": passages, "text": text, "k": 4}).json

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from npm.core.types import LabelledBatch
+from npm.core.types import LabeledBatch
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes
-from npm.objectives.labelled import LabelledContrast
+from npm.objectives.labeled import LabeledContrast
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import SentenceSettings
 from tests.helpers.sentence_batches import LAST_WORD_ID, batch_of, sentences
@@ -59,7 +59,7 @@ LABELS = (0, 1, 0, 1)
 """Of the four texts of the global batch; where the ranks have three and one, the second has no pair of its own."""
 
 
-def labelled_gradients(first: int, count: int) -> dict[str, torch.Tensor]:
+def labeled_gradients(first: int, count: int) -> dict[str, torch.Tensor]:
     """Gradients of Σ supervised contrast / texts of all ranks, on `count` texts from `first` on, by parameter name."""
     torch.manual_seed(1)
     encoder = SmallEncoder(16)
@@ -69,8 +69,8 @@ def labelled_gradients(first: int, count: int) -> dict[str, torch.Tensor]:
     )
     rows = torch.arange(count)  # i64 [n]
     labels = torch.tensor(LABELS[first : first + count])  # i64 [n]
-    batch = LabelledBatch(ids, mask, None, rows=rows, slots=torch.zeros_like(rows), targets=labels)
-    term = LabelledContrast(0.3)(EncodedRows(Passes(encoder), batch))["labelled_contrast"]
+    batch = LabeledBatch(ids, mask, None, rows=rows, slots=torch.zeros_like(rows), targets=labels)
+    term = LabeledContrast(0.3)(EncodedRows(Passes(encoder), batch))["labeled_contrast"]
     (term.sum / len(LABELS)).backward()
     return {name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None}
 
@@ -79,11 +79,11 @@ def write_gradients(rank: int, runs: Path) -> None:
     """Write the gradients summed over both ranks, as RUNS/<share>-<columns>.safetensors."""
     for name, shares in SHARES.items():
         first = sum(shares[:rank])
-        contrasted = labelled_gradients(first, shares[rank])
+        contrasted = labeled_gradients(first, shares[rank])
         for gradient in contrasted.values():
             dist.all_reduce(gradient)
         if rank == 0:
-            safetensors.torch.save_file(contrasted, runs / f"{name}-labelled.safetensors")
+            safetensors.torch.save_file(contrasted, runs / f"{name}-labeled.safetensors")
         for columns in COLUMNS:
             summed = gradients(PAIRS[first : first + shares[rank]], columns)
             for gradient in summed.values():

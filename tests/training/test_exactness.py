@@ -40,7 +40,7 @@ def test_the_same_masks_whichever_process_makes_them(workers: int) -> None:
 
 
 def first_gradient(run: Path, **settings: Any) -> dict[str, torch.Tensor]:
-    """The gradient of the first window, as the optimiser would see it."""
+    """The gradient of the first window, as the optimizer would see it."""
     trainer = toy_trainer(run, max_steps=1, parts=("masked",), groups=toy_groups(32), **settings)
     trainer.model.train()
     window = [trainer.batches[micro_step] for micro_step in range(settings.get("accumulation_steps", 1))]

@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labelled_gradients, write_gradients
+from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labeled_gradients, write_gradients
 from tests.training.two_processes import run_two_ranks
 
 
@@ -31,9 +31,9 @@ def test_two_ranks_give_the_gradient_of_one_process(runs: Path, shares: str, col
 
 @pytest.mark.parametrize("shares", SHARES)
 def test_two_ranks_contrast_labels_as_one_process_does(runs: Path, shares: str) -> None:
-    expected = labelled_gradients(0, len(LABELS))
+    expected = labeled_gradients(0, len(LABELS))
     assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
-    got = safetensors.torch.load_file(runs / f"{shares}-labelled.safetensors")
+    got = safetensors.torch.load_file(runs / f"{shares}-labeled.safetensors")
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -42,7 +42,7 @@ def table_of(folder: Path, rows: Sequence[Sequence[str]]) -> PairTable:
 
 
 class RecordingMaker:
-    """Stands for masked language modelling: keeps what it was given and masks everything."""
+    """Stands for masked language modeling: keeps what it was given and masks everything."""
 
     def __init__(self) -> None:
         self.groups: list[Sequences] = []

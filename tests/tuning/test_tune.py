@@ -12,7 +12,7 @@ import pytest
 from index.exact import ExactSearcher
 from index.search import open_search
 from npm.core.errors import ArtifactError, SettingError
-from npm.corpus.text import normalised_text
+from npm.corpus.text import normalized_text
 from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
@@ -54,7 +54,7 @@ def plain_measures(
     index, generation = PhraseIndex.open(folder), Generation.read(folder)
     assert index.vectors is not None
     chosen = {"probed_lists": choice.probed_lists, "rerank_factor": choice.rerank_factor}
-    searcher = open_search(generation.search, index.vectors, quantiser=generation.quantiser, **chosen)
+    searcher = open_search(generation.search, index.vectors, quantizer=generation.quantizer, **chosen)
     index = replace(index, searcher=searcher)
     assert index.vectors is not None
     vectors = index.vectors.slice(0, len(index.vectors)).astype(np.float32)
@@ -75,7 +75,7 @@ def plain_measures(
             PhraseFiller(opened, encoder, settings).fill(question.text).phrases[0].phrase
             for opened in (index, replace(index, searcher=ExactSearcher(vectors)))
         )
-        same.append(normalised_text(ours) == normalised_text(exact))
+        same.append(normalized_text(ours) == normalized_text(exact))
     bounds = {rank: tuple(np.mean(shares, axis=0).tolist()) for rank, shares in found.items()}
     return bounds, float(np.mean(same))
 

@@ -85,7 +85,7 @@ class Lexicon:
             self.words += [CLOSING_PREFIX + each for each in spelt]
         self._ranks = np.arange(self.type_count) - np.repeat(self.first_types[:-1], self.sizes) + 1  # i64 [V], from 1
         exponent = 0.0 if settings.kind is LexiconKind.uniform else settings.exponent
-        self._fixed = self._normalised(self._ranks.astype(np.float64) ** -exponent)  # f64 [V]
+        self._fixed = self._normalized(self._ranks.astype(np.float64) ** -exponent)  # f64 [V]
         self._vectors: np.ndarray | None = None
         self.temperature: float | None = None
         if settings.kind is LexiconKind.loglinear:
@@ -113,9 +113,9 @@ class Lexicon:
         # not by a matrix product, whose last bits depend on the number of threads
         logits = np.einsum("d,dv->v", topic, self._vectors) / (temperature or self.temperature)  # f64 [V]
         most = np.maximum.reduceat(logits, self.first_types[:-1])  # f64 [R]
-        return self._normalised(np.exp(logits - np.repeat(most, self.sizes)))
+        return self._normalized(np.exp(logits - np.repeat(most, self.sizes)))
 
-    def _normalised(self, weights: np.ndarray) -> np.ndarray:
+    def _normalized(self, weights: np.ndarray) -> np.ndarray:
         sums = np.add.reduceat(weights, self.first_types[:-1])  # f64 [R]
         return weights / np.repeat(sums, self.sizes)
 

@@ -96,7 +96,7 @@ class FrequentAnswer:
     name = "majority"
 
     def __init__(self, development: Sequence[Example]) -> None:
-        """Answers are counted once an example, as normalised; of equally frequent ones the first in the file wins."""
+        """Answers are counted once an example, as normalized; of equally frequent ones the first in the file wins."""
         counts: dict[str, Counter[str]] = {}
         sizes: Counter[str] = Counter()
         written: dict[str, str] = {}

@@ -9,7 +9,7 @@ corpus, v_i the token after it, over the k nearest of all prefixes. A word's fur
 
 Open tasks are answered with the greedy continuation.
 
-Shapes: q texts, W words, B texts of a batch, L padded length, k neighbours, d dimensions, V vocabulary.
+Shapes: q texts, W words, B texts of a batch, L padded length, k neighbors, d dimensions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
         causal, index = resources.settings.zero_shot.causal, resources.index(task)[0]
         chosen: dict[str, Any] = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
         word_logs = NeighbourLogs(writer, index, **chosen)
-        facts |= {"neighbours": chosen, "index": index_facts(index)}
+        facts |= {"neighbors": chosen, "index": index_facts(index)}
     return PromptedLabels(
         name,
         word_logs,
@@ -380,7 +380,7 @@ class NeighbourLogs:
             rows = [number for number, text in enumerate(texts) if takes_space(text) == after_space]
             for word, ids in enumerate(written_words(self._writer.model, words, after_space=after_space)):
                 near[rows, word] = (weights[rows] * (tokens[rows] == ids[0])).sum(1).cpu().numpy()  # f64 [rows]
-        with np.errstate(divide="ignore"):  # a share of 0 or 1, and words that no neighbour has
+        with np.errstate(divide="ignore"):  # a share of 0 or 1, and words that no neighbor has
             mixed = np.logaddexp(np.log(self._share) + np.log(near), np.log1p(-self._share) + first)  # f64 [q, W]
         return mixed + rest, cut
 

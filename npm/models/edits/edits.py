@@ -113,7 +113,7 @@ def _put_layers(checkpoint: Checkpoint, order: Sequence[int], step: EditStep, dr
     checkpoint.tensors = {name: moved.get(name, tensor) for name, tensor in new.items()}
 
 
-def _reinitialise(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
+def _reinitialize(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
     assert step.scope is not None, "checked with the settings"
     new, padding_rows = new_tensors(checkpoint, draw("new model"))
     for name in checkpoint.names(step.scope, step.layers):
@@ -217,7 +217,7 @@ def _untie(checkpoint: Checkpoint, *_: object) -> None:
 EDITS: dict[EditName, Callable[[Checkpoint, EditStep, Draw], dict[str, Any] | None]] = {
     EditName.reverse_layers: _reverse_layers,
     EditName.keep_layers: _keep_layers,
-    EditName.reinitialise: _reinitialise,
+    EditName.reinitialize: _reinitialize,
     EditName.permute_rows: _permute_rows,
     EditName.swap_embeddings: _swap_embeddings,
     EditName.new_vocabulary: _new_vocabulary,

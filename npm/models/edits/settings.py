@@ -18,7 +18,7 @@ class EditName(Enum):
 
     reverse_layers = "reverse_layers"  # the last layer first
     keep_layers = "keep_layers"  # some of the layers, in any order
-    reinitialise = "reinitialise"  # tensors of a scope are drawn again, by a scheme
+    reinitialize = "reinitialize"  # tensors of a scope are drawn again, by a scheme
     permute_rows = "permute_rows"  # word vectors are permuted among tokens of letters
     swap_embeddings = "swap_embeddings"  # tokenizer and word vectors of a donor
     new_vocabulary = "new_vocabulary"  # another tokenizer, with newly drawn word vectors
@@ -58,7 +58,7 @@ class LayerChoice(Enum):
     every_second = "every_second"  # the first one, the third one, …
 
 
-NEEDED = {"reinitialise": "scope", "swap_embeddings": "donor", "average": "donor", "new_vocabulary": "tokenizer"}
+NEEDED = {"reinitialize": "scope", "swap_embeddings": "donor", "average": "donor", "new_vocabulary": "tokenizer"}
 """Required setting of an edit."""
 
 
@@ -68,13 +68,13 @@ class EditStep(Settings):
     name: EditName
     """Name of the edit."""
     layers: list[NonNegativeInt] = field(default_factory=list)
-    """Layers by number, from 0: those that are kept, in this order; or those that `reinitialise` draws, empty: all."""
+    """Layers by number, from 0: those that are kept, in this order; or those that `reinitialize` draws, empty: all."""
     keep: LayerChoice = LayerChoice.listed
     """Layers that `keep_layers` keeps."""
     force: bool = False
     """Move layers of a family whose layers differ too: a norm that a position lacks is dropped, a missing one is 1."""
     scope: Scope | None = None
-    """Tensors that `reinitialise` draws."""
+    """Tensors that `reinitialize` draws."""
     scheme: Scheme = Scheme.default
     """Distribution that it draws them from."""
     keep_mean: bool = False
@@ -118,7 +118,7 @@ class EditSettings(Settings):
     out: PathText = ""
     """New folder for the edited encoder. Required."""
     edits: list[dict[str, Any]] = field(default_factory=list)
-    """The edits, in order, such as [{name: keep_layers, layers: [0,1]}, {name: reinitialise, scope: head}], unless
+    """The edits, in order, such as [{name: keep_layers, layers: [0,1]}, {name: reinitialize, scope: head}], unless
     edit=NAME gives them; docs/studies.md lists them."""
     donor: PathText = ""
     """Donor of an edit swap_embeddings or average that names none."""

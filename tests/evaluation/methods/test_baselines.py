@@ -31,7 +31,7 @@ def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
     return PhraseFiller.open(index_folder, encoder)
 
 
-def labelled(labels: Sequence[int]) -> list[Example]:
+def labeled(labels: Sequence[int]) -> list[Example]:
     return [Example(str(number), "It was <mask>.", label=label) for number, label in enumerate(labels)]
 
 
@@ -44,7 +44,7 @@ def first_phrases(answers: Sequence[Answer]) -> list[str | None]:
 
 
 def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_that_classes_share() -> None:
-    method, examples = MajorityLabel(), labelled([2, 1, 2, 0, 2])
+    method, examples = MajorityLabel(), labeled([2, 1, 2, 0, 2])
     predictions = method.predict(CLOSED, examples, silent)
     assert [prediction.scores for prediction in predictions] == [(0.2, 0.2, 0.6)] * 5
     assert sum(p.label == e.label for p, e in zip(predictions, examples, strict=True)) == 3
@@ -52,7 +52,7 @@ def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_tha
 
 
 def test_random_labels_are_about_equally_frequent_and_belong_to_seed_and_example() -> None:
-    examples = labelled([0] * 3000)
+    examples = labeled([0] * 3000)
     labels = [prediction.label for prediction in RandomLabel(seed=1).predict(CLOSED, examples, silent)]
     assert np.abs(np.bincount(labels) - 1000).max() < 4 * np.sqrt(3000 * 2 / 9)
     some = RandomLabel(seed=1).predict(CLOSED, examples[100:200], silent)

@@ -122,7 +122,7 @@ def test_an_encoder_decoder_gives_each_word_the_probability_that_transformers_gi
 
 
 @torch.no_grad()
-def plain_neighbours(writer: DecoderWriter, model: Any, index: PhraseIndex, text: str) -> list[tuple[float, int]]:
+def plain_neighbors(writer: DecoderWriter, model: Any, index: PhraseIndex, text: str) -> list[tuple[float, int]]:
     """Squared distance and next token of every prefix of the corpus, nearest first."""
 
     def states(ids: list[int]) -> torch.Tensor:
@@ -146,7 +146,7 @@ def test_a_knn_lm_mixes_the_decoder_with_the_tokens_behind_its_nearest_prefixes(
     share, temperature, k = 0.4, 5.0, 20
     found, _ = NeighbourLogs(writer, index, share=share, temperature=temperature, k=k)(TEXTS, WORDS)
     for row, text in enumerate(TEXTS):
-        nearest = plain_neighbours(writer, model, index, text)[:k]
+        nearest = plain_neighbors(writer, model, index, text)[:k]
         weights = torch.tensor([-far / temperature for far, _ in nearest]).softmax(0).tolist()
         for column, word in enumerate(WORDS):
             ids = word_ids(writer, text, word)

@@ -1,4 +1,4 @@
-"""Labelled text: a head over the encoder predicts the label or the score of a text, of a pair, or of each word.
+"""Labeled text: a head over the encoder predicts the label or the score of a text, of a pair, or of each word.
 
     sequences   z = W₂ tanh(W₁ h_cls + b₁) + b₂, dropout before both maps
     words       z = W h_t + b, dropout before the map, h_t at the first piece of a word
@@ -21,17 +21,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from npm.core.types import LabelledBatch, Term
+from npm.core.types import LabeledBatch, Term
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 
 HEAD_DROPOUT = 0.1
 
 
-class LabelledText(nn.Module):
-    """Cross entropy or squared error: term `labelled`; `labelled_top1` of weight 0 counts right labels."""
+class LabeledText(nn.Module):
+    """Cross entropy or squared error: term `labeled`; `labeled_top1` of weight 0 counts right labels."""
 
-    view = "labelled"
+    view = "labeled"
     reads_clean_copies = False
 
     def __init__(self, dimensions: int, outputs: int, *, of_words: bool = False, layer: int | None = None) -> None:
@@ -47,49 +47,49 @@ class LabelledText(nn.Module):
                 nn.init.normal_(part.weight, std=0.02)
                 nn.init.zeros_(part.bias)
 
-    def counts(self, batch: LabelledBatch) -> dict[str, int]:
+    def counts(self, batch: LabeledBatch) -> dict[str, int]:
         """Targets of this rank; scores are never right."""
         count = len(batch.targets)
-        return {"labelled": count} | ({"labelled_top1": count} if self.outputs > 1 else {})
+        return {"labeled": count} | ({"labeled_top1": count} if self.outputs > 1 else {})
 
-    def predictions(self, encoded: EncodedRows[LabelledBatch]) -> torch.Tensor:
+    def predictions(self, encoded: EncodedRows[LabeledBatch]) -> torch.Tensor:
         """Outputs of the head for each target, f32 [n, C]."""
         batch = encoded.batch
         vectors = encoded.states(self.layer)[batch.rows, batch.slots]  # [n, d]
         outputs: torch.Tensor = self.head(vectors).float()  # f32 [n, C]
         return outputs
 
-    def forward(self, encoded: EncodedRows[LabelledBatch]) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[LabeledBatch]) -> dict[str, Term]:
         """The terms of one batch."""
         outputs, targets = self.predictions(encoded), encoded.batch.targets  # f32 [n, C], [n]
         count = len(targets)
         if self.outputs == 1:
-            return {"labelled": Term(((outputs[:, 0] - targets) ** 2).sum(), count)}
+            return {"labeled": Term(((outputs[:, 0] - targets) ** 2).sum(), count)}
         losses = nn.functional.cross_entropy(outputs, targets, reduction="sum")
         correct = (outputs.detach().argmax(1) == targets).sum()
-        return {"labelled": Term(losses, count), "labelled_top1": Term(correct, count, weight=0.0)}
+        return {"labeled": Term(losses, count), "labeled_top1": Term(correct, count, weight=0.0)}
 
 
-class LabelledContrast(nn.Module):
-    """Supervised contrast: term `labelled_contrast`."""
+class LabeledContrast(nn.Module):
+    """Supervised contrast: term `labeled_contrast`."""
 
-    view = "labelled"
+    view = "labeled"
     reads_clean_copies = False
 
     def __init__(self, temperature: float = 0.3) -> None:
         super().__init__()
         self.temperature = temperature
 
-    def counts(self, batch: LabelledBatch) -> dict[str, int]:
+    def counts(self, batch: LabeledBatch) -> dict[str, int]:
         """Texts of this rank."""
-        return {"labelled_contrast": len(batch.targets)}
+        return {"labeled_contrast": len(batch.targets)}
 
-    def forward(self, encoded: EncodedRows[LabelledBatch]) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[LabeledBatch]) -> dict[str, Term]:
         """The term of one batch."""
         batch = encoded.batch
         vectors = nn.functional.normalize(encoded.states()[batch.rows, batch.slots].float(), dim=1)  # f32 [n, d]
         loss = supervised_contrast(vectors, batch.targets, temperature=self.temperature)
-        return {"labelled_contrast": Term(loss, len(vectors))}
+        return {"labeled_contrast": Term(loss, len(vectors))}
 
 
 def supervised_contrast(vectors: torch.Tensor, labels: torch.Tensor, *, temperature: float) -> torch.Tensor:

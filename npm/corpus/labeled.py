@@ -1,4 +1,4 @@
-"""Labelled text: sentences, pairs of sentences, or sentences of words, with labels or scores, as token ids in memory.
+"""Labeled text: sentences, pairs of sentences, or sentences of words, with labels or scores, as token ids in memory.
 
 Shapes: X examples, T tokens of all examples in a row, N targets (one per example, or one per word), n targets of some.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-COLUMN_KEYS = "labelled.text_column, .second_column and .label_column"
+COLUMN_KEYS = "labeled.text_column, .second_column and .label_column"
 
 
 class LabelLevel(Enum):
@@ -33,11 +33,11 @@ class LabelLevel(Enum):
     token = "token"  # each word of a sentence
 
 
-class LabelledSettings(Settings):
-    """Labelled text, and how it is read for a head over the encoder."""
+class LabeledSettings(Settings):
+    """Labeled text, and how it is read for a head over the encoder."""
 
     files: list[PathText] = field(default_factory=list)
-    """Files of labelled rows (.jsonl, .csv, .tsv, .parquet, hub:NAME@CONFIG/SPLIT; .txt and .tsv of words, one a line
+    """Files of labeled rows (.jsonl, .csv, .tsv, .parquet, hub:NAME@CONFIG/SPLIT; .txt and .tsv of words, one a line
     with its tag last and an empty line after each sentence, with level=token)."""
     text_column: str = "sentence"
     """Column with the text, or with level=token the list of words."""
@@ -69,18 +69,18 @@ class LabelledSettings(Settings):
     def check(self) -> None:
         """Raise SettingError for incompatible settings."""
         if self.least_score >= self.most_score:
-            raise SettingError(f"labelled.most_score must be above labelled.least_score, got {self.most_score}")
+            raise SettingError(f"labeled.most_score must be above labeled.least_score, got {self.most_score}")
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
-            raise SettingError(f"labelled.labels must be two or more, each once, got {named(self.labels)}")
+            raise SettingError(f"labeled.labels must be two or more, each once, got {named(self.labels)}")
         if self.level is LabelLevel.token and (self.second_column or not self.labels) and self.files:
-            raise SettingError("labelled.level=token requires labelled.labels=[…] and no labelled.second_column")
+            raise SettingError("labeled.level=token requires labeled.labels=[…] and no labeled.second_column")
 
     def check_contrast(self) -> None:
         """Raise SettingError unless texts have labels, by which they can be contrasted."""
         if not self.labels or self.level is not LabelLevel.sequence:
             raise SettingError(
-                "objective.labelled_contrast_weight requires texts with labels: set labelled.labels and "
-                "labelled.level=sequence"
+                "objective.labeled_contrast_weight requires texts with labels: set labeled.labels and "
+                "labeled.level=sequence"
             )
 
     @property
@@ -95,7 +95,7 @@ class LabelledSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledRow:
+class LabeledRow:
     """One example as its file has it: one or two texts, or the words; and its label, score, or labels of words."""
 
     texts: tuple[str, ...]
@@ -103,16 +103,16 @@ class LabelledRow:
     where: str
 
 
-def labelled_sources(settings: LabelledSettings) -> list[Source]:
-    """Return the files of labelled rows. Raises SettingError if there are none, CorpusError for unusable ones."""
+def labeled_sources(settings: LabeledSettings) -> list[Source]:
+    """Return the files of labeled rows. Raises SettingError if there are none, CorpusError for unusable ones."""
     if not settings.files:
-        raise SettingError("no labelled rows: set labelled.files=[FILE,…], or objective.labelled_weight=0")
+        raise SettingError("no labeled rows: set labeled.files=[FILE,…], or objective.labeled_weight=0")
     return find_sources(settings.files)
 
 
-def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
+def read_labeled(settings: LabeledSettings) -> Iterator[LabeledRow]:
     """Yield the rows that `settings` describe. Raises CorpusError, with file and row, for what cannot be used."""
-    for source in labelled_sources(settings):
+    for source in labeled_sources(settings):
         if settings.level is LabelLevel.token and source.format in ("txt", "table"):
             yield from _word_lines(source, settings)
             continue
@@ -129,7 +129,7 @@ def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
             yield _row(record, settings, f"{source.path}:{number}")
 
 
-def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:
+def _row(record: Row, settings: LabeledSettings, where: str) -> LabeledRow:
     values = [record[name] for name in settings.columns]
     if settings.level is LabelLevel.sequence:
         texts, found = tuple(values[:-1]), (values[-1],)
@@ -142,10 +142,10 @@ def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:
     # one text of a pair may be empty, as in a few rows of QQP
     if not (any if settings.second_column else all)(text.strip() for text in texts):
         raise unusable_value(where, settings.text_column, "a string with text", texts)
-    return LabelledRow(texts, tuple(_target(value, settings, where) for value in found), where)
+    return LabeledRow(texts, tuple(_target(value, settings, where) for value in found), where)
 
 
-def _word_lines(source: Source, settings: LabelledSettings) -> Iterator[LabelledRow]:
+def _word_lines(source: Source, settings: LabeledSettings) -> Iterator[LabeledRow]:
     """Yield the sentences of a file with one word per line, its label last (CoNLL 2003, WikiAnn)."""
     words: list[str] = []
     targets: list[float] = []
@@ -158,11 +158,11 @@ def _word_lines(source: Source, settings: LabelledSettings) -> Iterator[Labelled
             words.append(cells[0])
             targets.append(_target(cells[-1], settings, where))
         elif words:
-            yield LabelledRow(tuple(words), tuple(targets), f"{source.path}:{number}")
+            yield LabeledRow(tuple(words), tuple(targets), f"{source.path}:{number}")
             words, targets = [], []
 
 
-def _target(value: object, settings: LabelledSettings, where: str) -> float:
+def _target(value: object, settings: LabeledSettings, where: str) -> float:
     """Return the index of a label, or a score."""
     text = str(value).strip()
     if not settings.labels:
@@ -175,7 +175,7 @@ def _target(value: object, settings: LabelledSettings, where: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledExamples:
+class LabeledExamples:
     """Encoded examples, special tokens included."""
 
     token_ids: np.ndarray  # i32 [T]
@@ -197,13 +197,13 @@ class LabelledExamples:
 ROWS_PER_BATCH = 1024
 
 
-def encode_labelled(settings: LabelledSettings, tokenizer: PreTrainedTokenizerBase) -> LabelledExamples:
+def encode_labeled(settings: LabeledSettings, tokenizer: PreTrainedTokenizerBase) -> LabeledExamples:
     """Encode all rows that `settings` describe by `tokenizer`, a fast one; special tokens in texts are text.
 
-    Raises CorpusError as `read_labelled` does, where there are no rows, and where all have one label.
+    Raises CorpusError as `read_labeled` does, where there are no rows, and where all have one label.
     """
     of_words = settings.level is LabelLevel.token
-    rows = islice(read_labelled(settings), settings.max_examples)
+    rows = islice(read_labeled(settings), settings.max_examples)
     ids: list[np.ndarray] = []  # i32 [tokens] of each example
     types: list[np.ndarray] = []  # u8 [tokens]
     slots: list[np.ndarray] = []  # i64 [targets]
@@ -225,10 +225,10 @@ def encode_labelled(settings: LabelledSettings, tokenizer: PreTrainedTokenizerBa
             slots += [_word_slots(row.texts, own) for row, own in zip(batch, encoded["offset_mapping"], strict=True)]
     found = np.array([target for own in targets for target in own], dtype=np.float64)  # f64 [N]
     if len(np.unique(found)) < 2:
-        problem = "all rows have one label" if targets else "no labelled rows"
-        more = "give more rows, or increase labelled.max_examples (limit= of npmlm finetune)"
+        problem = "all rows have one label" if targets else "no labeled rows"
+        more = "give more rows, or increase labeled.max_examples (limit= of npmlm finetune)"
         raise CorpusError(f"{named(settings.files)}: {problem}; {more}")
-    return LabelledExamples(
+    return LabeledExamples(
         token_ids=np.concatenate(ids),
         type_ids=np.concatenate(types),
         offsets=np.append(0, np.cumsum([len(each) for each in ids])),

@@ -1,4 +1,4 @@
-"""Small labelled texts that a tiny encoder learns in a few steps."""
+"""Small labeled texts that a tiny encoder learns in a few steps."""
 
 from __future__ import annotations
 

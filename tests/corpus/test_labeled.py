@@ -1,4 +1,4 @@
-"""Labelled rows: every form of file, what is refused, and where the targets stand among the tokens."""
+"""Labeled rows: every form of file, what is refused, and where the targets stand among the tokens."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from pyarrow import parquet
 
 from npm.core.errors import CorpusError, SettingError
-from npm.corpus.labelled import LabelledSettings, LabelLevel, encode_labelled, read_labelled
-from tests.helpers.labelled_texts import PAIRS, SENTENCES, WORDS, encoder_of_pairs, write_rows
+from npm.corpus.labeled import LabeledSettings, LabelLevel, encode_labeled, read_labeled
+from tests.helpers.labeled_texts import PAIRS, SENTENCES, WORDS, encoder_of_pairs, write_rows
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER"]
 
 
-def of_words(file: Path, **settings: Any) -> LabelledSettings:
+def of_words(file: Path, **settings: Any) -> LabeledSettings:
     columns = {"text_column": "tokens", "label_column": "tags"}
-    return LabelledSettings(files=[str(file)], level=LabelLevel.token, labels=TAGS, **{**columns, **settings})
+    return LabeledSettings(files=[str(file)], level=LabelLevel.token, labels=TAGS, **{**columns, **settings})
 
 
 def test_rows_of_every_form_are_the_same(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_rows_of_every_form_are_the_same(tmp_path: Path) -> None:
     for name in ("named.tsv", "plain.tsv", "quoted.csv", "rows.parquet", "rows.jsonl", "numbers.jsonl"):
         plain = {"text_column": "1", "label_column": "2", "header": False} if name == "plain.tsv" else {}
         columns: dict[str, Any] = {"text_column": "text", **plain}
-        settings = LabelledSettings(files=[str(tmp_path / name)], labels=["bad", "good"], **columns)
-        read = [(row.texts, row.targets) for row in read_labelled(settings)]
+        settings = LabeledSettings(files=[str(tmp_path / name)], labels=["bad", "good"], **columns)
+        read = [(row.texts, row.targets) for row in read_labeled(settings)]
         assert read == [(('He said "no".',), (0,)), (("Fine",), (1,))], name
 
 
@@ -45,16 +45,16 @@ def test_words_one_a_line_are_those_of_lists(tmp_path: Path) -> None:
     for row in WORDS:
         lines += [f"{word} NN {tag}" for word, tag in zip(row["tokens"], row["tags"], strict=True)] + [""]
     (tmp_path / "words.txt").write_text("\n".join(lines), encoding="utf-8")
-    lists = list(read_labelled(of_words(write_rows(tmp_path / "words.jsonl", WORDS))))
-    by_line = list(read_labelled(of_words(tmp_path / "words.txt")))
+    lists = list(read_labeled(of_words(write_rows(tmp_path / "words.jsonl", WORDS))))
+    by_line = list(read_labeled(of_words(tmp_path / "words.txt")))
     assert [(row.texts, row.targets) for row in by_line] == [(row.texts, row.targets) for row in lists]
     assert lists[1].targets == (3, 0, 0, 1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_word_is_labelled_on_its_first_piece(tmp_path: Path, family: str) -> None:
+def test_a_word_is_labeled_on_its_first_piece(tmp_path: Path, family: str) -> None:
     encoder = tiny_encoder(family)
-    examples = encode_labelled(of_words(write_rows(tmp_path / "words.jsonl", WORDS)), encoder.tokenizer)
+    examples = encode_labeled(of_words(write_rows(tmp_path / "words.jsonl", WORDS)), encoder.tokenizer)
     for number, row in enumerate(WORDS):
         first, last = examples.target_offsets[number : number + 2]
         ids = examples.token_ids[examples.offsets[number] : examples.offsets[number + 1]]
@@ -67,14 +67,14 @@ def test_a_word_is_labelled_on_its_first_piece(tmp_path: Path, family: str) -> N
 def test_a_word_that_is_cut_off_has_no_place_and_a_pair_is_cut_at_its_longer_text(tmp_path: Path) -> None:
     encoder = encoder_of_pairs()
     words = of_words(write_rows(tmp_path / "words.jsonl", WORDS), max_tokens=8)
-    examples = encode_labelled(words, encoder.tokenizer)
+    examples = encode_labeled(words, encoder.tokenizer)
     assert examples.slots[0] == 1
     assert examples.slots[5] == -1
     assert examples.lengths[0] == 8
     row = {"sentence1": "Oslo", "sentence2": "Paris is the capital of France", "score": 1}
     file = write_rows(tmp_path / "pairs.jsonl", [row, {**row, "score": 2}])
     columns = {"text_column": "sentence1", "second_column": "sentence2", "label_column": "score"}
-    pairs = encode_labelled(LabelledSettings(files=[str(file)], max_tokens=9, **columns), encoder.tokenizer)
+    pairs = encode_labeled(LabeledSettings(files=[str(file)], max_tokens=9, **columns), encoder.tokenizer)
     kept = len(encoder.tokenizer("Oslo")["input_ids"])
     assert pairs.type_ids[:9].tolist() == [0] * kept + [1] * (9 - kept)
 
@@ -82,7 +82,7 @@ def test_a_word_that_is_cut_off_has_no_place_and_a_pair_is_cut_at_its_longer_tex
 def test_special_tokens_in_a_text_are_text(tmp_path: Path) -> None:
     encoder = tiny_encoder("bert")
     file = write_rows(tmp_path / "rows.jsonl", [{"sentence": "[SEP] no", "label": 0}, {"sentence": "a", "label": 1}])
-    examples = encode_labelled(LabelledSettings(files=[str(file)], labels=["0", "1"]), encoder.tokenizer)
+    examples = encode_labeled(LabeledSettings(files=[str(file)], labels=["0", "1"]), encoder.tokenizer)
     first = examples.token_ids[: examples.offsets[1]]
     assert np.flatnonzero(first == encoder.tokenizer.sep_token_id).tolist() == [len(first) - 1]
 
@@ -104,39 +104,39 @@ def test_a_row_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, nam
     rows, settings, expected = BAD[name]
     file = write_rows(tmp_path / "rows.jsonl", rows)
     chosen = (
-        of_words(file) if "level" in settings else LabelledSettings(files=[str(file)], **settings)  # type: ignore[arg-type]
+        of_words(file) if "level" in settings else LabeledSettings(files=[str(file)], **settings)  # type: ignore[arg-type]
     )
     with pytest.raises(CorpusError, match=rf"rows\.jsonl.*{expected}"):
-        encode_labelled(chosen, tiny_encoder("bert").tokenizer)
+        encode_labeled(chosen, tiny_encoder("bert").tokenizer)
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for wrong in ({"labels": ["a"]}, {"labels": ["a", "a"]}, {"least_score": 5.0}, {"files": ["f"], "level": "token"}):
         with pytest.raises(SettingError):
-            LabelledSettings(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="no labelled rows"):
-        list(read_labelled(LabelledSettings()))
+            LabeledSettings(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="no labeled rows"):
+        list(read_labeled(LabeledSettings()))
 
 
 def test_short_rows_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "rows.tsv"
     file.write_text("id\tsentence\tlabel\n1\tfine\t1\n2\tbroken\n3\tbad\t0\n", encoding="utf-8")
     with pytest.raises(CorpusError, match=r"rows\.tsv:3: has no label"):
-        list(read_labelled(LabelledSettings(files=[str(file)], labels=["0", "1"])))
+        list(read_labeled(LabeledSettings(files=[str(file)], labels=["0", "1"])))
 
 
 def test_one_text_of_a_pair_may_be_empty_but_not_both(tmp_path: Path) -> None:
     columns = {"text_column": "a", "second_column": "b"}
-    settings = LabelledSettings(files=[str(tmp_path / "rows.jsonl")], labels=["0", "1"], **columns)  # type: ignore[arg-type]
+    settings = LabeledSettings(files=[str(tmp_path / "rows.jsonl")], labels=["0", "1"], **columns)  # type: ignore[arg-type]
     write_rows(tmp_path / "rows.jsonl", [{"a": "Who?", "b": "", "label": 1}])
-    assert [row.texts for row in read_labelled(settings)] == [("Who?", "")]
+    assert [row.texts for row in read_labeled(settings)] == [("Who?", "")]
     write_rows(tmp_path / "rows.jsonl", [{"a": " ", "b": "", "label": 1}])
     with pytest.raises(CorpusError, match="a string with text"):
-        list(read_labelled(settings))
+        list(read_labeled(settings))
 
 
 def test_pairs_with_scores_keep_their_numbers(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "pairs.jsonl", PAIRS)
     columns = {"text_column": "sentence1", "second_column": "sentence2", "label_column": "score"}
-    examples = encode_labelled(LabelledSettings(files=[str(file)], **columns), encoder_of_pairs().tokenizer)
+    examples = encode_labeled(LabeledSettings(files=[str(file)], **columns), encoder_of_pairs().tokenizer)
     assert examples.targets.tolist() == [row["score"] for row in PAIRS]

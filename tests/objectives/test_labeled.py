@@ -1,4 +1,4 @@
-"""The head over labelled text: its loss by hand, the vectors it reads, and rows without a target."""
+"""The head over labeled text: its loss by hand, the vectors it reads, and rows without a target."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import LabelledBatch
+from npm.core.types import LabeledBatch
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedRows, Passes, groups_by_length
-from npm.objectives.labelled import LabelledContrast, LabelledText, supervised_contrast
-from tests.helpers.labelled_texts import encoder_of_pairs
+from npm.objectives.labeled import LabeledContrast, LabeledText, supervised_contrast
+from tests.helpers.labeled_texts import encoder_of_pairs
 
 
-def batch_of(targets: torch.Tensor, *, rows: list[int], slots: list[int], types: bool = False) -> LabelledBatch:
+def batch_of(targets: torch.Tensor, *, rows: list[int], slots: list[int], types: bool = False) -> LabeledBatch:
     """Two rows of six tokens, the second of them shorter; with `types` the last three are of a second text."""
     ids = torch.tensor([[2, 20, 21, 3, 22, 3], [2, 23, 3, 24, 3, 0]])  # i64 [2, 6]
     token_types = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]])  # i64 [2, 6]
-    return LabelledBatch(
+    return LabeledBatch(
         input_ids=ids,
         attention_mask=(ids > 0).long(),
         token_type_ids=token_types if types else None,
@@ -34,38 +34,38 @@ def encoder() -> Encoder:
     return encoder_of_pairs()
 
 
-def encoded(encoder: Encoder, batch: LabelledBatch, **settings: int) -> EncodedRows[LabelledBatch]:
+def encoded(encoder: Encoder, batch: LabeledBatch, **settings: int) -> EncodedRows[LabeledBatch]:
     return EncodedRows(Passes(encoder.model, **settings), batch)
 
 
 def test_labels_of_sequences_are_predicted_by_an_mlp_over_the_first_token(encoder: Encoder) -> None:
-    head = LabelledText(encoder.dimensions, 3).eval()
+    head = LabeledText(encoder.dimensions, 3).eval()
     batch = batch_of(torch.tensor([2, 0]), rows=[0, 1], slots=[0, 0])
     states = encoder.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
     _, dense, _, _, output = head.head
     logits = output(torch.tanh(dense(states[:, 0])))  # f32 [2, 3]
     expected = -sum(torch.log_softmax(row, 0)[label] for row, label in zip(logits, (2, 0), strict=True))
     terms = head(encoded(encoder, batch))
-    torch.testing.assert_close(terms["labelled"].sum, expected)
+    torch.testing.assert_close(terms["labeled"].sum, expected)
     right = int((logits.argmax(1) == batch.targets).sum())
-    assert (int(terms["labelled_top1"].sum), terms["labelled_top1"].weight) == (right, 0.0)
+    assert (int(terms["labeled_top1"].sum), terms["labeled_top1"].weight) == (right, 0.0)
     assert head.counts(batch) == {name: term.count for name, term in terms.items()} == dict.fromkeys(terms, 2)
 
 
 def test_scores_have_the_squared_error_and_no_right_labels(encoder: Encoder) -> None:
-    head = LabelledText(encoder.dimensions, 1).eval()
+    head = LabeledText(encoder.dimensions, 1).eval()
     batch = batch_of(torch.tensor([4.0, 1.5]), rows=[0, 1], slots=[0, 0])
     given = head.predictions(encoded(encoder, batch))[:, 0].tolist()
     terms = head(encoded(encoder, batch))
-    assert terms["labelled"].sum.item() == pytest.approx((given[0] - 4) ** 2 + (given[1] - 1.5) ** 2, rel=1e-6)
-    assert terms.keys() == head.counts(batch).keys() == {"labelled"}
+    assert terms["labeled"].sum.item() == pytest.approx((given[0] - 4) ** 2 + (given[1] - 1.5) ** 2, rel=1e-6)
+    assert terms.keys() == head.counts(batch).keys() == {"labeled"}
 
 
 def test_words_and_layers_are_read_where_they_stand(encoder: Encoder) -> None:
     batch = batch_of(torch.tensor([1, 0, 1]), rows=[0, 0, 1], slots=[1, 4, 3])
     output = encoder.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True)
     for layer in (None, 0, 1, 2):
-        head = LabelledText(encoder.dimensions, 2, of_words=True, layer=layer).eval()
+        head = LabeledText(encoder.dimensions, 2, of_words=True, layer=layer).eval()
         states = output.hidden_states[2 if layer is None else layer]  # f32 [2, 6, d]
         chosen = torch.stack([states[0, 1], states[0, 4], states[1, 3]])  # f32 [3, d]
         expected = head.head[1](chosen)  # f32 [3, 2]
@@ -73,7 +73,7 @@ def test_words_and_layers_are_read_where_they_stand(encoder: Encoder) -> None:
 
 
 def test_token_types_reach_the_encoder_and_pieces_change_nothing(encoder: Encoder) -> None:
-    head = LabelledText(encoder.dimensions, 2).eval()
+    head = LabeledText(encoder.dimensions, 2).eval()
     targets, place = torch.tensor([1, 0]), {"rows": [0, 1], "slots": [0, 0]}
     typed = head.predictions(encoded(encoder, batch_of(targets, types=True, **place)))
     assert (typed - head.predictions(encoded(encoder, batch_of(targets, **place)))).abs().max() > 1e-4
@@ -90,7 +90,7 @@ def test_rows_of_like_lengths_together_give_the_vectors_and_gradients_of_one_pas
     ids = torch.from_numpy(rng.integers(5, len(encoder.tokenizer), (10, 24))) * mask
     types = torch.from_numpy(rng.integers(0, 2, (10, 24))) * mask
     nothing = torch.zeros(0, dtype=torch.int64)
-    batch = LabelledBatch(ids, mask, types, nothing, nothing, nothing)
+    batch = LabeledBatch(ids, mask, types, nothing, nothing, nothing)
     assert [len(rows) for rows in groups_by_length(mask)] == [2, 8]
     assert len(groups_by_length(mask[:, :4])) == 1  # little would be saved
     output = encoder.model(input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True)
@@ -103,9 +103,9 @@ def test_rows_of_like_lengths_together_give_the_vectors_and_gradients_of_one_pas
 
 
 def test_without_a_target_every_parameter_has_a_zero_gradient(encoder: Encoder) -> None:
-    head = LabelledText(encoder.dimensions, 2)
+    head = LabeledText(encoder.dimensions, 2)
     batch = batch_of(torch.zeros(0, dtype=torch.int64), rows=[], slots=[])
-    term = head(encoded(encoder, batch))["labelled"]
+    term = head(encoded(encoder, batch))["labeled"]
     assert (term.sum.item(), term.count) == (0, 0)
     term.sum.backward()
     weights = [*head.parameters(), encoder.model.get_input_embeddings().weight]
@@ -127,7 +127,7 @@ def test_the_contrast_of_labels_is_that_of_plain_loops(encoder: Encoder) -> None
     assert float(found) == pytest.approx(total, rel=1e-5)
 
     lonely = batch_of(torch.tensor([1, 0]), rows=[0, 1], slots=[0, 0])
-    term = LabelledContrast(0.3)(encoded(encoder, lonely))["labelled_contrast"]
+    term = LabeledContrast(0.3)(encoded(encoder, lonely))["labeled_contrast"]
     assert (term.sum.item(), term.count) == (0, 2)
     term.sum.backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in encoder.model.parameters())

@@ -1,4 +1,4 @@
-"""Labelled text as a source of batches: every example once per epoch, in an order drawn again for each.
+"""Labeled text as a source of batches: every example once per epoch, in an order drawn again for each.
 
 Shapes: X examples, B rows of a batch, L padded length, n targets.
 """
@@ -10,16 +10,16 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from npm.core.types import LabelledBatch, View
+from npm.core.types import LabeledBatch, View
 from npm.corpus.blocks import concatenated_ranges
-from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled
-from npm.masking.rendering import LABELLED, padded_rows
+from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled
+from npm.masking.rendering import LABELED, padded_rows
 from npm.models.encoder import Encoder
 
 
-def labelled_batch(
-    examples: LabelledExamples, numbers: Iterable[int], *, encoder: Encoder, scores: bool, without_targets: bool = False
-) -> LabelledBatch:
+def labeled_batch(
+    examples: LabeledExamples, numbers: Iterable[int], *, encoder: Encoder, scores: bool, without_targets: bool = False
+) -> LabeledBatch:
     """Some examples as one batch, on the CPU; words that were cut off have no target in it."""
     chosen = np.fromiter(numbers, dtype=np.int64)  # i64 [B]
     starts, stops = examples.offsets[chosen], examples.offsets[chosen + 1]  # i64 [B]
@@ -32,7 +32,7 @@ def labelled_batch(
     rows = np.repeat(np.arange(len(chosen)), lasts - firsts)  # i64 [targets of these]
     kept = (examples.slots[places] >= 0) & (not without_targets)  # bool [targets of these]
     targets = examples.targets[places][kept]  # f64 [n]
-    return LabelledBatch(
+    return LabeledBatch(
         input_ids=ids,
         attention_mask=attention,
         token_type_ids=types if has_token_types(encoder) else None,
@@ -47,14 +47,14 @@ def has_token_types(encoder: Encoder) -> bool:
     return int(getattr(encoder.model.config, "type_vocab_size", 0) or 0) > 1
 
 
-class LabelledSource:
+class LabeledSource:
     """Each rank takes its part of the examples of a micro-step; the last one of an epoch has the remaining ones."""
 
     def __init__(
         self,
-        examples: LabelledExamples,
+        examples: LabeledExamples,
         encoder: Encoder,
-        settings: LabelledSettings,
+        settings: LabeledSettings,
         *,
         seed: int,
         rank: int = 0,
@@ -74,22 +74,22 @@ class LabelledSource:
         shared = self._order[1][place * self.examples_per_step : (place + 1) * self.examples_per_step]
         own = np.array_split(shared, self.world_size)[self.rank]  # i64 [B]
         # a rank for which none is left has a row without a target, as all ranks have to run the encoder
-        batch = labelled_batch(
+        batch = labeled_batch(
             self.examples,
             own if len(own) else shared[:1],
             encoder=self.encoder,
             scores=not self.settings.labels,
             without_targets=not len(own),
         )
-        return {LABELLED: batch}
+        return {LABELED: batch}
 
 
-def labelled_source(
-    settings: LabelledSettings, encoder: Encoder, *, seed: int, rank: int, world_size: int
-) -> tuple[LabelledSource, str]:
-    """The source that `settings` describe, and notes about it. Raises as `encode_labelled` does."""
-    examples = encode_labelled(settings, encoder.tokenizer)
-    source = LabelledSource(examples, encoder, settings, seed=seed, rank=rank, world_size=world_size)
+def labeled_source(
+    settings: LabeledSettings, encoder: Encoder, *, seed: int, rank: int, world_size: int
+) -> tuple[LabeledSource, str]:
+    """The source that `settings` describe, and notes about it. Raises as `encode_labeled` does."""
+    examples = encode_labeled(settings, encoder.tokenizer)
+    source = LabeledSource(examples, encoder, settings, seed=seed, rank=rank, world_size=world_size)
     cut = int((examples.lengths == settings.max_tokens).sum())
-    note = f"{len(examples):,} labelled examples of {len(examples.token_ids):,} tokens ({cut} of them fill max_tokens)"
+    note = f"{len(examples):,} labeled examples of {len(examples.token_ids):,} tokens ({cut} of them fill max_tokens)"
     return source, note

@@ -1,4 +1,4 @@
-"""Labelled text in the trainer: every example once an epoch, exact resume, ranks, probes, and what is refused."""
+"""Labeled text in the trainer: every example once an epoch, exact resume, ranks, probes, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import safetensors.torch
 import torch
 
 from npm.core.errors import SettingError
-from npm.core.types import LabelledBatch
-from npm.corpus.labelled import LabelledSettings, encode_labelled
+from npm.core.types import LabeledBatch
+from npm.corpus.labeled import LabeledSettings, encode_labeled
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.objectives.encoded import EncodedRows, Passes
-from npm.objectives.labelled import LabelledText
+from npm.objectives.labeled import LabeledText
 from npm.objectives.settings import ObjectiveSettings
-from npm.training.labelled import LabelledSource
+from npm.training.labeled import LabeledSource
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingEvaluationSettings, TrainingSettings
-from tests.helpers.labelled_texts import PAIRS, SENTENCES, encoder_of_pairs, write_rows
+from tests.helpers.labeled_texts import PAIRS, SENTENCES, encoder_of_pairs, write_rows
 
 PAIR_COLUMNS: dict[str, Any] = {
     "text_column": "sentence1",
@@ -33,20 +33,20 @@ PAIR_COLUMNS: dict[str, Any] = {
 }
 
 
-def settings_of(folder: Path, *, labelled: dict[str, Any] = {}, **changes: Any) -> TrainingSettings:
-    """Two epochs on the sentences, or on what `labelled` says."""
+def settings_of(folder: Path, *, labeled: dict[str, Any] = {}, **changes: Any) -> TrainingSettings:
+    """Two epochs on the sentences, or on what `labeled` says."""
     start = folder / "start"
     if not start.exists():
         encoder_of_pairs().save(start)
         write_rows(folder / "rows.jsonl", SENTENCES)
         write_rows(folder / "pairs.jsonl", PAIRS)
-    own = {"files": [str(folder / "rows.jsonl")], "labels": ["0", "1"], "examples_per_device_batch": 10, **labelled}
+    own = {"files": [str(folder / "rows.jsonl")], "labels": ["0", "1"], "examples_per_device_batch": 10, **labeled}
     given: dict[str, Any] = {
         "encoder": str(start),
         "device": "cpu",
         "precision": Precision.float32,
-        "labelled": LabelledSettings(**own),
-        "objective": ObjectiveSettings(nonparametric_weight=0.0, labelled_weight=1.0),
+        "labeled": LabeledSettings(**own),
+        "objective": ObjectiveSettings(nonparametric_weight=0.0, labeled_weight=1.0),
         "start": StartSettings(hidden_dropout=0.1),
         "trainer": TrainerSettings(log_every_steps=1),
         "schedule": ScheduleSettings(max_epochs=2, learning_rate=1e-3),
@@ -60,16 +60,16 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in timed} for line in lines]
 
 
-def source_of(folder: Path, encoder: Encoder, *, rank: int = 0, world_size: int = 1) -> LabelledSource:
-    settings = LabelledSettings(files=[str(write_rows(folder / "pairs.jsonl", PAIRS))], **PAIR_COLUMNS)
+def source_of(folder: Path, encoder: Encoder, *, rank: int = 0, world_size: int = 1) -> LabeledSource:
+    settings = LabeledSettings(files=[str(write_rows(folder / "pairs.jsonl", PAIRS))], **PAIR_COLUMNS)
     settings = replace(settings, examples_per_device_batch=settings.examples_per_device_batch // world_size)
-    examples = encode_labelled(settings, encoder.tokenizer)
-    return LabelledSource(examples, encoder, settings, seed=3, rank=rank, world_size=world_size)
+    examples = encode_labeled(settings, encoder.tokenizer)
+    return LabeledSource(examples, encoder, settings, seed=3, rank=rank, world_size=world_size)
 
 
-def view_of(source: LabelledSource, micro_step: int) -> LabelledBatch:
-    view = source.views(micro_step)["labelled"]
-    assert isinstance(view, LabelledBatch)
+def view_of(source: LabeledSource, micro_step: int) -> LabeledBatch:
+    view = source.views(micro_step)["labeled"]
+    assert isinstance(view, LabeledBatch)
     return view
 
 
@@ -99,15 +99,15 @@ def test_two_ranks_share_the_examples_of_one_and_their_gradients_add_up(tmp_path
     """With two a rank the last of the twelve pairs' steps would be whole; with seven pairs one rank has none."""
     encoder = encoder_of_pairs()
     write_rows(tmp_path / "pairs.jsonl", PAIRS)
-    settings = LabelledSettings(
+    settings = LabeledSettings(
         files=[str(tmp_path / "pairs.jsonl")], max_examples=5, **{**PAIR_COLUMNS, "examples_per_device_batch": 2}
     )
-    examples = encode_labelled(settings, encoder.tokenizer)
-    whole_settings = LabelledSettings(files=settings.files, **{**PAIR_COLUMNS, "examples_per_device_batch": 4})
-    one = LabelledSource(examples, encoder, whole_settings, seed=3)
-    ranks = [LabelledSource(examples, encoder, settings, seed=3, rank=rank, world_size=2) for rank in range(2)]
+    examples = encode_labeled(settings, encoder.tokenizer)
+    whole_settings = LabeledSettings(files=settings.files, **{**PAIR_COLUMNS, "examples_per_device_batch": 4})
+    one = LabeledSource(examples, encoder, whole_settings, seed=3)
+    ranks = [LabeledSource(examples, encoder, settings, seed=3, rank=rank, world_size=2) for rank in range(2)]
     torch.manual_seed(0)
-    head = LabelledText(encoder.dimensions, 1).eval()
+    head = LabeledText(encoder.dimensions, 1).eval()
     for step in range(2):
         whole, parts = view_of(one, step), [view_of(source, step) for source in ranks]
         assert [len(part.targets) for part in parts] == ([2, 2] if step == 0 else [1, 0])
@@ -118,11 +118,11 @@ def test_two_ranks_share_the_examples_of_one_and_their_gradients_add_up(tmp_path
         torch.testing.assert_close(added, expected, rtol=1e-4, atol=1e-5)
 
 
-def _gradients(head: LabelledText, encoder: Encoder, batches: list[LabelledBatch]) -> dict[str, torch.Tensor]:
+def _gradients(head: LabeledText, encoder: Encoder, batches: list[LabeledBatch]) -> dict[str, torch.Tensor]:
     for weight in (*head.parameters(), *encoder.model.parameters()):
         weight.grad = None
     for batch in batches:
-        head(EncodedRows(Passes(encoder.model), batch))["labelled"].sum.backward()
+        head(EncodedRows(Passes(encoder.model), batch))["labeled"].sum.backward()
     named = [*head.named_parameters(), *encoder.model.named_parameters()]
     return {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
@@ -138,26 +138,26 @@ def test_a_run_by_epochs_resumes_exactly_and_is_evaluated_after_each(tmp_path: P
         safetensors.torch.load_file(run / "encoder" / "model.safetensors") for run in (whole.parent, tmp_path / "parts")
     ]
     torch.testing.assert_close(saved[1], saved[0], rtol=0, atol=0)
-    evaluated = [line["step"] for line in lines_of(tmp_path / "whole") if "held_out_labelled" in line]
+    evaluated = [line["step"] for line in lines_of(tmp_path / "whole") if "held_out_labeled" in line]
     assert evaluated == [0, 3, 6]
 
 
 def test_a_probe_leaves_the_encoder_as_it_is(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, labelled={"layer": 1}, start=StartSettings())
+    settings = settings_of(tmp_path, labeled={"layer": 1}, start=StartSettings())
     encoder = run_training(tmp_path / "probe", settings)
     before = safetensors.torch.load_file(tmp_path / "start" / "model.safetensors")
     torch.testing.assert_close(safetensors.torch.load_file(encoder / "model.safetensors"), before, rtol=0, atol=0)
-    losses = [line["labelled"] for line in lines_of(tmp_path / "probe")]
+    losses = [line["labeled"] for line in lines_of(tmp_path / "probe")]
     assert losses[-1] != losses[0]
 
 
 def test_what_does_not_fit_a_run_on_labels_is_refused(tmp_path: Path) -> None:
-    blocks = ObjectiveSettings(nonparametric_weight=1.0, labelled_weight=1.0)
+    blocks = ObjectiveSettings(nonparametric_weight=1.0, labeled_weight=1.0)
     for changes, expected in (
-        ({"labelled": {"files": []}}, "no labelled rows"),
-        ({"labelled": {"layer": 3}}, "labelled.layer"),
-        ({"labelled": {"layer": 1}, "objective": blocks}, "labelled.layer"),
-        ({"labelled": {"max_tokens": 999}}, "labelled.max_tokens"),
+        ({"labeled": {"files": []}}, "no labeled rows"),
+        ({"labeled": {"layer": 3}}, "labeled.layer"),
+        ({"labeled": {"layer": 1}, "objective": blocks}, "labeled.layer"),
+        ({"labeled": {"max_tokens": 999}}, "labeled.max_tokens"),
         ({"evaluation": TrainingEvaluationSettings(patience_evaluations=2)}, "evaluation.files"),
     ):
         with pytest.raises(SettingError, match=expected):
@@ -168,10 +168,10 @@ def test_what_does_not_fit_a_run_on_labels_is_refused(tmp_path: Path) -> None:
 
 
 def test_cross_entropy_and_contrast_share_one_pass(tmp_path: Path) -> None:
-    weights = {"nonparametric_weight": 0.0, "labelled_weight": 0.1, "labelled_contrast_weight": 0.9}
+    weights = {"nonparametric_weight": 0.0, "labeled_weight": 0.1, "labeled_contrast_weight": 0.9}
     run_training(tmp_path / "run", settings_of(tmp_path, objective=ObjectiveSettings(**weights)))
     lines = lines_of(tmp_path / "run")
-    assert all({"labelled", "labelled_contrast"} <= line.keys() for line in lines)
+    assert all({"labeled", "labeled_contrast"} <= line.keys() for line in lines)
     scored = {"labels": [], "files": [str(tmp_path / "pairs.jsonl")], **PAIR_COLUMNS}
-    with pytest.raises(SettingError, match="labelled_contrast_weight"):
-        settings_of(tmp_path, labelled=scored, objective=ObjectiveSettings(**weights))
+    with pytest.raises(SettingError, match="labeled_contrast_weight"):
+        settings_of(tmp_path, labeled=scored, objective=ObjectiveSettings(**weights))
