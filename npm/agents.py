@@ -259,9 +259,15 @@ def _phrase(phrase: Phrase) -> FoundPhrase:
 
 
 def _span(span: TracedSpan) -> Span:
-    places = {name: place and _place(place) for name, place in span.places.items()}
-    own = {name: getattr(span, name) for name in ("text", "start_char", "verdict", "support", "other")}
-    return Span(**own, **places)
+    return Span(
+        text=span.text,
+        start_char=span.start_char,
+        verdict=span.verdict,
+        support=span.support,
+        place=None if span.place is None else _place(span.place),
+        other=span.other,
+        other_place=None if span.other_place is None else _place(span.other_place),
+    )
 
 
 def _label(found: ScoredLabel) -> FittingLabel:
