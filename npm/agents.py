@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 import npm.api
 from npm.core.errors import QueryError, UserError
+from npm.core.settings import explain
 from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 from npm.corpus.markup import shown
 from npm.retrieval.queries import MAX_MASKS, read_query
@@ -133,10 +134,21 @@ Where = Annotated[
 def agent_server(filler: PhraseFiller) -> MCPServer:
     """A server whose tools answer from the index of `filler`, and from each newer generation of it."""
     from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
 
+    class Server(MCPServer):
+        async def call_tool(self, name: str, *given: Any, **options: Any) -> Any:
+            """Call a tool; an argument that its schema does not allow is one sentence."""
+            try:
+                return await super().call_tool(name, *given, **options)
+            except ToolError as error:
+                if isinstance(error.__cause__, ValidationError):
+                    raise ToolError(f"{name}: {explain(error.__cause__, None)}") from error.__cause__
+                raise
+
     tools = Tools(filler)
-    server = MCPServer("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
+    server = Server("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     every: tuple[Callable[..., Any], ...] = (tools.fill, tools.find, tools.trace, tools.label, tools.read)
     for tool in every:

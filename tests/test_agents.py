@@ -113,7 +113,8 @@ def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
     [
         ("fill", {"question": "no mask"}, "<mask>"),
         ("fill", {"question": QUESTION, "where": ["color=red"]}, "no document has a kept field color"),
-        ("fill", {"question": QUESTION, "count": 0}, "count"),
+        ("fill", {"question": QUESTION, "count": 0}, "fill: count must be at least 1, got 0"),
+        ("fill", {"count": 1}, "question is required"),
         ("label", {"texts": ["Ice."], "labels": {"a": ["qqzzq"], "b": ["iceland"]}}, "qqzzq"),
         ("find", {"phrase": "of the"}, "function words"),
         ("read", {"document": "nowhere"}, "no document has the id 'nowhere'"),
@@ -126,6 +127,7 @@ def test_a_mistake_is_an_error_of_the_tool_in_one_sentence(
     assert result.is_error
     assert message in result.content[0].text
     assert "Traceback" not in result.content[0].text
+    assert "\n" not in result.content[0].text
 
 
 def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
@@ -142,6 +144,13 @@ def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
     best = result.structured_content["phrases"][0]
     assert best["phrase"] == "Reykjavík"
     assert "Reykjavík" in best["places"][0]["sentence"]
+
+
+@pytest.mark.parametrize(("setting", "part"), [("where=[tem=payments]", "tem"), ("documents=[nowhere]", "nowhere")])
+def test_filters_are_checked_before_a_client_is_served(
+    setting: str, part: str, npmlm: CommandLine, built_index: Path
+) -> None:
+    npmlm("mcp", f"index={built_index}", setting).refused(part)
 
 
 def test_the_retriever_of_the_page_returns_sentences_with_their_sources(filler: PhraseFiller) -> None:

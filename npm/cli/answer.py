@@ -8,7 +8,7 @@ from functools import partial
 from npm.cli.base import EncoderCommand, Output, say
 from npm.cli.registry import verb
 from npm.cli.settings import compose_settings
-from npm.core.errors import exclusive, missing
+from npm.core.errors import SettingError, exclusive, missing
 from npm.core.settings import PathText
 from npm.retrieval.settings import FillSettings
 
@@ -41,6 +41,15 @@ class FillCommand(FillSettings, EncoderCommand):
     one mask, with the phrases in them."""
     history: bool = True
     """Keep what is typed at the prompt for the next time, in npmlm/history under XDG_STATE_HOME."""
+
+    def check(self) -> None:
+        """Refuse a threshold that nothing would compare."""
+        super().check()
+        if self.output is Output.sentences and self.min_share:
+            raise SettingError(
+                f"min_share={self.min_share:g} cannot be met with output=sentences, which has no shares: take one of "
+                "them out"
+            )
 
 
 @verb(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 64
 ADDED = ("answer", "answer_share", "second_answer", "second_share")
-ADDED_PLACE = ("answer_title", "answer_document", "answer_sentence", "answer_note")
+ADDED_PLACE = ("answer_title", "answer_document", "answer_sentence", "answer_status", "answer_note")
 
 
 def table_texts(table: str, template: str) -> list[tuple[TableRow, str]]:
@@ -57,5 +57,5 @@ def answer_cells(answer: Answer) -> dict[str, Any]:
     places = answer.phrases[0].occurrences if answer.phrases else ()
     place = place_cells("answer", next(iter(places), None))
     # A note that there is no second phrase would only repeat the empty cells.
-    note = "; ".join(answer.notes) if answer.cut or not answer.phrases else ""
-    return dict(zip(ADDED, cells, strict=True)) | place | {"answer_note": note}
+    note = "; ".join(answer.notes) if answer.cut or not answer.phrases or answer.status != "ok" else ""
+    return dict(zip(ADDED, cells, strict=True)) | place | {"answer_status": answer.status, "answer_note": note}

@@ -75,7 +75,8 @@ class Prompt:
             raise unknown("command", name, NAMES)
 
     def _change(self, key: str, value: str) -> None:
-        composed = self._compose([f"{key}={value}"])
+        beside = {"output": self._output.value, key: value}
+        composed = self._compose([f"{name}={each}" for name, each in beside.items()])
         if key not in CHANGEABLE:
             say(f"{key}= is read once: end, and start npmlm fill with it")
             return

@@ -88,7 +88,7 @@ def check_out(out: str, source: str, output: Output) -> None:
         raise SettingError("output=sentences is no form of a table: choose table or json")
     if out and Path(out).suffix not in OUT_SUFFIXES:
         raise SettingError(f"out must end in {' or '.join(OUT_SUFFIXES)}, got {out}")
-    if out and Path(out).absolute() == Path(source).absolute():
+    if out and Path(out).resolve() == Path(source).resolve():
         raise SettingError(f"out={out} is the file that is read: choose another name")
 
 

@@ -48,7 +48,7 @@ def ranked_phrases(
     # Reading text costs far more than summing weights, so equal token sequences are grouped first; spellings are then
     # merged among more groups than requested, since a phrase may be spread over several of them.
     considered = max(settings.merged_groups, settings.k) if by_text or excludes else settings.k
-    values = frozenset(map(normalized_text, settings.values))
+    values = frozenset(map(normalized_text, settings.values or ()))
     groups, scores = best_groups(candidates, weights, count=len(weights) if values else considered)
     keys: list[str | int] = list(range(len(groups)))
     if by_text or excludes or values:

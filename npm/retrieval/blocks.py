@@ -194,9 +194,12 @@ def reason_for_few(
         if given is not None:
             return ("no block given is of a document that may answer",)
         return (f"no block of the corpus {'shares a word with' if by_words else 'can be ranked for'} the text",)
+    ranked = given is None and settings.retrieval is not Retrieval.dense
+    if found == 0 and settings.values:
+        searched = f" in the {settings.bm25_blocks} blocks that were searched (bm25_blocks)" if ranked else ""
+        return (f"no phrase of values was found{searched}",)
     if found == 0:
         return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
-    ranked = given is None and settings.retrieval is not Retrieval.dense
     if ranked and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
         which = "share most words with the text" if by_words else "rank best for the text"
         limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"

@@ -92,9 +92,9 @@ class FillSettings(Settings):
     where: list[str] = field(default_factory=list)
     """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
-    values: list[str] = field(default_factory=list)
+    values: list[str] | None = None
     """Only phrases that may answer, such as [Paris, Rome], as they occur in the corpus up to case and spaces; scores
-    are shares of the evidence for all phrases, before reranking. Empty: any phrase."""
+    are shares of the evidence for all phrases, before reranking. Unset: any phrase."""
     max_phrase_tokens: Annotated[int, Field(ge=1, le=256)] = 10
     """Longest phrase in tokens; where max_phrase_words counts, the default means 128."""
     max_phrase_words: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -115,7 +115,9 @@ class FillSettings(Settings):
 
     def check(self) -> None:
         """Refuse values that no phrase can equal."""
-        if blank := [value for value in self.values if not value.strip()]:
+        if self.values == []:
+            raise SettingError("values must have at least one text, got []: leave it out for any phrase")
+        if blank := [value for value in self.values or () if not value.strip()]:
             raise SettingError(f"values must have no empty text, got {blank[0]!r}: take it out")
 
     def phrase_limits(self, encoder: Encoder) -> tuple[int, int | None]:

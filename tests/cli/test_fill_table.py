@@ -21,7 +21,7 @@ from tests.helpers.command_line import CommandLine
 TEMPLATE = "template=The capital of {country} is <mask>."
 ADDED = [
     *("answer", "answer_share", "second_answer", "second_share"),
-    *("answer_title", "answer_document", "answer_sentence", "answer_note"),
+    *("answer_title", "answer_document", "answer_sentence", "answer_status", "answer_note"),
 ]
 TABLE = "country\nIceland\n"
 PLACE = Occurrence("d1", "Iceland", 10, 19, "It is run from Reykjavík.", -5)
@@ -40,6 +40,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 def test_the_cells_of_an_answer_are_its_first_two_phrases_and_the_place_of_the_first() -> None:
     first, second = Phrase("Reykjavík", 0.87654, 3, (PLACE,)), Phrase("Oslo", 0.1, 1, (PLACE,))
     place = {"answer_title": "Iceland", "answer_document": "d1", "answer_sentence": "It is run from «Reykjavík»."}
+    place["answer_status"] = "ok"
     shares: dict[str, Any] = {"answer": "Reykjavík", "answer_share": 0.8765}
     both = answer_cells(Answer("", (first, second), notes=("few",)))
     assert both == shares | {"second_answer": "Oslo", "second_share": 0.1} | place | {"answer_note": ""}
@@ -47,8 +48,10 @@ def test_the_cells_of_an_answer_are_its_first_two_phrases_and_the_place_of_the_f
     assert alone == shares | {"second_answer": "", "second_share": ""} | place | {"answer_note": "cut; few"}
     nothing = answer_cells(Answer("", (), notes=("none",)))
     assert list(nothing) == ADDED
-    assert {value for name, value in nothing.items() if name != "answer_note"} == {""}
+    assert {value for name, value in nothing.items() if name not in ("answer_status", "answer_note")} == {""}
     assert nothing["answer_note"] == "none"
+    unclear = answer_cells(Answer("", (first, second), notes=("below",), status="low_evidence"))
+    assert unclear == both | {"answer_status": "low_evidence", "answer_note": "below"}
 
 
 @pytest.mark.parametrize(("value", "text"), [("a\n b ", "a b"), (1963, "1963"), (0, "0"), (2.5, "2.5")])
@@ -116,6 +119,7 @@ def test_values_restrict_answers_and_rows_of_json_keep_their_types(
         (TABLE, [TEMPLATE, "out=answers.xlsx"], ("out", ".csv")),
         (TABLE, [TEMPLATE, "output=sentences"], ("output",)),
         (TABLE, [TEMPLATE, "values=['']"], ("values",)),
+        (TABLE, [TEMPLATE, "values=[]"], ("values",)),
         (TABLE, [TEMPLATE, "It is <mask>."], ("table", "exclude")),
     ],
 )
@@ -126,10 +130,34 @@ def test_a_table_that_cannot_be_filled_is_one_sentence_before_anything_is_opened
     npmlm("fill", "index=absent", f"table={file}", *settings).refused(*parts)
     npmlm("fill", "index=absent", TEMPLATE).refused("table")
     npmlm("fill", "index=absent", f"out={tmp_path / 'a.csv'}", "It is <mask>.").refused("table")
-    npmlm("fill", "index=absent", f"table={file}", TEMPLATE, f"out={file}").refused("out=")
+    (tmp_path / "link.csv").symlink_to(file)
+    for out in (file, tmp_path / "link.csv", tmp_path / "absent" / ".." / file.name):
+        npmlm("fill", "index=absent", f"table={file}", TEMPLATE, f"out={out}").refused("out=")
     assert file.read_text(encoding="utf-8") == text
 
 
-def test_values_have_words() -> None:
+@pytest.mark.parametrize("values", [["a", " "], []])
+def test_values_have_words(values: list[str]) -> None:
     with pytest.raises(SettingError, match="values"):
-        FillSettings(values=["a", " "])
+        FillSettings(values=values)
+
+
+def test_an_answer_below_min_share_and_one_without_values_say_so(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    command = ("fill", f"index={built_index}", f"table={table(tmp_path, TABLE)}", TEMPLATE)
+    (plain,) = rows_of(npmlm(*command).out)
+    (unclear,) = rows_of(npmlm(*command, "min_share=1").out)
+    assert (plain["answer_status"], unclear["answer_status"]) == ("ok", "low_evidence")
+    assert "min_share=1" in unclear["answer_note"]
+    assert {**unclear, "answer_status": "ok", "answer_note": ""} == plain
+    (absent,) = rows_of(npmlm(*command, "values=[zebra]").out)
+    assert absent["answer"] == "" and "values" in absent["answer_note"]
+    (absent,) = rows_of(npmlm(*command, "values=[zebra]", "retrieval=dense").out)
+    assert absent["answer"] == "" and "values" in absent["answer_note"]
+
+
+def test_sentences_have_no_shares_to_compare(npmlm: CommandLine, built_index: Path) -> None:
+    command = ("fill", f"index={built_index}", "output=sentences", "The capital of Iceland is <mask>.")
+    npmlm(*command, "min_share=0.9").refused("min_share", "output=sentences")
+    assert npmlm(*command, "min_share=0").status == 0
