@@ -13,11 +13,11 @@ import numpy as np
 
 from npm.core.errors import CorpusError
 from npm.core.types import Document
-from npm.corpus.office_files import PART_NAMES, read_office_file
+from npm.corpus.office_files import OFFICE_FORMATS, read_office_file
 from npm.corpus.readers import OnBad, Row, Rows, read_records
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.shards import document_key
-from npm.corpus.sources import CONTROL_CHARACTER, Source, find_sources
+from npm.corpus.sources import CONTROL_CHARACTER, PART_NAMES, Source, find_sources
 from npm.corpus.text_files import read_texts
 
 MAX_SUMMARIZED = 3
@@ -100,7 +100,7 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
                 on_bad(where, "has an id that came before", problem)
             else:
                 yield document
-        if not number and source.format not in PART_NAMES:
+        if not number and source.format not in OFFICE_FORMATS:
             on_bad(source.path, "has no text", "check the file, or leave it out")
 
 
@@ -114,7 +114,7 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
             yield number, {name: cell for name, cell in row.items() if cell} if source.format == "table" else row
         return
     is_file = source.format != "txt" or settings.split in (DocumentSplit.file, DocumentSplit.heading)
-    identifier = {settings.id_field: _path_text(source)} if is_file else {}
+    identifier = {settings.id_field: source.identifier} if is_file else {}
     for number, title, text, front in _texts(source, settings, on_bad):
         title = str(front.get(settings.title_field) or title)
         yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
@@ -126,20 +126,15 @@ def _texts(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[
     return read_texts(source.file, source.format, split=split, join_lines=join_lines, fields=names, on_bad=on_bad)
 
 
-def _path_text(source: Source) -> str:
-    path = source.file
-    return path.as_posix() if isinstance(path, Path) else str(path)
-
-
 def _part_name(source: Source, settings: CorpusSettings) -> str:
     """Name of a part of a file that is read in parts, such as page; "" for other sources."""
-    in_sections = source.format in ("md", "html") and settings.split is DocumentSplit.heading
-    return "section" if in_sections else PART_NAMES.get(source.format, "")
+    in_parts = source.format in OFFICE_FORMATS or settings.split is DocumentSplit.heading
+    return PART_NAMES.get(source.format, "") if in_parts else ""
 
 
 def _parts(source: Source, settings: CorpusSettings, name: str, on_bad: OnBad, note: OnBad) -> Rows:
-    path, parts = _path_text(source), _texts(source, settings, on_bad)
-    if source.format in PART_NAMES:
+    path, parts = source.identifier, _texts(source, settings, on_bad)
+    if source.format in OFFICE_FORMATS:
         join_lines = settings.join_lines
         parts = read_office_file(source.file, source.format, join_lines=join_lines, on_bad=on_bad, note=note)
     for number, title, text, fields in parts:

@@ -192,5 +192,4 @@ _READERS: dict[str, Callable[[io.BytesIO, StoredFile, bool, OnBad], Iterator[Par
     "pptx": _slides,
     "epub": _chapters,
 }
-PART_NAMES = {"pdf": "page", "docx": "section", "pptx": "slide", "epub": "section"}
-"""Kinds of files that are read in parts, and the name of a part."""
+OFFICE_FORMATS = frozenset(_READERS)

@@ -34,6 +34,15 @@ FORMATS = {
     ".parquet": "parquet",
 }
 KNOWN_SUFFIXES = f"{', '.join(FORMATS)}, all but the last also with .gz or .zst"
+PART_NAMES = {
+    "pdf": "page",
+    "pptx": "slide",
+    "docx": "section",
+    "epub": "section",
+    "md": "section",
+    "html": "section",
+}
+"""Formats whose files are read in parts, those of text only with corpus.split=heading; and the name of a part."""
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes after the extension of any format except parquet, which compresses by itself."""
 INDEX_PART = f"corpus-{16 * '[0-9a-f]'}"
@@ -52,6 +61,11 @@ class Source:
     def file(self) -> StoredFile:
         """The file to read; a data set has none."""
         return stored_file(self.path)
+
+    @property
+    def identifier(self) -> str:
+        """The id of the file where it is one document, and the beginning of the ids of its parts."""
+        return self.file.as_posix() if isinstance(self.file, Path) else str(self.file)
 
 
 def find_sources(files: Sequence[str | Path]) -> list[Source]:
@@ -153,6 +167,18 @@ def part_fields(names: Iterable[str], *, in_sections: bool) -> list[str]:
     has_pages, has_headings = bool(formats & {"pdf", "pptx"}), bool(formats & headed)
     fields = {"file": has_pages or has_headings, "page": has_pages, "heading": has_headings}
     return [name for name, is_kept in fields.items() if is_kept]
+
+
+def file_of_part(identifier: str) -> str:
+    """The file that this id of a document names a part of; "" unless it has the form that `read_corpus` gives.
+
+    >>> file_of_part("a/b.pdf, page 7"), file_of_part("b.pdf, section 7"), file_of_part("b.py, part 7")
+    ('a/b.pdf', '', '')
+    """
+    file, _, place = identifier.rpartition(", ")
+    name, _, number = place.partition(" ")
+    is_part = number.isdecimal() and name == PART_NAMES.get(FORMATS.get(format_suffix(Path(file)), ""))
+    return file if is_part else ""
 
 
 def file_source(name: str) -> Source:

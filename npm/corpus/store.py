@@ -24,6 +24,7 @@ from npm.core.records import refuse_changed
 from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges
 from npm.corpus.shards import COUNTS_NAME, SHARD_KIND, STORE_KIND, FieldValues, Packed, StoredDocuments, write_shard
+from npm.corpus.sources import file_of_part
 
 LARGEST_U16_VOCABULARY = 1 << 16
 Item = TypeVar("Item")
@@ -167,16 +168,16 @@ class BlockStore:
     def find_parts(self, files: Collection[str], among: np.ndarray | None = None) -> dict[int, str]:
         """The files of the documents that are parts of `files`, such as their pages, by the number of the document.
 
-        `among` bool [documents] says which may be found.
+        `among` bool [documents] says which may be found. A part has the id of one, and the field `file` agrees with it.
         """
         found: dict[int, str] = {}
         for documents, columns in self.field_columns():
             values, codes = columns.get("file", ([], np.empty(0, dtype=np.int32)))
             wanted = [code for code, value in enumerate(values) if isinstance(value, str) and value in files]
-            for number in (documents.start + np.flatnonzero(np.isin(codes, wanted))).tolist():
-                [identifier] = self.document_ids([number])
-                file = identifier.rpartition(", ")[0]  # other documents may have a field of this name too
-                if file in files and (among is None or among[number]):
+            for place in np.flatnonzero(np.isin(codes, wanted)).tolist():
+                number, file = documents.start + place, values[codes[place]]
+                [identifier] = self.document_ids([number])  # other documents may have a field of this name too
+                if file_of_part(identifier) == file and (among is None or among[number]):
                     found[number] = file
         return found
 

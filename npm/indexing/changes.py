@@ -28,7 +28,7 @@ from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.readers import read_lines
-from npm.corpus.sources import find_sources
+from npm.corpus.sources import PART_NAMES, Source, file_of_part, find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
@@ -191,7 +191,7 @@ def add_documents(
             documents = read_corpus(corpus, sources=sources, skipped=skipped)
             packer = BlockPacker(encoder.tokenizer, manifest.blocks)
             store = build_block_store(place, documents, packer, settings=request, progress=progress)
-            deleted, replaced_count = _deleted(before, store, replaces=settings.replace)
+            deleted, replaced_count = _deleted(before, store, sources, replaces=settings.replace)
             first = read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings
             pooler = recorded_pooler(first)  # the fingerprint of an encoder does not contain its pooler
             made_with = SegmentSettings(encoder, manifest.vectors, manifest.lexicon, pooler)
@@ -209,21 +209,26 @@ def add_documents(
         return ChangeResult(committed, False, store.document_count, replaced_count, advised, skipped.summary)
 
 
-def _deleted(before: Generation, added: BlockStore, *, replaces: bool) -> tuple[np.ndarray, int]:
+def _deleted(
+    before: Generation, added: BlockStore, sources: Sequence[Source], *, replaces: bool
+) -> tuple[np.ndarray, int]:
     """Numbers i64 [n] of the documents that the new generation skips, and how many it replaces.
 
-    Raises CorpusError for ids that exist, unless it `replaces` them.
+    A file of `sources` with a document in `added` may exist as one document or in parts. Raises CorpusError for ids
+    that exist, unless it `replaces` them.
     """
     store = BlockStore.open(*(segment.corpus for segment in before.segments))
     live = live_documents(before, store)  # bool [documents]
     found = [np.zeros(0, dtype=np.int64)]
+    paths = {source.identifier for source in sources if source.format in PART_NAMES}
+    files: set[str] = set()  # without those that skip_bad skipped
     for start in range(0, added.document_count, IDS_AT_ONCE):
         ids = added.document_ids(range(start, min(start + IDS_AT_ONCE, added.document_count)))
         found.append(store.find_documents(ids, among=live))  # i64 [ids]
-    values = (value for _, columns in added.field_columns() for value in columns.get("file", ([], None))[0])
-    files = {value for value in values if isinstance(value, str)}
+        files |= paths & {file_of_part(identifier) or identifier for identifier in ids}
+    found.append(store.find_documents([*files], among=live))  # i64 [files]
     found.append(np.array([*store.find_parts(files, among=live)], dtype=np.int64))  # i64 [parts]
-    numbers = np.concatenate(found)  # i64 [documents added + parts]
+    numbers = np.concatenate(found)  # i64 [documents added + files + parts]
     existing = np.unique(numbers[numbers >= 0])  # i64 [m]
     if len(existing) and not replaces:
         names = named(list(map(repr, store.document_ids(existing))))

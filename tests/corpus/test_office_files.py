@@ -183,3 +183,35 @@ def test_answers_name_pages_and_files_are_replaced_and_deleted_as_one(
     assert npmlm("delete", index, "ids=[offices.pdf]").status == 0  # resumes what is done
     assert answering() == {"tale.epub, section 1"}
     assert npmlm("delete", index, "ids=[office.pdf]").status == 2
+
+
+@pytest.mark.parametrize(("built", "added"), [("heading", "file"), ("file", "heading"), ("heading", "heading")])
+def test_a_page_of_text_is_replaced_as_one_whether_it_was_cut_or_not(
+    built: str, added: str, tiny_encoder_folder: Path, npmlm: CommandLine
+) -> None:
+    room = "The reading room of the first floor is called {}."
+    pages = Path("rooms.md"), Path("other.html")
+    for page in pages:
+        page.write_text(f"# Rooms\n## First\n{room.format('Linden')}\n## Second\nMaple has a long table.\n")
+    own = [f"encoder={tiny_encoder_folder}", "copy_encoder=true", "blocks.max_block_tokens=64"]
+    assert npmlm("build", "corpus.files=[rooms.md,other.html]", f"corpus.split={built}", "index=i", *own).status == 0
+    pages[0].write_text(f"# Rooms\n## First\n{room.format('Willow')}\n")
+    command = ("add", "index=i", "corpus.files=[rooms.md]", f"corpus.split={added}")
+    npmlm(*command).refused("rooms.md", "replace=true")
+    assert npmlm(*command, "replace=true").status == 0
+    found = npmlm("find", "index=i", "output=json", "Linden")
+    assert "rooms.md" not in found.out and "other.html" in found.out
+    assert "rooms.md" in npmlm("find", "index=i", "output=json", "Willow").out
+
+
+def test_records_that_resemble_parts_are_not_taken_for_them(tiny_encoder_folder: Path, npmlm: CommandLine) -> None:
+    text = "The function of this part was written by Ana Duarte in Lisbon."
+    ids = ["a.py, part 1", "a.py, part 2", "a.pdf, page 1", "a.pdf, page 2"]
+    records = [json.dumps({"id": each, "file": each[: each.index(",")], "text": text}) for each in ids]
+    Path("all.jsonl").write_text("\n".join(records))
+    Path("new.jsonl").write_text("\n".join(records[::2]))
+    own = [f"encoder={tiny_encoder_folder}", "copy_encoder=true", "blocks.max_block_tokens=64"]
+    assert npmlm("build", "corpus.files=[all.jsonl]", "corpus.kept_fields=[file]", "index=i", *own).status == 0
+    npmlm("delete", "index=i", "ids=[a.py]").refused("a.py")
+    outcome = npmlm("add", "index=i", "corpus.files=[new.jsonl]", "replace=true")
+    assert "2 documents added, 2 deleted, 4 answer" in outcome.err
