@@ -19,7 +19,7 @@ import jinja2
 import numpy as np
 from pydantic import PositiveInt
 
-from npm.core.errors import CorpusError, near
+from npm.core.errors import CorpusError, QueryError, near
 from npm.core.settings import checked
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.readers import SEPARATORS, Row, read_records
@@ -134,7 +134,10 @@ class RowReader:
             raise CorpusError(f"{where}: {error}") from None
         if text.count(MASK_TEXT) > 1:
             raise CorpusError(f"{where}: a prompt must have one {MASK_TEXT}, got {text[:SHOWN_CHARS]!r}")
-        text = read_query(text, where=where)
+        try:
+            text = read_query(text, where=where)
+        except QueryError as error:
+            raise CorpusError(str(error)) from None
         group, subject = (self.text(each, row, where) if each in columns else "" for each in ("group", "subject"))
         subsets = tuple(each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1"))
         conditions = filled_conditions(self.conditions, lambda field: self.cell(field, row, where), where=where)
