@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from npm.cli.base import Output
 from npm.cli.progress import StageProgress
-from npm.cli.rows import FIELD, SHARE_DIGITS, TableRow, columns_of, filled_template, place_cells, read_table, write_rows
-from npm.core.errors import SettingError, missing
+from npm.cli.rows import SHARE_DIGITS, TableRow, columns_of, filled_template, place_cells, read_table, write_rows
+from npm.core.errors import missing
 from npm.core.types import Answer
-from npm.retrieval.queries import read_query
+from npm.retrieval.queries import check_template, read_query
 
 if TYPE_CHECKING:
     from npm.retrieval.filler import Filler
@@ -23,12 +23,12 @@ ADDED_PLACE = ("answer_title", "answer_document", "answer_sentence", "answer_sta
 def table_texts(table: str, template: str) -> list[tuple[TableRow, str]]:
     """The rows of the file `table` with the template filled from each, all checked.
 
-    Raises SettingError for a template without a column, QueryError for one without a mask, CorpusError for a row.
+    Raises SettingError for a template without a column, QueryError for one without a mask and a cell with
+    one, CorpusError for a row.
     """
     if not (table and template):
         raise missing("template" if table else "table", 'table=FILE template="{name} was founded in <mask>."')
-    if not FIELD.search(template):
-        raise SettingError(f"template must name a column in braces, such as {{name}}, got {template!r:.80}")
+    check_template(template)
     rows = read_table("table", table, added=ADDED + ADDED_PLACE)
     return [(row, read_query(filled_template(template, row), where=f"{row.place}, template")) for row in rows]
 

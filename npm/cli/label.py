@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 ADDED = (
     *("label", "label_score", "label_word", "label_title", "label_document", "label_sentence"),
-    *("next_label", "next_score"),
+    *("next_label", "next_score", "label_note"),
 )
-"""Columns added to a table; in JSON lines, `labels` holds all but the last two."""
+"""Columns added to a table; in JSON lines, `labels` holds all but the last three."""
+CUT_NOTE = "the text is longer than the encoder takes: it was cut"
 
 
 class LabelCommand(EncoderCommand):
@@ -92,6 +93,7 @@ def label_cells(found: LabeledText, is_csv: bool) -> dict[str, Any]:
     following = {
         "next_label": after[0].label if after else "",
         "next_score": round(after[0].score, SHARE_DIGITS) if after else "",
+        "label_note": CUT_NOTE if found.cut else "",
     }
     if not is_csv:
         return {"labels": labels} | following

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from npm.core.files import replace_file
 from npm.core.types import Occurrence
 from npm.corpus.readers import read_records
 from npm.corpus.sources import file_source
+from npm.retrieval.queries import COLUMN, check_unmasked
 
-FIELD = re.compile(r"\{([^{}]+)\}")
 OUT_SUFFIXES = (".csv", ".jsonl")
 SHARE_DIGITS = 4
 """Digits of a share or score in a table."""
@@ -56,23 +55,27 @@ def columns_of(rows: Iterable[TableRow]) -> list[str]:
 
 
 def cell_text(row: TableRow, name: str) -> str:
-    """The cell `name` in one line. Raises CorpusError if it is missing, empty, or neither text nor a number."""
+    """The cell `name` in one line.
+
+    Raises CorpusError if it is missing, empty, or neither text nor a number, QueryError if it contains a mask.
+    """
     if name not in row.cells:
         raise CorpusError(f"{row.place}: no column {name!r}: {near(name, list(row.cells))}")
     value = row.cells[name]
     text = "" if value is None or value != value else " ".join(str(value).split())
     if not text or not isinstance(value, str | int | float):
         raise CorpusError(f"{row.place}: column {name!r} must be a text or a number, got {value!r:.80}")
+    check_unmasked(text, name, row.place)
     return text
 
 
 def filled_template(template: str, row: TableRow) -> str:
-    """`template` with the row's cells in place of `{column}`. Raises CorpusError as `cell_text` does.
+    """`template` with the row's cells in place of `{column}`. Raises what `cell_text` raises.
 
     >>> filled_template("{name} was founded in <mask>.", TableRow("a.csv:2", {"name": "Fiat"}))
     'Fiat was founded in <mask>.'
     """
-    return FIELD.sub(lambda field: cell_text(row, field[1]), template)
+    return COLUMN.sub(lambda field: cell_text(row, field[1]), template)
 
 
 def place_cells(prefix: str, place: Occurrence | None) -> dict[str, str]:

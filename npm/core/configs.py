@@ -25,13 +25,13 @@ def config_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
-def read_yaml(text: str) -> Any:
-    """The value that a YAML text holds. Raises ValueError.
+def read_yaml(text: str, *, words_only: bool = False) -> Any:
+    """The value that a YAML text holds, with `words_only` its words and numbers as they are written. Raises ValueError.
 
-    >>> read_yaml("{a: 1e-4, b: [yes, null]}")
-    {'a': 0.0001, 'b': [True, None]}
+    >>> read_yaml("{a: 1e-4, b: [yes, null]}"), read_yaml("{no: [yes, 7]}", words_only=True)
+    ({'a': 0.0001, 'b': [True, None]}, {'no': ['yes', '7']})
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=yaml.BaseLoader if words_only else _Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error

@@ -96,7 +96,8 @@ class RowReader:
         if type(value) is int or (type(value) is float and math.isfinite(value)):
             return str(value)
         if not isinstance(value, str) or (self.is_table and not value) or SURROGATE.search(value):
-            raise _wrong_cell(name, "text of complete characters, or a finite number", value, where)
+            column = self.task.data.columns.get(name, name)
+            raise _wrong_cell(column, "text of complete characters, or a finite number", value, where)
         return value
 
     def answers(self, name: str, row: Row, where: str) -> tuple[str, ...]:

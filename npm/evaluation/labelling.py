@@ -9,7 +9,7 @@ Shapes: q texts, L labels, l labels that are kept of a text.
 
 from __future__ import annotations
 
-import re
+import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -26,9 +26,9 @@ from npm.evaluation.data import RowReader
 from npm.evaluation.methods.calibration import corpus_prompts
 from npm.evaluation.methods.label_words import label_shares, scored_batches
 from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
-from npm.evaluation.prompts import cut_values, prompt_tokens
+from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData, TooLong, load_task
-from npm.retrieval.queries import check_query
+from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.occurrences import WordScores
@@ -41,7 +41,6 @@ TEMPLATE = "{text} The text topic is about <mask>."
 MULTI_LABEL_SCORE = 0.9
 """Least score of a label of several; docs/label.md has precision and recall."""
 TEXTS_AT_ONCE, LABELS_SHOWN = 256, 5
-_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +74,40 @@ def label_task(labels: object, template: str = "", column: str = "") -> Task:
     content = _read(labels) if isinstance(labels, str | Path) else labels
     if template:
         check_query(template, where="template")
-    changes: dict[str, Any] = {"template": _FIELD.sub(r"{{ \1 }}", template)} if template else {}
+        check_template(template)
+    renamed, own = _jinja_template(template or TEMPLATE)
+    changes: dict[str, Any] = {"template": own} if template else {}
+    columns = renamed | ({"text": column} if column else {})
     if isinstance(content, Task):
         if content.suite is not Suite.closed:
             raise SettingError(f"labels: {content.name} is an open task, without labels; give a closed one, or words")
-        columns = content.data.columns | ({"text": column} if column else {})
-        return replace(content, data=replace(content.data, columns=columns), **changes)
+        return replace(content, data=replace(content.data, columns=content.data.columns | columns), **changes)
     named = checked(content, dict[str, list[str]] | list[str], "labels")
     words = named if isinstance(named, dict) else {name: [name] for name in named}
     return Task(
         name="label",
         suite=Suite.closed,
-        data=TaskData(file="texts", columns={"text": column} if column else {}),
-        labels=[Label(value=name, words=own) for name, own in words.items()],
+        data=TaskData(file="texts", columns=columns),
+        template=own,
+        labels=[Label(value=name, words=of_label) for name, of_label in words.items()],
         too_long=TooLong.keep_start,
-        **({"template": _FIELD.sub(r"{{ \1 }}", TEMPLATE)} | changes),
     )
+
+
+def _jinja_template(template: str) -> tuple[dict[str, str], str]:
+    """The template of a user in jinja2, and the columns of variables that had to be named differently.
+
+    >>> _jinja_template("{text} by {pen name}: <mask>")
+    ({'_column_2': 'pen name'}, '{{ text }} by {{ _column_2 }}: <mask>')
+    """
+    names = list(dict.fromkeys(COLUMN.findall(template)))
+    reserved = {STOP, *keyword.kwlist, *map(str.lower, keyword.kwlist)}
+    variables = {
+        name: name if name.isidentifier() and name not in reserved else f"_column_{number}"
+        for number, name in enumerate(names, start=1)
+    }
+    own = COLUMN.sub(lambda column: f"{{{{ {variables[column[1]]} }}}}", template)
+    return {variable: name for name, variable in variables.items() if variable != name}, own
 
 
 def _read(labels: str | Path) -> Any:
@@ -98,7 +115,8 @@ def _read(labels: str | Path) -> Any:
     path, inline = Path(labels), str(labels).lstrip()[:1] in ("{", "[")
     try:
         is_file = not inline and path.suffix in (".yaml", ".yml", ".json")
-        content = read_yaml(path.read_text(encoding="utf-8") if is_file else str(labels))
+        # Labels such as yes, no and 2024 are words.
+        content = read_yaml(path.read_text(encoding="utf-8") if is_file else str(labels), words_only=True)
     except (OSError, ValueError) as error:
         raise SettingError(f"labels: cannot read {str(labels)[:80]}: {' '.join(str(error).split())}") from error
     is_task = isinstance(content, str) or (isinstance(content, dict) and "suite" in content)
@@ -113,6 +131,9 @@ def read_examples(task: Task, rows: Iterable[tuple[str, Mapping[str, Any]]], enc
     reader, render = RowReader(task, is_table=True, remedy="set column or template"), task.prompt.render
     placed = list(rows)
     values = [{name: reader.text(name, row, where) for name in task.prompt.fields} for where, row in placed]
+    for (where, _), own in zip(placed, values, strict=True):
+        for name, text in own.items():
+            check_unmasked(text, task.data.columns.get(name, name), where)
     texts = list(map(render, values))
     for (where, _), text in zip(placed, texts, strict=True):
         check_query(text, where=where)
@@ -141,7 +162,7 @@ def label_rows(
     words that do not occur. Raises SettingError for a label without occurrences, else as `read_examples` does.
     """
     examples = read_examples(task, rows, filler.encoder)
-    method = NonparametricLabels("npm", filler.index, filler.encoder)
+    method = NonparametricLabels("npm", filler.index, filler.encoder, settings_key="scoring")
     prepared = method.prepare(task)
     for note in prepared[3].notes:
         notice(f"note: {note}")
@@ -174,10 +195,11 @@ def _labeled(
         mean=scoring.label_mean,
         calibration=scoring.calibration,
         prompts=prompts,
+        settings_key="scoring",
     )
     reference = np.zeros((0, len(names)))  # f64 [prompts, L]
     if multi_label:
-        sentences = [Example("", text) for text in prompts or corpus_prompts(task, index)]
+        sentences = [Example("", text) for text in prompts or corpus_prompts(task, index, "")]
         ((_, reference),) = batches(sentences, progress=silent, at_once=len(sentences))
     remaining = iter(examples)
     for scores, logs in batches(examples, progress=progress, at_once=TEXTS_AT_ONCE):

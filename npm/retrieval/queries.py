@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from npm.core.errors import QueryError
+from npm.core.errors import QueryError, SettingError
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.text import sentence_bounds, words_of
 from npm.models.batches import encode_pooled
@@ -38,6 +38,8 @@ MAX_LOOKED_UP = 32
 """Words of a text with a capital that are looked up in the corpus; names of a question are among them."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
+COLUMN = re.compile(r"\{([^{}]+)\}")
+"""A column of a table in the template of a user, such as `{name}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,21 @@ def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> No
     check_query(text, where=where, max_masks=MAX_MASKS)
     if text.count(MASK_TEXT) > 1:
         masked_inputs(encoder, [text], encoder.query_masks, where=where)
+
+
+def check_template(template: str) -> None:
+    """Raise SettingError for a template of a user without a column."""
+    if not COLUMN.search(template):
+        raise SettingError(f"template must name a column in braces, such as {{name}}, got {template!r:.80}")
+
+
+def check_unmasked(text: str, column: str, where: str) -> None:
+    """Raise QueryError for the text of a column that contains a mask itself."""
+    if MASK_TEXT in text:
+        raise QueryError(
+            f"{where}: column {column!r} contains {MASK_TEXT} itself, which only the template may: take it out of the "
+            f"text, got {shown_start(text)}"
+        )
 
 
 def checked_texts(given: object, *, name: str) -> list[str]:

@@ -31,9 +31,11 @@ def test_a_table_joins_labels_and_shows_the_place_of_the_first() -> None:
     assert cells == {"label": "t | m", "label_score": "0.9123 | 0.8", "label_word": "Oslo", **place} | {
         "next_label": "r",
         "next_score": 0.1,
+        "label_note": "",
     }
     nested = label_cells(found, False)
     assert nested["labels"][1] == {"label": "m", "label_score": 0.8, "label_word": "Oslo", **place}
+    assert label_cells(LabeledText((town,), (town,), cut=True), True)["label_note"]
     nothing = label_cells(LabeledText((), (river,), cut=False), True)
     assert nothing == dict.fromkeys(ADDED, "") | {"next_label": "r", "next_score": 0.1}
     assert label_cells(LabeledText((), (river,), cut=False), False)["labels"] == []

@@ -56,12 +56,22 @@ def test_labels_are_words_by_name_or_names_alone_written_or_in_a_file(tmp_path: 
     alone = {"city": ["city"], "river": ["river"]}
     for name, content in (("a.yaml", "city: [city]\nriver: [river]"), ("b.json", '["city", "river"]')):
         (tmp_path / name).write_text(content, encoding="utf-8")
+    assert words_of(label_task("{yes: [no, 2024], 7: [null]}")) == {"yes": ["no", "2024"], "7": ["null"]}
     given: list[object] = [alone, ["city", "river"], "[city, river]", "{city: [city], river: [river]}"]
     for labels in (*given, str(tmp_path / "a.yaml"), tmp_path / "b.json"):
         task = label_task(labels, TEMPLATE, "body")
         assert words_of(task) == alone
         assert task.prompt.render({"text": "Oslo."}) == "Oslo. It is a <mask>."
         assert task.data.columns == {"text": "body"}
+
+
+def test_columns_of_a_template_may_have_any_name(filler: PhraseFiller) -> None:
+    task = label_task(WORDS, "{pen name} wrote {stop} in {text}: {not} <mask>, {pen name}", "body")
+    row = {"pen name": "Ann", "stop": "it", "body": "Rome", "not": "a"}
+    (example,) = read_examples(task, [("a.csv:2", row)], filler.encoder)
+    assert example.text == "Ann wrote it in Rome: a <mask>, Ann"
+    with pytest.raises(CorpusError, match="'pen name'"):
+        read_examples(task, [("a.csv:2", row | {"pen name": ""})], filler.encoder)
 
 
 def test_labels_of_a_task_come_with_its_template_and_columns(tmp_path: Path) -> None:
@@ -87,7 +97,7 @@ def test_labels_of_a_task_come_with_its_template_and_columns(tmp_path: Path) -> 
         ("agm", "", "agn"),
         ("trex", "", "open task"),
         (["a", "b"], "{text}.", "<mask>"),
-        (["a", "b"], "It is <mask>.", "field"),
+        (["a", "b"], "It is <mask>.", "column in braces"),
         (7, "", "labels"),
     ],
 )
@@ -179,9 +189,9 @@ def test_rows_that_cannot_be_read_and_words_that_do_not_occur_are_named(filler: 
     for row, part in (({"body": "x"}, "a.csv:2: no column 'text'"), ({"text": ""}, "a.csv:2: 'text' must be text")):
         with pytest.raises(CorpusError, match=part):
             read_examples(task, [("a.csv:2", row)], filler.encoder)
-    with pytest.raises(QueryError, match=r"a\.csv:2"):
+    with pytest.raises(QueryError, match=r"a\.csv:2: column 'text' contains <mask>"):
         read_examples(task, [("a.csv:2", {"text": "a <mask>"})], filler.encoder)
-    with pytest.raises(SettingError, match="zeppelin"):
+    with pytest.raises(SettingError, match=r"zeppelin.*labels$"):
         labeled(filler, ["city", "zeppelin"])
     notes: list[str] = []
     labeled(filler, {"city": ["city", "zeppelin"], "river": ["river"]}, notice=notes.append)

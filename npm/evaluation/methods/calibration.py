@@ -23,7 +23,7 @@ SHORTEST_CHARS, LONGEST_CHARS = 30, 250
 SEED = 0
 
 
-def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
+def corpus_prompts(task: Task, index: PhraseIndex, settings_key: str = "zero_shot.closed") -> list[str]:
     """`PROMPT_COUNT` prompts, fewer where the corpus has fewer: each field of the template is a sentence.
 
     The sentences of one prompt follow each other in one block, except those omitted as too short or too long; blocks
@@ -46,9 +46,11 @@ def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
             first = int(rng.integers(positions))
             prompts.append(template.render(dict(zip(template.fields, sentences[first:], strict=False)), answers=("x",)))
     if not prompts:
+        is_file = settings_key and task.digest
+        remedy = f"set {settings_key}.calibration to prompt or none" if is_file else "choose an index with such texts"
         raise SettingError(
             f"index={index.folder} has no sentences of {SHORTEST_CHARS} to {LONGEST_CHARS} characters to calibrate "
-            f"{task.name} with: set zero_shot.closed.calibration to prompt or none"
+            f"{task.name} with: {remedy}"
         )
     return prompts
 

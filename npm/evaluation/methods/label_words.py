@@ -27,14 +27,25 @@ WORDS_NAMED = 12
 class LabelWords:
     """The words of each label with their occurrences in a corpus; words with equal occurrences count once."""
 
-    def __init__(self, task: Task, verbalizer: Verbalizer, occurrences: WordOccurrences) -> None:
-        """Raises SettingError if a label has no word with a vector, or two labels have words of the same tokens."""
+    def __init__(
+        self,
+        task: Task,
+        verbalizer: Verbalizer,
+        occurrences: WordOccurrences,
+        settings_key: str = "zero_shot.closed",
+    ) -> None:
+        """`settings_key` is the group of the verb's settings for messages about a task's file.
+
+        Raises SettingError if a label has no word with a vector, or two labels have words of the same tokens."""
         self.numbers: list[np.ndarray] = []
         """Indices of the words that count for each label, L times i64 [w]."""
         self.notes: list[str] = []
         self.counts: dict[str, dict[str, int]] = {}
         """Occurrences with vectors, by label and word."""
-        place, words = f"task {task.name}, verbalizer {verbalizer.name}", occurrences.words
+        words = occurrences.words
+        place, also = "", ""
+        if task.digest:
+            place, also = f"task {task.name}, verbalizer {verbalizer.name}: ", f" or {settings_key}.verbalizer"
         counts, totals = occurrences.counts.tolist(), occurrences.total_counts.tolist()
         owners: dict[tuple[bytes, bytes] | int, tuple[str, int]] = {}  # occurrences → label and word they count for
         for name, own in zip((label.name for label in task.labels), verbalizer.words, strict=True):
@@ -43,8 +54,8 @@ class LabelWords:
             shown = f"in the corpus, by their counts: {named(absent, most=WORDS_NAMED)}"
             if len(absent) == len(numbers):
                 raise SettingError(
-                    f"{place}: no word of the label {name!r} has a vector {shown}; choose words that occur, in labels "
-                    "or zero_shot.closed.verbalizer"
+                    f"{place}no word of the label {name!r} has a vector {shown}; choose words that occur, in "
+                    f"labels{also}"
                 )
             for number in numbers:
                 here = slice(*occurrences.offsets[number : number + 2].tolist())
@@ -52,7 +63,7 @@ class LabelWords:
                 owner, counted = owners.setdefault(places if counts[number] else number, (name, number))
                 both = f"{words[counted]!r} and {words[number]!r}"
                 if owner != name:
-                    raise SettingError(f"{place}: {both} of {owner!r} and {name!r} are the same tokens: take one out")
+                    raise SettingError(f"{place}{both} of {owner!r} and {name!r} are the same tokens: take one out")
                 if counted == number:
                     kept.append(number)
                 else:
@@ -92,6 +103,7 @@ def scored_batches(
     calibration: Calibration,
     prompts: Sequence[str] = (),
     at_once: int,
+    settings_key: str = "zero_shot.closed",
 ) -> Iterator[tuple[WordScores, np.ndarray]]:
     """Evidence of words, and calibrated logs of labels f64 [q, L], of `at_once` examples at a time.
 
@@ -104,8 +116,8 @@ def scored_batches(
         if np.isneginf(prior).any():
             absent = ", ".join(task.labels[label].name for label in np.flatnonzero(np.isneginf(prior)))
             raise SettingError(
-                f"zero_shot.closed.calibration: {task.name} has no evidence for {absent} at the empty template: "
-                "set zero_shot.closed.retrieval=exact, a larger k, or zero_shot.closed.calibration=none"
+                f"{settings_key}.calibration: {task.name} has no evidence for {absent} at the empty template: "
+                f"set {settings_key}.retrieval=exact, a larger k, or {settings_key}.calibration=none"
             )
     elif calibration in BY_CORPUS:
         at_prompts = word_scores(prompts).log_sums  # f64 [prompts, W]

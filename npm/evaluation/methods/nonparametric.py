@@ -81,9 +81,10 @@ class NonparametricLabels:
         encoder: Encoder,
         one_mask: bool | None = None,
         scoring: ClosedScoring | None = None,
+        settings_key: str = "zero_shot.closed",
     ) -> None:
         """`one_mask`: its vector is the only query; else a mask pair asks; None: as the encoder was trained. `scoring`
-        overrides that of a task.
+        overrides that of a task; `settings_key` is its group for messages.
 
         Raises ArtifactError if `encoder` did not make the index.
         """
@@ -92,6 +93,7 @@ class NonparametricLabels:
         self._index = index
         self._encoder = index.check_encoder(encoder)
         self._one_mask = encoder.query_masks == 1 if one_mask is None else one_mask
+        self._settings_key = settings_key
         self._scoring = scoring if scoring is not None else ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
@@ -105,15 +107,15 @@ class NonparametricLabels:
         verbalizer = load_verbalizer(task, scoring.verbalizer)
         words = tuple(dict.fromkeys(word for own in verbalizer.words for word in own))
         occurrences = self._occurrences(words, scoring.single_tokens)
-        labels = LabelWords(task, verbalizer, occurrences)
+        labels = LabelWords(task, verbalizer, occurrences, self._settings_key)
         if scoring.calibration not in BY_CORPUS:
             return scoring, verbalizer, occurrences, labels, ()
         if scoring.retrieval is not ClosedRetrieval.exact:
             raise SettingError(
-                f"zero_shot.closed.calibration by the corpus needs zero_shot.closed.retrieval=exact, "
+                f"{self._settings_key}.calibration by the corpus needs {self._settings_key}.retrieval=exact, "
                 f"got {scoring.retrieval.value} (task {task.name})"
             )
-        return scoring, verbalizer, occurrences, labels, corpus_prompts(task, self._index)
+        return scoring, verbalizer, occurrences, labels, corpus_prompts(task, self._index, self._settings_key)
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction per example. Raises what `prepare` raises."""

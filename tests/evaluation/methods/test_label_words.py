@@ -75,7 +75,7 @@ def test_means_equal_plain_sums_over_random_words(mean: LabelMean) -> None:
 
 def test_a_label_none_of_whose_words_the_corpus_holds_is_refused_with_counts() -> None:
     none = dict.fromkeys(COUNTS, 0) | {"great": 3}
-    with pytest.raises(SettingError, match=r"task t, .*'bad'.*awful \(0\), dull \(5\)"):
+    with pytest.raises(SettingError, match=r"'bad'.*awful \(0\), dull \(5\)"):
         labels_of(WORDS, occurrences_of(none, totals=[3, 0, 0, 0, 5]))
 
 
