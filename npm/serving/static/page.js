@@ -319,7 +319,7 @@ function begin() {
 function showIndex() {
   const { name, generation, documents, tokens, tier, encoder, fields, limits, examples, version } = index;
   const size = element("strong", {}, counted(documents, "document"));
-  const line = ["Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they stand."];
+  const line = ["Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they occur."];
   byId("index-line").replaceChildren(...line);
   const state = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier];
   byId("about").textContent = `${state.join(" · ")} · read by ${encoder.name} · npmlm ${version} · `;
