@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from npm.tracing.trace import Trace
 
 MAX_PATH_CHARS = 4096
+FILE_NAME = re.compile(r"\S*(/\S+|\w\.(txt|md|html?|csv|tsv|jsonl?|docx?|pdf))")
+"""An argument that is meant as a file: one word with a slash or with the ending of a file."""
 COLUMNS = [
     *("file", "start_char", "end_char", "kind", "text", "verdict", "support"),
     *("place", "other", "other_score", "other_place"),
@@ -138,6 +141,8 @@ def _read(argument: str) -> tuple[str, str]:
             return argument, _decoded(argument, Path(argument).read_bytes())
     except OSError as error:
         raise QueryError(f"cannot read {argument}: {error.strerror}") from error
+    if FILE_NAME.fullmatch(argument):
+        raise QueryError(f"no file {argument}: name one that exists, or give a text of several words")
     return "", argument
 
 

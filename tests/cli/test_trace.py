@@ -91,6 +91,10 @@ def test_mistakes_are_one_sentence(
     npmlm(arguments[0], f"index={built_index}", *arguments[1:]).refused(*parts)
 
 
+def test_a_file_that_is_not_there_is_no_text(npmlm: CommandLine, built_index: Path) -> None:
+    npmlm("trace", f"index={built_index}", "draft.txt").refused("draft.txt")
+
+
 def test_a_file_that_is_not_utf8_is_refused(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     (tmp_path / "draft.txt").write_bytes(b"Paris \xff")
     npmlm("trace", f"index={built_index}", tmp_path / "draft.txt").refused("draft.txt", "0xff", "6")
