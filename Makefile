@@ -18,7 +18,7 @@ SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := env -u PYTHONDONTWRITEBYTECODE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # The unit layers: hand-worked numbers, settings, imports. Not the layers that build, train, serve or start processes.
 FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
-	$(addprefix tests/test_,imports.py settings.py config_paths.py config_spellings.py errors.py)
+	$(addprefix tests/test_,imports.py settings.py config_paths.py errors.py)
 
 .PHONY: install demo serve openapi site zero-shot test test-fast fuzz check format wheel release clean help
 

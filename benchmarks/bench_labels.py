@@ -30,7 +30,7 @@ from sentence_transformers import SentenceTransformer
 from npm.core.configs import config_folder
 from npm.core.types import MASK_TEXT
 from npm.evaluation.data import read_task
-from npm.evaluation.labelling import label_rows, label_task
+from npm.evaluation.labeling import label_rows, label_task
 from npm.evaluation.methods.occurrences import find_occurrences
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.report import markdown_table

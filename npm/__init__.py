@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from npm.core.types import MaskPhrases as MaskPhrases
     from npm.core.types import Occurrence as Occurrence
     from npm.core.types import Phrase as Phrase
-    from npm.evaluation.labelling import LabeledText as LabeledText
-    from npm.evaluation.labelling import ScoredLabel as ScoredLabel
+    from npm.evaluation.labeling import LabeledText as LabeledText
+    from npm.evaluation.labeling import ScoredLabel as ScoredLabel
     from npm.retrieval.fill import PhraseFiller as PhraseFiller
     from npm.retrieval.passages import PassageFiller as PassageFiller
     from npm.retrieval.remote import RemoteFiller as RemoteFiller
@@ -52,7 +52,7 @@ _HOMES = {
     "npm.core.errors": "ArtifactError CorpusError EncoderError QueryError ServerError SettingError "
     "StorageError UserError",
     "npm.core.types": "Answer Document Filling JointAnswer MaskPhrases Occurrence Phrase",
-    "npm.evaluation.labelling": "LabeledText ScoredLabel",
+    "npm.evaluation.labeling": "LabeledText ScoredLabel",
     "npm.retrieval.fill": "PhraseFiller",
     "npm.retrieval.passages": "PassageFiller",
     "npm.retrieval.remote": "RemoteFiller",

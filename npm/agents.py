@@ -20,7 +20,7 @@ from npm.tracing.settings import Verdict
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-    from npm.evaluation.labelling import ScoredLabel
+    from npm.evaluation.labeling import ScoredLabel
     from npm.retrieval.fill import PhraseFiller
     from npm.tracing.trace import TracedSpan
 

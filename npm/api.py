@@ -27,7 +27,7 @@ from npm.retrieval.settings import given_options
 from npm.tracing.settings import LookupSettings, TraceSettings
 
 if TYPE_CHECKING:
-    from npm.evaluation.labelling import LabeledText
+    from npm.evaluation.labeling import LabeledText
     from npm.retrieval.fill import PhraseFiller
     from npm.tracing.find import Found
     from npm.tracing.trace import Trace
@@ -185,7 +185,7 @@ def label(
 
     `index` is a folder, or a filler that was opened before. Raises UserErrors as `npmlm label` does.
     """
-    from npm.evaluation.labelling import label_rows, label_task
+    from npm.evaluation.labeling import label_rows, label_task
     from npm.retrieval.fill import PhraseFiller
 
     filler: Any = index

@@ -50,6 +50,14 @@ def test_it_is_short_and_opens_with_an_answer_then_the_two_commands() -> None:
     assert first < second < README.index("make test") < README.index("What to expect")
 
 
+def test_the_fast_tests_of_the_makefile_exist() -> None:
+    files = re.findall(
+        r"^FAST := (.*)\\\n\t\$\(addprefix tests/test_,(.*)\)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    ((folders, names),) = files
+    assert all((ROOT / path).exists() for path in [*folders.split(), *(f"tests/test_{name}" for name in names.split())])
+
+
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 def test_every_command_has_settings_that_compose(words: list[str]) -> None:
     verb, rest = words[1], words[2:]

@@ -10,7 +10,7 @@ from npm.core.errors import missing
 from npm.core.settings import Fraction, PathText
 
 if TYPE_CHECKING:
-    from npm.evaluation.labelling import LabeledText
+    from npm.evaluation.labeling import LabeledText
 
 ADDED = (
     *("label", "label_score", "label_word", "label_title", "label_document", "label_sentence"),
@@ -55,7 +55,7 @@ def run_label(settings: LabelCommand) -> int:
         raise missing("texts" if settings.labels else "labels", "labels=[politics, sport] texts=FILE")
     from npm.cli.progress import StageProgress
     from npm.cli.rows import check_out, columns_of, read_table, write_rows, writes_csv
-    from npm.evaluation.labelling import label_rows, label_task
+    from npm.evaluation.labeling import label_rows, label_task
     from npm.retrieval.fill import PhraseFiller
 
     check_out(settings.out, settings.texts, settings.output)

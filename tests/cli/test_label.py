@@ -12,7 +12,7 @@ import pytest
 import npm
 from npm.cli.label import ADDED, label_cells
 from npm.core.types import Occurrence
-from npm.evaluation.labelling import LabeledText, ScoredLabel
+from npm.evaluation.labeling import LabeledText, ScoredLabel
 from tests.helpers.command_line import CommandLine
 
 LABELS = {"town": ["Paris", "Oslo"], "man": ["Miguel de Cervantes", "Amadeo Giannini"], "river": ["Seine"]}

@@ -14,8 +14,8 @@ import npm
 from npm import PhraseFiller
 from npm.core.errors import CorpusError, QueryError, SettingError, UserError
 from npm.core.types import silent
-from npm.evaluation import labelling
-from npm.evaluation.labelling import LabeledText, label_rows, label_task, read_examples
+from npm.evaluation import labeling
+from npm.evaluation.labeling import LabeledText, label_rows, label_task, read_examples
 from npm.evaluation.methods.calibration import corpus_prompts
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.methods.occurrences import find_occurrences
@@ -168,7 +168,7 @@ def test_labels_do_not_depend_on_how_texts_are_batched(
 ) -> None:
     together = labeled(filler, multi_label=multi_label)
     steps: list[float] = []
-    monkeypatch.setattr(labelling, "TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(labeling, "TEXTS_AT_ONCE", 2)
     apart = labeled(filler, multi_label=multi_label, progress=lambda _, done, total: steps.append(done))
     assert steps == [2, 4, 5]
     for one, other in zip(together, apart, strict=True):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TEMPLATE = "{text} The text topic is about <mask>."
 """The template of AG News, which was chosen on its development half."""
 MULTI_LABEL_SCORE = 0.9
-"""Least score of a label of several; docs/label.md has precision and recall."""
+"""Minimum score of a label with multi_label; docs/label.md has precision and recall."""
 TEXTS_AT_ONCE, LABELS_SHOWN = 256, 5
 
 
@@ -164,7 +164,8 @@ def label_rows(
     examples = read_examples(task, rows, filler.encoder)
     method = NonparametricLabels("npm", filler.index, filler.encoder, settings_key="scoring")
     prepared = method.prepare(task)
-    for note in prepared[3].notes:
+    *_, words, _ = prepared
+    for note in words.notes:
         notice(f"note: {note}")
     least = (MULTI_LABEL_SCORE if multi_label else 0.0) if min_score is None else min_score
     return _labeled(method, prepared, task, examples, multi_label, least, filler.index, progress)
@@ -184,13 +185,13 @@ def _labeled(
     names = [label.name for label in task.labels]
 
     @lru_cache(1)
-    def of_tuple(texts: tuple[str, ...]) -> WordScores:  # the prompts are asked for three times
+    def cached_scores(texts: tuple[str, ...]) -> WordScores:  # the prompts are asked for three times
         return method.word_scores(occurrences, scoring, texts)
 
     batches = partial(
         scored_batches,
         task,
-        word_scores=lambda texts: of_tuple(tuple(texts)),
+        word_scores=lambda texts: cached_scores(tuple(texts)),
         numbers=words.numbers,
         mean=scoring.label_mean,
         calibration=scoring.calibration,
