@@ -5,14 +5,16 @@
     … part=objectives corpus=FILE [encoder=minilm] [steps=12] [objectives=phrase,masked,…]
     … part=masking [groups=50]
     … part=packing corpus=FILE[,FILE] [encoder=minilm]
+    … part=loop corpus=FILE [encoder=minilm] [steps=24] [objective=phrase]
 
 step: how much faster a step gets by plain attention, one encoder pass, and kept memory. memory: private memory after
 steps of many lengths, with compiled kernels kept for every shape and for the latest alone. objectives: tokens/s of each
 experiment at 6×384, the fraction of a step that waits for data and masking (goal: under 5 %), and matrix operations of
 a step as torch counts them against what products of 2,048 × 2,048 in bfloat16 reach on the same threads. masking:
 phrase masking of synthetic text against plain Python (goal: over a million tokens/s). packing: tokens/s and the peak of
-private memory of cutting a corpus into blocks (goal: 2 GiB). Variants of the first three have a process of their own,
-because settings of the allocator and of kernels cannot be taken back.
+private memory of cutting a corpus into blocks (goal: 2 GiB). loop: processor time of a step of the trainer against the
+same step written as a plain loop over the same batches, in turns (goal: 1.05 times). Variants of the first three have
+a process of their own, because settings of the allocator and of kernels cannot be taken back.
 """
 
 from __future__ import annotations
@@ -116,24 +118,29 @@ def measured_memory(variant: str, given: dict[str, str]) -> list[str]:
     return found
 
 
-def measured_objective(name: str, given: dict[str, str]) -> list[str]:
-    """Tokens/s, MFLOP a token, the fraction of the matrix rate, and that of data, over steps after two."""
+def new_trainer(folder: str, experiment: str, given: dict[str, str], steps: int) -> Any:
+    """A trainer of so many steps on the first 400 documents of a corpus."""
     from npm.cli.settings import compose_settings
     from npm.training.checkpoints import RunFolder
     from npm.training.data import make_sources
     from npm.training.model import load_start, make_objective
     from npm.training.run import make_trainer, text_folder
 
+    overrides = [f"run={folder}", f"corpus.files=[{given['corpus']}]", "corpus.max_documents=400"]
+    overrides += [f"encoder={given['encoder']}", f"schedule.max_steps={steps}", "trainer.log_every_steps=1"]
+    settings = compose_settings("train", [*EXPERIMENTS[experiment], *overrides])
+    trained = load_start(settings)
+    objective = make_objective(settings, trained)
+    place = text_folder(Path(folder), settings, objective.views)
+    batches, _ = make_sources(place, settings, objective.views, trained)
+    return make_trainer(RunFolder(Path(folder)), settings, trained, objective, batches)
+
+
+def measured_objective(name: str, given: dict[str, str]) -> list[str]:
+    """Tokens/s, MFLOP a token, the fraction of the matrix rate, and that of data, over steps after two."""
     steps = int(given.get("steps", "12")) + STEPS_NOT_COUNTED
     with TemporaryDirectory() as folder:
-        overrides = [f"run={folder}", f"corpus.files=[{given['corpus']}]", "corpus.max_documents=400"]
-        overrides += [f"encoder={given['encoder']}", f"schedule.max_steps={steps}", "trainer.log_every_steps=1"]
-        settings = compose_settings("train", [*EXPERIMENTS[name], *overrides])
-        trained = load_start(settings)
-        objective = make_objective(settings, trained)
-        place = text_folder(Path(folder), settings, objective.views)
-        batches, _ = make_sources(place, settings, objective.views, trained)
-        trainer = make_trainer(RunFolder(Path(folder)), settings, trained, objective, batches)
+        trainer = new_trainer(folder, name, given, steps)
         rate = matrix_rate()
         trainer.train()
         rate = max(rate, matrix_rate())  # other work on the machine slows both
@@ -221,6 +228,43 @@ def packing(given: dict[str, str]) -> Iterator[list[str]]:
     yield [f"{store.block_count:,}", f"{store.token_count:,}", f"{speed:,.0f}", *mib]
 
 
+def loop(given: dict[str, str]) -> Iterator[list[str]]:
+    """Seconds of the processor of a step of the trainer and of the plain loop, and the ratio of their sums."""
+    import torch
+
+    steps, name = int(given.get("steps", "24")) + STEPS_NOT_COUNTED, given.get("objective", "phrase")
+    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        trainer, plain = (new_trainer(each, name, given, steps) for each in (folder, other))
+        model = plain.model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+        precision = trainer.accelerator.mixed_precision
+
+        def plain_step(number: int) -> None:
+            batch = plain.batches[number]
+            counts = plain.objective.counts(batch)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+                terms = model(batch)
+            torch.stack(
+                [term.weight * term.sum / max(1, counts[term_name]) for term_name, term in terms.items()]
+            ).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        pairs, clock = [], [time.process_time()]
+
+        def after_step(report: Any) -> None:
+            ended = time.process_time()
+            plain_step(report.step - 1)
+            pairs.append((ended - clock[0], time.process_time() - ended))
+            clock[0] = time.process_time()
+
+        trainer.train(after_step)
+    own, others = (sum(each) for each in zip(*pairs[STEPS_NOT_COUNTED:], strict=True))
+    count = steps - STEPS_NOT_COUNTED
+    yield [name, precision, f"{own / count:.3f}", f"{others / count:.3f}", f"{own / others:.3f}"]
+
+
 @contextmanager
 def sampled(measure: Callable[[], int]) -> Iterator[list[int]]:
     """The largest value of `measure` within the block, looked at every 10 ms."""
@@ -253,6 +297,7 @@ VARIANTS: dict[str, tuple[list[str], Callable[[str, dict[str, str]], list[str]],
 }
 ALONE = {
     "masking": (masking, ["", "tokens/s"]),
+    "loop": (loop, ["", "precision", "s a step, trainer", "plain loop", "ratio"]),
     "packing": (packing, ["blocks", "tokens", "tokens/s", "MiB before", "MiB at the peak"]),
 }
 

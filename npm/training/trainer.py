@@ -43,8 +43,8 @@ from npm.training.model import SavedModel, TrainedModel
 from npm.training.settings import TrainingSettings
 from npm.training.validation import HeldOut
 
-RETURN_MEMORY_SECONDS = 10.0
-"""Returned memory has to be taken again, which is 5 % of a step of six seconds, and of a short one a third."""
+RETURN_MEMORY_SECONDS = 60.0
+"""Returned memory is taken again by the next step, which costs it about a second of the processor."""
 BAD_BATCH_KIND = "training batch of a loss that is not finite"
 
 
