@@ -110,11 +110,12 @@ def estimate_text(estimate: Estimate) -> str:
     parts = [*estimate.disk.items(), ("all", estimate.disk_bytes)]
     rows = [(part, shown_bytes(size), f"{size / estimate.tokens:.1f}") for part, size in parts]
     duration = timedelta(seconds=math.ceil(estimate.encoding_seconds))
+    build, search = shown_bytes(estimate.build_bytes), shown_bytes(estimate.search_bytes)
     lines = [
-        f"about {estimate.documents:,.0f} documents, {estimate.tokens:,.0f} tokens, {estimate.rows:,.0f} stored "
-        f"vectors, from {estimate.sampled_documents:,} documents; tier {estimate.tier}, {estimate.tier_reason}",
-        f"encoding takes about {duration} (h:mm:ss) on this machine and is most of a build, which needs "
-        f"{shown_bytes(estimate.build_bytes)} of memory; a search reads {shown_bytes(estimate.search_bytes)}",
+        f"about {estimate.documents:,.0f} documents, {estimate.tokens:,.0f} tokens, {estimate.rows:,.0f} vectors",
+        f"from a sample of {estimate.sampled_documents:,} documents; tier {estimate.tier}, {estimate.tier_reason}",
+        f"encoding, most of a build, takes about {duration} (h:mm:ss) on this machine",
+        f"a build needs {build} of memory, a search reads {search}",
     ]
     if (count := estimate.partitions) > 1:
         files, held = (shown_bytes(size) for size in (estimate.partition_disk_bytes, estimate.partition_memory_bytes))
