@@ -102,6 +102,7 @@ class LabeledText(BaseModel):
     """The labels of a text, best first; none if no label reaches the threshold of multi_label."""
 
     labels: list[FittingLabel]
+    cut: bool = Field(description="True if only the beginning of the text was read, because the text is too long")
 
 
 class Labeled(BaseModel):
@@ -221,7 +222,7 @@ class Tools:
         """Classify texts by a few words per label, compared with the places of those words in the documents."""
         with self._answering() as filler:
             found = npm.api.label(texts, labels, filler, multi_label=multi_label)
-        return Labeled(texts=[LabeledText(labels=[*map(_label, each.labels)]) for each in found])
+        return Labeled(texts=[LabeledText(labels=[*map(_label, each.labels)], cut=each.cut) for each in found])
 
     def read(
         self,

@@ -108,9 +108,9 @@ def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> No
 
 
 def check_template(template: str) -> None:
-    """Raise SettingError for a template of a user without a column."""
-    if not COLUMN.search(template):
-        raise SettingError(f"template must name a column in braces, such as {{name}}, got {template!r:.80}")
+    """Raise SettingError for a template of a user without a column, or with one in double braces."""
+    if not COLUMN.search(template) or "{{" in template:
+        raise SettingError(f"template must name a column in single braces, such as {{name}}, got {template!r:.80}")
 
 
 def check_unmasked(text: str, column: str, where: str) -> None:

@@ -97,7 +97,8 @@ def test_labels_of_a_task_come_with_its_template_and_columns(tmp_path: Path) -> 
         ("agm", "", "agn"),
         ("trex", "", "open task"),
         (["a", "b"], "{text}.", "<mask>"),
-        (["a", "b"], "It is <mask>.", "column in braces"),
+        (["a", "b"], "It is <mask>.", "column in single braces"),
+        (["a", "b"], "{{ text }} It is <mask>.", "column in single braces"),
         (7, "", "labels"),
     ],
 )
