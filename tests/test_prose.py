@@ -17,6 +17,7 @@ PAGES = (
         "docs/trace.md",
         "docs/python.md",
         "docs/serving.md",
+        "docs/http-api.md",
         "docs/large-corpora.md",
         "docs/training.md",
     ),

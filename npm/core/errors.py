@@ -26,6 +26,14 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff
 class UserError(Exception):
     """A mistake that the user can correct, in one message, in which unprintable characters are escaped."""
 
+    code = "invalid_value"
+    """Kind of the mistake for programs: a code of docs/http-api.md."""
+
+    def __init__(self, message: str = "", *, code: str = "") -> None:
+        super().__init__(message)
+        if code:
+            self.code = code
+
     def __str__(self) -> str:
         return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], super().__str__())
 

@@ -114,14 +114,17 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
         names, present = ", ".join(unknown), sorted(kept)
         raise SettingError(
             f"where: no document has a kept field {names}, only {', '.join(present) or 'none'}: name another, or build "
-            f"again with corpus.kept_fields=[{','.join([*present, *unknown])}]"
+            f"again with corpus.kept_fields=[{','.join([*present, *unknown])}]",
+            code="no_such_field",
         )
     return matching
 
 
 def _parse(text: str) -> Condition:
     def refused(expected: str) -> SettingError:
-        return SettingError(f"where: {text!r} is not a condition on documents: expected {expected}")
+        return SettingError(
+            f"where: {text!r} is not a condition on documents: expected {expected}", code="invalid_condition"
+        )
 
     def operand(value: str) -> tuple[str, int | float | None]:
         if value.startswith('"'):

@@ -42,6 +42,8 @@ OpenSearcher = Callable[[Generation, "ShardedArray"], "Searcher"]
 class NoDocumentError(QueryError):
     """Filters leave no document to answer from."""
 
+    code = "filter_empty"
+
 
 @dataclass(frozen=True, slots=True)
 class PhraseIndex:
@@ -266,7 +268,8 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         if unknown:
             raise QueryError(
                 f"no such document: {named(unknown)}; answers show ids in brackets behind titles, and as `document` "
-                "with output=json"
+                "with output=json",
+                code="no_such_document",
             )
         among = np.zeros(index.store.document_count, dtype=bool)  # [documents]
         among[numbers] = True

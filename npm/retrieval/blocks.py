@@ -113,7 +113,8 @@ def rank_blocks(
         if block_vectors is None:
             raise SettingError(
                 "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
-                "vectors.blocks=true and an encoder with a sentence pooler"
+                "vectors.blocks=true and an encoder with a sentence pooler",
+                code="retrieval_unavailable",
             )
         assert sentences is not None, "encoded with the sentence_pooler"
         nearest = block_vectors.best(sentences, k, allowed=allowed)
@@ -121,7 +122,10 @@ def rank_blocks(
         return [RankedBlocks(*own) for own in _kept(nearest._replace(found=found))]
     if lexicon is None:
         others = "retrieval=dense" if block_vectors is None else "retrieval=blocks or retrieval=dense"
-        raise SettingError(f"retrieval={settings.retrieval.value} needs an index with text: choose {others}")
+        raise SettingError(
+            f"retrieval={settings.retrieval.value} needs an index with text: choose {others}",
+            code="retrieval_unavailable",
+        )
     if settings.retrieval is not Retrieval.hybrid:
         return [RankedBlocks(*own) for own in _kept(lexicon.best_blocks(texts, k, allowed=allowed))]
     near = [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)

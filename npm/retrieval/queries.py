@@ -71,7 +71,8 @@ def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
         masks = f"exactly one {MASK_TEXT}" if max_masks == 1 else f"one to {max_masks} {MASK_TEXT}"
         raise QueryError(
             f"{where} must have {masks}, such as 'The capital of Iceland is {MASK_TEXT}.', "
-            f"got {count}: {shown_start(text)}"
+            f"got {count}: {shown_start(text)}",
+            code="too_many_masks" if count else "no_mask",
         )
 
 
@@ -93,7 +94,8 @@ def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
             if statement is None:
                 raise QueryError(
                     f"{where} is a question that cannot be turned into a statement; write it as one with {MASK_TEXT} "
-                    f"for the answer, such as 'The capital of Iceland is {MASK_TEXT}.', got: {shown_start(text)}"
+                    f"for the answer, such as 'The capital of Iceland is {MASK_TEXT}.', got: {shown_start(text)}",
+                    code="not_a_statement",
                 )
             masked = text[:start] + statement
     check_query(masked, where=where, max_masks=max_masks)
@@ -137,9 +139,11 @@ def check_text(text: object, where: str) -> None:
     if not isinstance(text, str):
         raise QueryError(f"{where} must be a string, got {type(text).__name__}")
     if not text.strip():
-        raise QueryError(f"{where} is empty")
+        raise QueryError(f"{where} is empty", code="empty")
     if half := SURROGATE.search(text):
-        raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
+        raise QueryError(
+            f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}", code="invalid_unicode"
+        )
 
 
 def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
@@ -294,7 +298,8 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *
         if kept < 0 and count > 1:
             raise QueryError(
                 f"{place_of(number + 1, len(texts), where)} must have at most {room} tokens from the first {MASK_TEXT} "
-                f"to the last, got {room - kept}: {shown_start(text)}"
+                f"to the last, got {room - kept}: {shown_start(text)}",
+                code="masks_too_far_apart",
             )
         if len(before_masks) + len(after) > kept:
             found.cut[number] = True

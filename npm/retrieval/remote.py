@@ -26,6 +26,8 @@ MAX_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 SHOWN_CHARS = 500
 """Characters of a server's response in a message."""
+QUERY_FIELDS = ("text", "documents")
+"""Fields of a request whose refusal is a QueryError."""
 URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#]*)?", re.ASCII)
 ANSWER, JOINT_ANSWER = TypeAdapter(Answer), TypeAdapter(JointAnswer)
 
@@ -109,7 +111,8 @@ class RemoteFiller:
                 reply = self._ask("POST", "/v1/fill", {"text": batch, **body})
             except (QueryError, SettingError) as error:  # texts are numbered among all, not in their request
                 numbered = partial(_place_among, first=first, count=len(several))
-                raise type(error)(re.sub(r"\btext\.(\d{1,9})\b", numbered, str(error))) from error
+                message = re.sub(r"\btext\.(\d{1,9})\b", numbered, str(error))
+                raise type(error)(message, code=error.code) from error
             try:
                 kinds = [JOINT_ANSWER if "masks" in each else ANSWER for each in reply["answers"]]
                 found = [kind.validate_python(each) for kind, each in zip(kinds, reply["answers"], strict=True)]
@@ -147,14 +150,16 @@ class RemoteFiller:
             found = response.json()
             if status == 200:
                 return found
-            title, kind = shown_start(found["title"], SHOWN_CHARS), found["type"]  # a problem of RFC 9457
+            title, code, field = (found[name] for name in ("title", "code", "field"))  # a problem of RFC 9457
+            title = shown_start(title, SHOWN_CHARS)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             shown = f"status {status}, {response.headers.get('Location') or response.text}"
             raise self._unexpected(path, shown) from error
         if status == 401:
             raise SettingError(f'{self.url} requires another key: give it with connect(url, key="…")')
         if status in (413, 422):
-            raise (QueryError if kind == QueryError.__name__ else SettingError)(title)
+            kind = QueryError if status == 413 or field in QUERY_FIELDS else SettingError
+            raise kind(title, code=code)
         raise ServerError(f"{self.url}: {title} (status {status} to request {found.get('request_id')})")
 
     def _unexpected(self, path: str, got: str) -> ServerError:

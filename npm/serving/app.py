@@ -5,32 +5,36 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 import npm
 from npm.core.errors import UserError
 from npm.serving import routes
+from npm.serving.description import DESCRIPTION, PROBLEM
 from npm.serving.middleware import state_of
 from npm.serving.problems import CLIENT_LEFT, Problem
 from npm.serving.routes import Service
 
 STATIC = Path(__file__).parent / "static"
-PROBLEM_STATUSES = (401, 404, 408, 413, 421, 422, 429, 503, 504)
-PROBLEM_SCHEMA = {
-    "type": "object",
-    "description": "RFC 9457",
-    "properties": {
-        "status": {"type": "integer"},
-        **{name: {"type": "string"} for name in ("type", "title", "request_id")},
-    },
-}
+ROUTERS = (routes.state, routes.answering, routes.describing)
+
+
+class Application(FastAPI):
+    """FastAPI's application, whose description has the object that all refusals are."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of the routes."""
+        described = super().openapi()
+        described["components"]["schemas"]["Problem"] = PROBLEM
+        return described
 
 
 def make_app(service: Service) -> FastAPI:
@@ -41,26 +45,27 @@ def make_app(service: Service) -> FastAPI:
         async with service.batcher.running(), service.reloader.running():
             yield
 
-    content = {"application/problem+json": {"schema": PROBLEM_SCHEMA}}
-    app = FastAPI(
+    app = Application(
         title="npmlm",
         version=npm.__version__,
-        summary="Fills <mask> with phrases of a corpus, and shows where they occur. Offsets are Unicode code points.",
+        summary="Fills <mask> with phrases of a corpus, and shows where they occur.",
+        description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
         lifespan=running,
-        responses={
-            status: {"description": HTTPStatus(status).phrase, "content": content} for status in PROBLEM_STATUSES
-        },
+        redirect_slashes=False,
     )
     app.state.service = service
-    for router in (routes.state, routes.answering, routes.describing):
+    for router in ROUTERS:
         app.include_router(router)
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == CLIENT_LEFT:
             return Response(status_code=CLIENT_LEFT)
-        return service.problem(error).response(state_of(request).id)
+        problem = service.problem(error)
+        if problem.code == "method_not_allowed" and (methods := _methods(request)):
+            problem.headers["Allow"] = ", ".join(methods)
+        return problem.response(state_of(request).id)
 
     for kind in (Problem, UserError, RequestValidationError, HTTPException, TimeoutError, Exception):
         app.add_exception_handler(kind, answer)
@@ -68,6 +73,14 @@ def make_app(service: Service) -> FastAPI:
     for path, file in {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}.items():
         app.add_route(path, partial(_sent, STATIC / file), include_in_schema=False)
     return app
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of an address; in the header Allow the router names those of the first of its routes only."""
+    candidates = (route for router in ROUTERS for route in router.routes)
+    matching = [route for route in candidates if route.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in matching for method in getattr(route, "methods", ())}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _sent(file: Path, _: Request) -> Response:

@@ -76,7 +76,7 @@ class Batcher:
         if len(self._waiting) + len(jobs) > self._most_waiting:
             self._metrics.rejected("queue_full")
             raise Problem(
-                429,
+                "busy",
                 f"the server is busy, with {len(self._waiting)} texts waiting: ask again in a second",
                 headers={"Retry-After": "1"},
             )

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from npm.serving.metrics import ServerMetrics
-from npm.serving.problems import Problem, http_problem, stopping
+from npm.serving.problems import Problem, stopping
 from npm.serving.settings import ServeSettings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -87,11 +87,13 @@ class RequestMiddleware:
                     added.setdefault("Cache-Control", "no-cache")
             await send(message)
 
+        # what answers HEAD is the answer to GET, of which uvicorn sends the headers only
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             if (problem := self._refusal(scope, headers)) is not None:
                 await problem.response(state.id)(scope, receive, answer)
             else:
-                await self.app(scope, self._limited(receive), answer)
+                await self.app(inner, self._limited(receive), answer)
         except asyncio.CancelledError:  # the server was told to stop, and its grace is over
             if begun:
                 raise
@@ -99,7 +101,7 @@ class RequestMiddleware:
         finally:
             seconds = perf_counter() - state.arrived
             # the route's pattern, or what was never a route: ids and guesses must not become labels
-            route = str(getattr(scope.get("route"), "path", "other"))
+            route = str(getattr(inner.get("route"), "path", "other"))
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.request_seconds.observe(seconds)
             self._write(
@@ -127,12 +129,12 @@ class RequestMiddleware:
         # Another host name that leads to the loopback address is how a foreign page would reach a local server.
         if self.settings.host in LOOPBACK and host not in LOOPBACK:
             return Problem(
-                HTTPStatus.MISDIRECTED_REQUEST,
+                "wrong_host",
                 f"Host must be 127.0.0.1, localhost or [::1] or the server started with host=, got {host[:100]!r}",
             )
         if (length := headers.get("content-length", "")).isdigit() and int(length) > self.settings.max_body_bytes:
             self.metrics.rejected("body")
-            return http_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"})
+            return Problem("body_too_long", headers={"Connection": "close"})
         if not self.keys or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -142,7 +144,7 @@ class RequestMiddleware:
             return None
         self.metrics.rejected("key")
         return Problem(
-            HTTPStatus.UNAUTHORIZED,
+            "unauthorized",
             f"{'wrong' if key else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",
             headers={"WWW-Authenticate": "Bearer"},
         )

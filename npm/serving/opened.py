@@ -223,7 +223,7 @@ class OpenedIndex:
         try:
             predictions = method.predict(task, examples, silent)
         except SettingError as error:
-            raise SettingError(f"labels: {error}") from error
+            raise SettingError(f"labels: {error}", code=error.code) from error
         answers = []
         for text, prediction in zip(request.text, predictions, strict=True):
             evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
-from http import HTTPStatus
 from typing import Any, Protocol
 
 from index.partitioned import PartitionedSearcher
@@ -34,7 +33,7 @@ class PartitionsLost(Problem):
     def __init__(self, lost: Iterable[int], asked: int) -> None:
         self.lost, self.asked = frozenset(lost), asked
         super().__init__(
-            HTTPStatus.SERVICE_UNAVAILABLE,
+            "partitions_lost",
             f"{len(self.lost)} of {asked} partitions of the index do not answer: "
             "ask again in some seconds, or with allow_partial=true for an answer from the rest",
             headers={"Retry-After": "2"},

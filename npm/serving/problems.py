@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
-from npm.core.errors import QueryError, SettingError, UserError
 from npm.retrieval.queries import shown_start
 
 SHOWN_CHARS = 200
@@ -19,27 +17,93 @@ CLIENT_LEFT = 499
 """Status in the log of a request whose client left; nobody receives it."""
 
 
-class Problem(Exception):
-    """A refused request, in one message that names the field, such as `k` or `text.1`.
+class Refusal(NamedTuple):
+    """A kind of refusal: its status, what it means, and the field that it is always about."""
 
-    `about` is the error that a filler on the client's machine would raise.
-    """
+    status: int
+    meaning: str
+    field: str | None = None
+
+
+REFUSALS = {
+    "invalid_json": Refusal(400, "the body cannot be read: send JSON as /docs shows"),
+    "unauthorized": Refusal(401, "the key is missing or wrong"),
+    "not_found": Refusal(404, "unknown address or document: /docs lists all addresses"),
+    "method_not_allowed": Refusal(405, "this address takes other methods: see the header Allow"),
+    "body_timeout": Refusal(408, "the body did not come in time: send the request again"),
+    "body_too_long": Refusal(413, "the body is too long: send fewer texts in a request; the limits are in /v1/index"),
+    "wrong_media_type": Refusal(415, "the body must be JSON: send the header Content-Type: application/json"),
+    "wrong_host": Refusal(421, "the header Host is no name of this machine"),
+    "empty": Refusal(422, "the text is empty", "text"),
+    "no_mask": Refusal(422, "the text has no <mask>", "text"),
+    "too_many_masks": Refusal(422, "the text has too many <mask>", "text"),
+    "masks_too_far_apart": Refusal(422, "the encoder cannot read the text from its first <mask> to its last", "text"),
+    "not_a_statement": Refusal(422, "the text is a question that no rule turns into a statement", "text"),
+    "invalid_unicode": Refusal(422, "half a character"),
+    "no_content_word": Refusal(422, "the phrase has function words only", "phrase"),
+    "label_unknown": Refusal(422, "no word of a label occurs in the index", "labels"),
+    "no_such_document": Refusal(422, "an id in `documents` that no document has", "documents"),
+    "no_such_field": Refusal(422, "a condition on a field that the index does not keep", "where"),
+    "invalid_condition": Refusal(422, "a condition that cannot be read", "where"),
+    "filter_empty": Refusal(422, "no document meets the conditions"),
+    "retrieval_unavailable": Refusal(422, "the index cannot be searched in this way", "retrieval"),
+    "unknown_field": Refusal(422, "a field that the route does not have"),
+    "missing_field": Refusal(422, "a required field is missing"),
+    "wrong_type": Refusal(422, "a value of another type"),
+    "out_of_range": Refusal(422, "a number that is too small or too large"),
+    "unknown_value": Refusal(422, "none of the names that the field takes"),
+    "too_long": Refusal(422, "a text with too many characters or sentences"),
+    "too_many": Refusal(422, "a list with too many entries"),
+    "too_few": Refusal(422, "a list with too few entries"),
+    "invalid_value": Refusal(422, "another value that the field does not take"),
+    "busy": Refusal(429, "too many texts are waiting: ask again after Retry-After seconds"),
+    "internal": Refusal(500, "internal server error: report it with the request_id"),
+    "shutting_down": Refusal(503, "the server is shutting down: ask another one, or this one again when it is back"),
+    "index_unavailable": Refusal(503, "the index is damaged: tell who runs the server"),
+    "partitions_lost": Refusal(503, "partitions of the index do not answer: ask again in some seconds"),
+    "timeout": Refusal(
+        504, "no answer within timeout_ms or the server's limit: ask again later, for fewer texts or with more time"
+    ),
+}
+"""Every kind of refusal by its code; of several with one status, the first is that of the status itself."""
+OF_MISTAKE = {
+    "extra_forbidden": "unknown_field",
+    "missing": "missing_field",
+    "literal_error": "unknown_value",
+    "string_unicode": "invalid_unicode",
+    "string_too_long": "too_long",
+    "too_long": "too_many",
+    "too_short": "too_few",
+}
+"""Codes by pydantic's names of mistakes; those of types and bounds are told by their ends."""
+
+
+class Problem(Exception):
+    """A refused request: a code of `REFUSALS`, and a message that names the value."""
 
     def __init__(
         self,
-        status: int,
-        message: str,
+        code: str,
+        message: str | None = None,
         *,
-        about: type[UserError] | None = None,
+        field: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, dict(headers or {})
-        self.type = about.__name__ if about else "about:blank"
+        kind = REFUSALS[code]
+        super().__init__(message or kind.meaning)
+        self.code, self.status, self.field = code, kind.status, field or kind.field
+        self.headers = dict(headers or {})
 
     def record(self, request_id: str) -> dict[str, Any]:
         """The members of the JSON object."""
-        return {"type": self.type, "title": str(self), "status": self.status, "request_id": request_id}
+        return {
+            "type": f"/docs#{self.code}",
+            "code": self.code,
+            "title": str(self),
+            "status": self.status,
+            "field": self.field,
+            "request_id": request_id,
+        }
 
     def response(self, request_id: str) -> Response:
         """The answer to the request."""
@@ -47,41 +111,31 @@ class Problem(Exception):
         return Response(content, self.status, self.headers, "application/problem+json")
 
 
-OF_STATUS = {
-    400: "the body cannot be read: send JSON as /docs shows",
-    404: "unknown address: /docs lists all",
-    405: "this address takes other methods: see /docs",
-    408: "the body did not come in time: send the request again",
-    413: "the body is too long: send fewer texts in a request; /v1/index tells the limits",
-    500: "internal server error: report it with the request_id",
-    503: "the server is shutting down: ask another one, or this one again when it is back",
-    504: "no answer within timeout_ms or the server's limit: ask again later, for fewer texts or with more time",
-}
-"""Refusals that depend on nothing but the status."""
-
-
 def http_problem(status: int, headers: Mapping[str, str] | None = None) -> Problem:
     """The problem of a status."""
-    about = QueryError if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else None
-    return Problem(status, OF_STATUS.get(status, HTTPStatus(status).phrase), about=about, headers=headers)
+    code = next((code for code, kind in REFUSALS.items() if kind.status == status), "internal")
+    return Problem(code, headers=headers)
 
 
 def stopping() -> Problem:
     """The refusal of a server that was told to stop."""
-    return http_problem(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "5"})
+    return Problem("shutting_down", headers={"Retry-After": "5"})
 
 
 def invalid_request(error: RequestValidationError) -> Problem:
     """The first mistake in the form of a request."""
     first = error.errors()[0]
-    value, place = first.get("input"), first["loc"][1:]  # without body or query
-    about = SettingError if place and place[0] not in ("text", "documents") else QueryError
+    value, place, mistake = first.get("input"), first["loc"][1:], first["type"]  # without body or query
     if isinstance(value, bytes):  # what is not said to be JSON is not read
-        message = "missing header Content-Type: application/json"
-    elif first["type"] == "json_invalid":
-        message, about = f"the body is invalid JSON: {first['ctx']['error']}", QueryError
-    else:
-        where = shown_start(".".join(map(str, place)) or "body", SHOWN_CHARS)
-        got = shown_start(json.dumps(value, default=str), SHOWN_CHARS)
-        message = f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {got}; see /docs"
-    return Problem(422, message, about=about)
+        return Problem("wrong_media_type")
+    if mistake == "json_invalid":
+        return Problem("invalid_json", f"the body is invalid JSON: {first['ctx']['error']}")
+    code = OF_MISTAKE.get(mistake, "invalid_value")
+    if mistake.endswith(("_type", "_parsing")):
+        code = "wrong_type"
+    elif mistake.startswith(("greater_", "less_")):
+        code = "out_of_range"
+    where = shown_start(".".join(map(str, place)) or "body", SHOWN_CHARS)
+    got = shown_start(json.dumps(value, default=str), SHOWN_CHARS)
+    message = f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {got}; see /docs"
+    return Problem(code, message, field=shown_start(str(place[0]), SHOWN_CHARS) if place else None)

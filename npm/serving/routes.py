@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
@@ -21,11 +21,13 @@ from starlette.exceptions import HTTPException
 
 import npm
 from npm.core.display import answer_json
-from npm.core.errors import ArtifactError, QueryError, SettingError, UserError
+from npm.core.errors import ArtifactError, UserError
+from npm.core.files import digest_of
 from npm.core.types import MASK_TEXT
 from npm.retrieval.queries import MAX_MASKS, read_query
 from npm.serving import schema
 from npm.serving.batcher import Batcher, Done, Job, give_up
+from npm.serving.description import COMPUTED, WITH_BODY, refusals
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import state_of
 from npm.serving.opened import OpenedIndex
@@ -60,15 +62,15 @@ class Service:
             return http_problem(error.status_code, error.headers)
         if isinstance(error, TimeoutError):
             self.metrics.rejected("deadline")
-            return http_problem(504)
+            return Problem("timeout")
         if not isinstance(error, UserError):
-            return http_problem(500)
+            return Problem("internal")
         opened = self.reloader.current
         if isinstance(error, ArtifactError):  # a broken index is the server's matter
             self.notice(str(error))
             message = f"the index {opened.facts.name} is unavailable: tell who runs the server, whose log says more"
-            return Problem(503, message, headers={"Retry-After": "60"})
-        return Problem(422, str(error).replace(str(opened.folder), opened.facts.name), about=type(error))
+            return Problem("index_unavailable", message, headers={"Retry-After": "60"})
+        return Problem(error.code, str(error).replace(str(opened.folder), opened.facts.name))
 
     def deadline(self, timeout_ms: int | None) -> float:
         """Time by the clock of the event loop at which an answer to a request that just came is too late."""
@@ -88,7 +90,7 @@ Served = Annotated[Service, Depends(service_of)]
 answering, describing, state = APIRouter(tags=["answers"]), APIRouter(tags=["index"]), APIRouter(tags=["state"])
 
 
-@answering.post("/v1/fill", response_model=schema.Answers)
+@answering.post("/v1/fill", response_model=schema.Answers, responses=refusals(*WITH_BODY))
 async def fill(service: Served, request: Request, body: schema.FillRequest) -> Response:
     """The best phrases for each text. A list of texts gives as many answers, one text a list of one.
 
@@ -98,17 +100,23 @@ async def fill(service: Served, request: Request, body: schema.FillRequest) -> R
     return await _filled(service, request, body.text, body)
 
 
-@answering.get("/v1/fill", response_model=schema.Answers)
+@answering.get("/v1/fill", response_model=schema.Answers, responses=refusals(*COMPUTED))
 async def fill_link(service: Served, request: Request, query: Annotated[schema.FillQuery, Query()]) -> Response:
-    """The same for one text, as a link."""
-    return await _filled(service, request, [query.text], query)
+    """The same for one text, as a link, with an ETag for caches: it changes with the index, its options and npmlm."""
+    opened = service.reloader.current
+    asked = f"{npm.__version__} {opened.state} {opened.fill_settings(query)} {query!r}"
+    headers = {"ETag": f'W/"{digest_of(asked)}"', "Cache-Control": "private, no-cache", "Vary": "Accept"}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return await _filled(service, request, [query.text], query, headers)
 
 
-@answering.post("/v1/over", response_model=schema.OverAnswers)
+@answering.post("/v1/over", response_model=schema.OverAnswers, responses=refusals(*WITH_BODY))
 async def over(service: Served, request: Request, body: schema.OverRequest) -> Response:
     """Phrases from passages that come with the request, or the probability of given words; no index is asked."""
     if (chars := sum(len(passage.text) for passage in body.passages)) > MOST_PASSAGE_CHARS:
-        raise SettingError(f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}")
+        message = f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}"
+        raise Problem("too_long", message, field="passages")
     text = read_query(body.text, max_masks=MAX_MASKS if body.words is None else 1)
     job = Job(lambda _: service.reloader.current.over(body.model_copy(update={"text": text})))
     done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
@@ -116,7 +124,7 @@ async def over(service: Served, request: Request, body: schema.OverRequest) -> R
     return JSONResponse(asdict(schema.OverAnswers(answers, scores, took(request, done))))
 
 
-@answering.post("/v1/labels", response_model=schema.LabelAnswers)
+@answering.post("/v1/labels", response_model=schema.LabelAnswers, responses=refusals(*WITH_BODY))
 async def labels(service: Served, request: Request, body: schema.LabelsRequest) -> Response:
     """The share of each label for each text, by how well the occurrences of its words in the index fit the mask."""
     _check_count(service, body.text)
@@ -128,7 +136,7 @@ async def labels(service: Served, request: Request, body: schema.LabelsRequest) 
     return JSONResponse(asdict(schema.LabelAnswers(answers, notes, opened.state, took(request, done))))
 
 
-@answering.post("/v1/find", response_model=schema.FindAnswer)
+@answering.post("/v1/find", response_model=schema.FindAnswer, responses=refusals(*WITH_BODY))
 async def find(service: Served, request: Request, body: schema.FindRequest) -> Response:
     """The number of places of a phrase in the corpus, word for word, and the first of them."""
     opened = service.reloader.current
@@ -136,7 +144,7 @@ async def find(service: Served, request: Request, body: schema.FindRequest) -> R
     return JSONResponse(asdict(schema.FindAnswer(done[0].value, opened.state, took(request, done))))
 
 
-@answering.post("/v1/trace", response_model=schema.TraceAnswer)
+@answering.post("/v1/trace", response_model=schema.TraceAnswer, responses=refusals(*WITH_BODY))
 async def trace(service: Served, request: Request, body: schema.TraceRequest) -> Response:
     """The names, numbers, dates and quotations of a text, each looked up and filled in its sentence."""
     opened, deadline = service.reloader.current, service.deadline(body.timeout_ms)
@@ -146,20 +154,23 @@ async def trace(service: Served, request: Request, body: schema.TraceRequest) ->
     # a sentence is a job, so that texts of others come between, and what nobody waits for any more is not computed
     sentences = [list(own) for _, own in groupby(read[0].value, key=attrgetter("first"))]
     if len(sentences) > (most := service.settings.texts_per_request):
-        raise QueryError(f"text must have at most {most} sentences with spans, got {len(sentences)}: send it in parts")
+        message = f"text must have at most {most} sentences with spans, got {len(sentences)}: send it in parts"
+        raise Problem("too_long", message, field="text")
     jobs = [Job(partial(opened.traced, body, own)) for own in sentences]
     done = [*read, *await service.batcher.results(request, jobs, deadline)]
     spans = [span for each in done[1:] for span in each.value]
     return JSONResponse(asdict(schema.TraceAnswer(spans, opened.state, took(request, done))))
 
 
-@describing.get("/v1/index", response_model=schema.IndexFacts)
+@describing.get("/v1/index", response_model=schema.IndexFacts, responses=refusals(401))
 async def index(service: Served) -> Response:
     """Facts of the index that answers, and limits."""
     return JSONResponse(asdict(service.reloader.current.facts))
 
 
-@describing.get("/v1/documents/{identifier:path}", response_model=schema.DocumentWindow)
+@describing.get(
+    "/v1/documents/{identifier:path}", response_model=schema.DocumentWindow, responses=refusals(401, 404, 422)
+)
 async def document(
     service: Served,
     identifier: str,
@@ -174,19 +185,19 @@ async def document(
     )
     if window is None:
         raise Problem(
-            HTTPStatus.NOT_FOUND,
+            "not_found",
             f"no document has the id {identifier[:200]!r}; it may have been deleted since it was in an answer",
         )
     return JSONResponse(asdict(window))
 
 
-@state.get("/health")
+@state.get("/health", responses=refusals())
 async def health() -> dict[str, str]:
     """Answer of the process, which touches nothing."""
     return {"status": "ok", "version": npm.__version__}
 
 
-@state.get("/ready")
+@state.get("/ready", responses=refusals(503))
 async def ready(service: Served) -> dict[str, str | int]:
     """Readiness: 503 when the server is told to stop, and while a partition is lost."""
     if not service.ready:
@@ -197,20 +208,29 @@ async def ready(service: Served) -> dict[str, str | int]:
     return {"status": "ready", "generation": opened.state.generation}
 
 
-@state.get("/metrics", response_class=Response)
+@state.get("/metrics", response_class=Response, responses=refusals())
 async def metrics(service: Served) -> Response:
     """Counts and times in the text format of Prometheus."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _check_count(service: Service, texts: Sequence[str]) -> None:
-    """Raise QueryError for no text, or more than the server takes at once."""
+    """Raise Problem for no text, or more than the server takes at once."""
     most = service.settings.texts_per_request
     if not 1 <= len(texts) <= most:
-        raise QueryError(f"text must be 1 to {most} texts, got {len(texts)}")
+        raise Problem(
+            "too_many" if texts else "too_few", f"text must be 1 to {most} texts, got {len(texts)}", field="text"
+        )
 
 
-async def _filled(service: Service, request: Request, texts: Sequence[str], options: schema.Options) -> Response:
+async def _filled(
+    service: Service,
+    request: Request,
+    texts: Sequence[str],
+    options: schema.Options,
+    cached: Mapping[str, str] | None = None,
+) -> Response:
+    """Answers to the texts, with the headers `cached` unless a partition is lost."""
     opened, deadline = service.reloader.current, service.deadline(options.timeout_ms)
     jobs = fill_jobs(opened, texts, options)
     if service.settings.log_texts:
@@ -223,9 +243,10 @@ async def _filled(service: Service, request: Request, texts: Sequence[str], opti
     settings = schema.UsedOptions(
         used.k, used.occurrences, used.retrieval.value, used.documents, used.where, used.min_share, options.scoring
     )
-    partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
+    partitions = opened.answered(lost := frozenset[int]().union(*(each.lost for each in done)))
     answers = [each.value for each in done]
-    return JSONResponse(asdict(schema.Answers(answers, opened.state, settings, took(request, done), partitions)))
+    found = schema.Answers(answers, opened.state, settings, took(request, done), partitions)
+    return JSONResponse(asdict(found), headers=None if lost else cached)
 
 
 def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:

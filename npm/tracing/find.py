@@ -95,7 +95,10 @@ def _documents_with(index: PhraseIndex, phrase: str, blocks: np.ndarray | None) 
     postings = [index.lexicon.blocks_with(word) for word in dict.fromkeys(folded_words(phrase))]  # i64 [n] each
     counted = sorted((own for own in postings if own is not None), key=len)
     if not counted:
-        raise QueryError(f"phrase has no word but function words, got {shown_start(phrase)!r}: add another word")
+        raise QueryError(
+            f"phrase has no word but function words, got {shown_start(phrase)!r}: add another word",
+            code="no_content_word",
+        )
     documents: np.ndarray | None = None
     for own in counted:
         kept = own if blocks is None else own[blocks[own]]  # i64 [n]

@@ -33,8 +33,9 @@ FACTS = {
 Reply = tuple[int, dict[str, str], bytes]
 
 
-def problem(status: int, title: str, kind: str = "about:blank", **headers: str) -> Reply:
-    return status, headers, json.dumps({"type": kind, "title": title, "status": status, "request_id": "r7"}).encode()
+def problem(status: int, title: str, field: str | None = None, **headers: str) -> Reply:
+    record = {"code": "a_code", "title": title, "status": status, "field": field, "request_id": "r7"}
+    return status, headers, json.dumps(record).encode()
 
 
 class Scripted(ThreadingHTTPServer):
@@ -158,9 +159,9 @@ def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent
 @pytest.mark.parametrize(
     ("reply", "kind", "parts"),
     [
-        (problem(422, "text.1: too long", "QueryError"), QueryError, ["text 2 of 2: too long"]),
-        (problem(422, "k must be at most 100", "SettingError"), SettingError, ["k must be at most 100"]),
-        (problem(413, "the body is too long", "QueryError"), QueryError, ["the body is too long"]),
+        (problem(422, "text.1: too long", "text"), QueryError, ["text 2 of 2: too long"]),
+        (problem(422, "k must be at most 100", "k"), SettingError, ["k must be at most 100"]),
+        (problem(413, "the body is too long"), QueryError, ["the body is too long"]),
         (problem(401, "wrong key"), SettingError, ['key="']),
         (problem(422, "\x1b[31mred\x07" + "x" * 9999), SettingError, ["[31mred"]),
         (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),

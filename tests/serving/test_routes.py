@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 import npm
+from npm.core.errors import UserError
+from npm.indexing.phrase_index import NoDocumentError
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.helpers.command_line import QUESTION, CommandLine
+from npm.serving.problems import REFUSALS
+from tests.helpers.command_line import QUESTION, REPOSITORY, CommandLine
 from tests.helpers.running_server import Reply, RunningServer, until
 
 TEXTS = [QUESTION, "<mask> and Kraków are cities in Poland.", "Don Quixote was written by <mask> in Madrid."]
-MEMBERS = {"type", "title", "status", "request_id"}
+MEMBERS = {"type", "code", "title", "status", "field", "request_id"}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,7 @@ def assert_problem(reply: Reply, status: int, *parts: str) -> dict[str, Any]:
     assert reply.headers["content-type"].startswith("application/problem+json")
     problem: dict[str, Any] = reply.json
     assert problem.keys() == MEMBERS and problem["status"] == status
+    assert REFUSALS[problem["code"]].status == status and problem["type"] == f"/docs#{problem['code']}"
     assert problem["request_id"] == reply.headers["x-request-id"]
     assert "Traceback" not in reply.body.decode() and "/tmp" not in reply.body.decode()
     for part in parts:
@@ -267,9 +273,8 @@ def test_fifty_malformed_bodies_are_each_one_problem(server: RunningServer) -> N
     for body in MALFORMED:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         reply = server.ask("POST", "/v1/fill", raw=raw)
-        problem = assert_problem(reply, 422 if raw[:4] != b"[[[[" else reply.status)
-        assert reply.status in (400, 422), raw[:100]
-        assert problem["title"], raw[:100]
+        is_json = isinstance(body, dict) or raw in (b"", b"[]", b"null", b"3", b'"text"', b"{}", b'{"text": NaN}')
+        assert assert_problem(reply, 422 if is_json else 400)["title"], raw[:100]
     assert server.fill(QUESTION).status == 200
 
 
@@ -290,7 +295,7 @@ def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> No
     assert len(server.fill(QUESTION, **{"k" * 100_000: 1}).body) < 2_000
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         headers = {"Content-Type": kind}
-        assert_problem(server.ask("POST", "/v1/fill", {"text": QUESTION}, headers=headers), 422, "application/json")
+        assert_problem(server.ask("POST", "/v1/fill", {"text": QUESTION}, headers=headers), 415, "application/json")
     assert_problem(server.fill(QUESTION, where=["lang=en"]), 422, "where")
     assert_problem(server.ask("GET", "/v1/fill?text=x"), 422, "text")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "j")
@@ -303,8 +308,92 @@ def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> No
 def test_what_is_no_route_and_other_methods_are_problems(server: RunningServer) -> None:
     assert_problem(server.ask("GET", "/v2/fill"), 404)
     assert_problem(server.ask("GET", "/static/../../settings.py"), 404)
+    assert_problem(server.ask("GET", "/v1/documents"), 404)
+    for method, path, allowed in (
+        ("DELETE", "/v1/fill", "GET, HEAD, POST"),
+        ("GET", "/v1/over", "POST"),
+        ("HEAD", "/v1/over", "POST"),
+        ("POST", "/health", "GET, HEAD"),
+        ("POST", "/v1/documents/iceland", "GET, HEAD"),
+        ("POST", "/static/page.js", "GET, HEAD"),
+    ):
+        assert server.ask(method, path).headers["allow"] == allowed, path
     assert_problem(server.ask("DELETE", "/v1/fill"), 405)
     assert server.metric('npmlm_requests_total{route="other",status="404"}') >= 1
+
+
+def test_head_is_answered_with_the_headers_of_get(server: RunningServer) -> None:
+    link = f"/v1/fill?{urlencode({'text': QUESTION})}"
+    for path in (
+        "/",
+        "/docs",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/openapi.json",
+        "/v1/index",
+        "/v1/documents/norway",
+        link,
+    ):
+        reply, full = server.ask("HEAD", path), server.ask("GET", path)
+        assert (reply.status, reply.body) == (200, b"") and full.body, path
+        for name in ("date", "x-request-id", "content-length"):  # of times, too, which are some digits long
+            assert full.headers.pop(name) and reply.headers.pop(name)
+        assert reply.headers == full.headers, path
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "field"),
+    [
+        ("fill", {"text": " "}, "empty", "text"),
+        ("fill", {"text": "Oslo"}, "no_mask", "text"),
+        ("fill", {"text": "<mask>" * 9}, "too_many_masks", "text"),
+        ("fill", {"text": "Why is Iceland an island?"}, "not_a_statement", "text"),
+        ("fill", {"text": f"<mask> {'word ' * 600}<mask>"}, "masks_too_far_apart", "text"),
+        ("fill", {"text": "x" * 10_001}, "too_long", "text"),
+        ("fill", {"text": [QUESTION] * 9}, "too_many", "text"),
+        ("fill", {"text": []}, "too_few", "text"),
+        ("fill", {"text": "\ud800 <mask>"}, "invalid_unicode", "text"),
+        ("fill", {"text": 3}, "wrong_type", "text"),
+        ("fill", {}, "missing_field", "text"),
+        ("fill", {"text": QUESTION, "kk": 3}, "unknown_field", "kk"),
+        ("fill", {"text": QUESTION, "k": 101}, "out_of_range", "k"),
+        ("fill", {"text": QUESTION, "retrieval": "best"}, "unknown_value", "retrieval"),
+        ("fill", {"text": QUESTION, "retrieval": "blocks"}, "retrieval_unavailable", "retrieval"),
+        ("fill", {"text": QUESTION, "documents": ["nowhere"]}, "no_such_document", "documents"),
+        ("fill", {"text": QUESTION, "where": ["lang=en"]}, "no_such_field", "where"),
+        ("fill", {"text": QUESTION, "where": ["?"]}, "invalid_condition", "where"),
+        ("find", {"phrase": "of the"}, "no_content_word", "phrase"),
+        ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"]}}, "too_few", "labels"),
+        ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"], "b": ["nowhere"]}}, "label_unknown", "labels"),
+        ("trace", {"text": "Paris is here. " * 9}, "too_long", "text"),
+    ],
+)
+def test_a_refusal_has_a_code_and_its_field(
+    server: RunningServer, path: str, body: dict[str, Any], code: str, field: str
+) -> None:
+    problem = assert_problem(server.ask("POST", f"/v1/{path}", body), 422)
+    assert (problem["code"], problem["field"]) == (code, field)
+
+
+def test_every_code_of_an_error_is_described() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(npm.__file__).parent.rglob("*.py")]
+    named = {code for source in sources for code in re.findall(r'\bcode="([a-z_]+)"', source)}
+    page = (REPOSITORY / "docs" / "http-api.md").read_text(encoding="utf-8")
+    described = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)}
+    assert described == {code: kind.status for code, kind in REFUSALS.items()}
+    assert len(named) > 8 and named | {UserError.code, NoDocumentError.code} <= REFUSALS.keys()
+
+
+def test_a_link_is_not_computed_again_for_who_has_its_answer(server: RunningServer) -> None:
+    link = f"/v1/fill?{urlencode({'text': QUESTION, 'k': 2})}"
+    first = server.ask("GET", link)
+    assert first.headers["cache-control"] == "private, no-cache" and first.headers["vary"] == "Accept"
+    tag = first.headers["etag"]
+    again = server.ask("GET", link, headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+    other = server.ask("GET", link.replace("k=2", "k=3"), headers={"If-None-Match": tag})
+    assert other.status == 200 and other.headers["etag"] != tag
 
 
 def test_bodies_over_the_limit_are_refused_with_and_without_a_length(server: RunningServer) -> None:

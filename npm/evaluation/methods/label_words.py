@@ -55,7 +55,8 @@ class LabelWords:
             if len(absent) == len(numbers):
                 raise SettingError(
                     f"{place}no word of the label {name!r} has a vector {shown}; choose words that occur, in "
-                    f"labels{also}"
+                    f"labels{also}",
+                    code="label_unknown",
                 )
             for number in numbers:
                 here = slice(*occurrences.offsets[number : number + 2].tolist())
