@@ -86,19 +86,22 @@ def said(page: Page, line: str | re.Pattern[str]) -> None:
 
 def answered(page: Page) -> None:
     """Wait until a question is answered."""
-    said(page, re.compile(r"(in \d+ ms)$"))
+    said(page, re.compile(r"in [\d.]+ s$"))
 
 
-def places(page: Page) -> list[tuple[str, str, str]]:
-    """Of every place shown: what stands before the mark, in it, and behind it."""
-    script = "all => all.map(each => [...each.childNodes].map(node => node.textContent))"
-    return [(before, mark, after) for before, mark, after in page.locator("blockquote").evaluate_all(script)]
+def sources(page: Page, part: str = ".sources > li") -> list[tuple[str, str, list[str]]]:
+    """Title, sentence and yellow phrases of the sources on the page."""
+    script = """all => all.map(each => [
+        each.querySelector(".source").textContent,
+        each.querySelector("blockquote").textContent,
+        [...each.querySelectorAll("mark:not(.other)")].map(mark => mark.textContent),
+    ])"""
+    return [(title, text, marks) for title, text, marks in page.locator(part).evaluate_all(script)]
 
 
-def place_of(page: Page, phrase: str, title: str) -> Locator:
-    """The button that opens the passage where a phrase stands in a document."""
-    place = page.locator(".place", has=page.locator("mark", has_text=re.compile(f"^{phrase}$")))
-    return place.locator(".source", has_text=title).first
+def source_of(page: Page, title: str) -> Locator:
+    """The button that opens the passage of a source."""
+    return page.locator(".sources .source", has_text=title).first
 
 
 def accessible(page: Page) -> None:

@@ -22,16 +22,16 @@ from tests.helpers.browsers import (
     accessible,
     answered,
     fits,
-    place_of,
-    places,
     running_browser,
     said,
+    source_of,
+    sources,
 )
 from tests.helpers.command_line import REPOSITORY, write_corpus
 from tests.helpers.running_server import RunningServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Browser, Page, Route
 
 NO_EXTRA = "the extra browser is not installed: pip install '.[browser]'"
 expect = pytest.importorskip("playwright.sync_api", reason=NO_EXTRA).expect
@@ -104,19 +104,50 @@ def names_of(answered: dict[str, Any]) -> list[str]:
     return [phrase["phrase"] for phrase in answered["answers"][0]["phrases"]]
 
 
-def test_an_answer_without_enough_evidence_leaves_the_sentence_blank_and_folds_its_phrases(
-    pages: WatchedPages, server: RunningServer
-) -> None:
+def candidates_of(phrases: list[dict[str, Any]]) -> list[tuple[str, list[str], float, list[dict[str, Any]]]]:
+    """The plain reference of merging: name, further names, share and places of the candidates of a blank."""
+    merged: list[tuple[str, list[str], float, list[dict[str, Any]]]] = []
+    for phrase in phrases:
+        padded = f" {phrase['phrase'].lower()} "
+        for number, (name, also, share, found) in enumerate(merged):
+            known = f" {name.lower()} "
+            if padded in known or known in padded:
+                merged[number] = (
+                    name,
+                    [*also, phrase["phrase"]],
+                    share + phrase["score"],
+                    [*found, *phrase["occurrences"]],
+                )
+                break
+        else:
+            merged.append((phrase["phrase"], [], phrase["score"], list(phrase["occurrences"])))
+    return merged
+
+
+def percent(share: float) -> str:
+    """As the page writes it."""
+    if 0.995 < share < 1:
+        return ">99\u00a0%"
+    return "<1\u00a0%" if share < 0.005 else f"{int(100 * share + 0.5)}\u00a0%"
+
+
+def chips(page: Page, row: int = 0) -> list[str]:
+    return page.locator(".chips").nth(row).locator(".chip b").all_text_contents()
+
+
+def test_an_answer_without_enough_evidence_is_not_put_into_the_sentence(pages: WatchedPages) -> None:
     page = pages.open(link("What is the capital of Iceland?", min_share=1))
-    expect(page.locator("h2.filled")).to_have_text(QUESTION)
-    expect(page.locator("[role=status]")).to_have_text("No clear answer in the corpus")
-    expect(page.locator(".phrases")).to_be_hidden()
-    page.locator("#answers details summary").first.click()
-    expect(page.locator(".phrases > li").first).to_be_visible()
+    expect(page.locator("h2.filled")).to_have_text("No clear answer. Closest passages:")
+    expect(page.locator("#answers")).to_contain_text(f"Asked as: {QUESTION}")
+    said(page, re.compile("^No clear answer"))
+    expect(page.locator(".chip").first).to_be_visible()
+    expect(page.locator(".sources mark").first).to_have_text("Reykjavík")
     assert page.locator("#min_share").input_value() == "1"
+    page.goto(f"{page.url.split('?')[0]}{link('The capital of Zanzibar is <mask>.', min_share=0.001)}")
+    expect(page.locator("#answers")).to_contain_text("A name in the text does not occur in the corpus.")
 
 
-def test_a_text_is_asked_and_its_phrases_stand_in_their_sentences(pages: WatchedPages, server: RunningServer) -> None:
+def test_a_text_is_asked_and_answered_with_its_candidates(pages: WatchedPages, server: RunningServer) -> None:
     page = pages.open()
     expect(page.locator("#text")).to_be_focused()
     page.locator("#text").fill("The capital of Iceland is .")
@@ -127,69 +158,95 @@ def test_a_text_is_asked_and_its_phrases_stand_in_their_sentences(pages: Watched
     page.keyboard.press("Enter")
     answered(page)
     expect(page.locator("#text")).to_be_focused()
-    best = answer(server, text=QUESTION)["answers"][0]["phrases"][0]
-    assert best["phrase"] == "Reykjavík"
-    assert best["occurrence_count"] >= 3
-    first = page.locator(".phrases > li").first
-    expect(first.locator("h3")).to_have_text("Reykjavík")
-    expect(page.locator("h2.filled")).to_have_text(QUESTION.replace("<mask>", "Reykjavík"))
-    strength = "strong" if best["score"] >= 0.8 else "mixed" if best["score"] >= 0.4 else "weak"
-    number = f"{best['score']:.3f} of the evidence ({strength})"
-    expect(first.locator(".share")).to_have_text(f"{number}, {best['occurrence_count']} places")
-    assert first.locator("meter").evaluate("each => each.value") == pytest.approx(best["score"], abs=1e-6)
-    expect(first.locator("details summary")).to_have_text(f"{len(best['occurrences']) - 1} further places")
-    titles = [title for title in first.locator(".source").all_text_contents()]
-    assert titles == [place["title"] for place in best["occurrences"]]
-    assert page.locator("[role=status]").count() == 1
-    expect(page.locator(".facts li").first).to_have_text("k 5")
-    assert "generation 0" in page.locator(".facts li").all_text_contents()
+    merged = candidates_of(answer(server, text=QUESTION)["answers"][0]["phrases"])
+    (name, _, share, places), (_, _, second, _) = merged[:2]
+    assert name == "Reykjavík"
+    assert share >= 0.4
+    said(page, re.compile("^Reykjavík"))
+    expect(page.locator("h2.filled mark")).to_have_text("Reykjavík")
+    expect(page.locator("h2.filled")).to_have_text(QUESTION.replace("<mask>", "Reykjavík1"))
+    word = "Strong" if share >= 0.8 else "Mixed"
+    close = " Two candidates are close." if share < 1.5 * second else ""
+    expect(page.locator(".trust > p")).to_have_text(f"{word} evidence – {percent(share)} of it points here.{close}")
+    assert chips(page) == [name for name, *_ in merged]
+    assert page.locator(".chip .number").all_text_contents() == [percent(share) for _, _, share, _ in merged]
+    also = [f"also found as {', '.join(also)}" for _, also, *_ in merged if also]
+    assert page.locator(".chip small").all_text_contents() == also
+    titles = list(dict.fromkeys(place["title"] for place in places))  # each text has one sentence with the phrase
+    assert [title for title, *_ in sources(page, "ol.sources > li")] == titles
+    page.locator("#examples summary").click()
     page.locator("#examples button").last.click()
-    expect(page.locator("h2.filled")).to_contain_text("flows to the North Sea.")
+    expect(page.locator("#answers .filled")).not_to_contain_text("Iceland")
+    answered(page)
     assert page.title() == "The <mask> flows to the North Sea. – npmlm"
 
 
-def test_places_are_marked_at_their_code_points_behind_emoji(pages: WatchedPages, server: RunningServer) -> None:
-    page = pages.open(link(occurrences=10, k=20))
+def test_each_sentence_is_shown_once_and_a_chip_changes_heading_and_sources(
+    pages: WatchedPages, server: RunningServer
+) -> None:
+    page = pages.open(link(occurrences=10, k=20, min_share=0.001))
     answered(page)
-    phrases = answer(server, text=QUESTION, occurrences=10, k=20)["answers"][0]["phrases"]
-    found = [place for phrase in phrases for place in phrase["occurrences"]]
-    parts = []
-    for place in found:
-        text, start = TEXTS[place["document"]], place["context_start_char"]
-        end = start + len(place["context"])
-        cuts = pairwise((start, place["start_char"], place["end_char"], end))
-        parts.append(tuple(text[first:stop] for first, stop in cuts))
-    assert places(page) == parts
-    assert ("😀 𝔘 👩‍🚀 ", "Reykjavík", " is the capital of Iceland.") in parts
-    for summary in page.locator(".phrases summary").all():
+    merged = candidates_of(answer(server, text=QUESTION, occurrences=10, k=20)["answers"][0]["phrases"])
+    places = [(name, place) for name, _, _, found in merged for place in found]
+    for summary in page.locator("#answers summary").all():
         summary.click()
-    place_of(page, "Reykjavík", "Iceland 😀").click()
+    shown = sources(page)
+    assert len(set(shown_texts := [text for _, text, _ in shown])) == len(shown)
+    assert set(shown_texts) <= {place["context"] for _, place in places}
+    assert all(any(place["context"] in text for text in shown_texts) for _, place in places)
+    assert ("Iceland 😀", "😀 𝔘 👩‍🚀 Reykjavík is the capital of Iceland.", ["Reykjavík"]) in shown
+    number = next(number for number, (_, _, _, found) in enumerate(merged) if number and found)
+    name, _, _, found = merged[number]
+    chip = page.locator(".chip").nth(number)
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    chip.click()
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("h2.filled mark")).to_have_text(name)
+    first = sources(page, "ol.sources > li")[0]
+    assert first[0] == found[0]["title"]
+    start = found[0]["start_char"] - found[0]["context_start_char"]
+    assert found[0]["context"][start : start + found[0]["end_char"] - found[0]["start_char"]] in first[2]
+    page.locator(".chip").first.click()
+    source_of(page, "Iceland 😀").click()
     expect(page.locator("#passage h2")).to_have_text("Iceland 😀")
-    expect(page.locator("#passage-text mark")).to_have_text("Reykjavík")
     expect(page.locator("#passage-text")).to_have_text(TEXTS["iceland"])
+
+
+def test_an_answer_and_a_citation_are_copied(pages: WatchedPages, server: RunningServer) -> None:
+    page = pages.open(link(), permissions=["clipboard-read", "clipboard-write"])
+    answered(page)
+    page.get_by_role("button", name="Copy answer").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == QUESTION.replace("<mask>", "Reykjavík")
+    found = answer(server, text=QUESTION)
+    place = found["answers"][0]["phrases"][0]["occurrences"][0]
+    page.get_by_role("button", name="Copy citation").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_have_count(2)
+    characters = f"characters {place['start_char']}–{place['end_char']}, index {found['index']['digest'][:12]}"
+    expected = f"“{place['context']}” {place['title']} [{place['document']}], {characters}"
+    assert page.evaluate("navigator.clipboard.readText()") == expected
 
 
 def test_the_passage_is_scrolled_to_the_place_and_steps_to_the_others(pages: WatchedPages) -> None:
     page = pages.open(link(retrieval="dense", k=20, occurrences=10))
     answered(page)
-    source = place_of(page, "Reykjavík", "Journeys")
-    page.locator("summary", has_text="further places").first.click()
+    source = source_of(page, "Journeys")
     source.focus()
     page.keyboard.press("Enter")
     mark = page.locator("#passage-text mark")
     expect(mark).to_be_in_viewport()
     expect(page.locator("#passage-text")).to_have_text(re.compile("^…"))
-    page.get_by_role("button", name="More of the document").click()
+    page.get_by_role("button", name="Show more").click()
     expect(page.locator("#passage-text")).to_have_text(re.compile(f"^{re.escape(FILLER[:40])}"))
     expect(mark).to_be_in_viewport()
-    expect(page.get_by_role("button", name="More of the document")).to_be_hidden()
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
     position = page.locator("#passage-place").inner_text()
     number, count = map(int, re.findall(r"\d+", position))
     assert count >= 4
-    page.get_by_role("button", name="Next place").click()
-    expect(page.locator("#passage-place")).to_have_text(f"Place {number % count + 1} of {count}")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#passage-place")).to_have_text(f"Source {number % count + 1} of {count}")
     expect(page.locator("#passage h2")).not_to_have_text("Journeys")
-    page.get_by_role("button", name="Previous place").click()
+    page.get_by_role("button", name="Previous").click()
     expect(page.locator("#passage h2")).to_have_text("Journeys")
     expect(page.locator("#passage-facts")).to_contain_text("lang")
     page.keyboard.press("Escape")
@@ -202,7 +259,7 @@ def test_markup_in_the_corpus_and_in_the_text_is_shown_as_it_is(pages: WatchedPa
     page = pages.open(link(text, retrieval="bm25", k=20))
     answered(page)
     expect(page.locator("#text")).to_have_value(text)
-    assert any(MARKUP in before + mark + after for before, mark, after in places(page))
+    assert any(MARKUP in text for _, text, _ in sources(page))
     page.get_by_role("button", name="Tags").first.click()
     expect(page.locator("#passage h2")).to_have_text(f"Tags {MARKUP}")
     expect(page.locator("#passage-text")).to_have_text(TEXTS["markup"])
@@ -223,11 +280,11 @@ def test_a_link_asks_and_the_back_button_asks_what_was_asked_before(pages: Watch
     expect(page.locator(".source").first).to_have_text("Rhine")
     assert "text=The+%3Cmask%3E+flows" in page.url
     page.go_back()
-    expect(page.locator("h2.filled")).to_contain_text("The capital of Iceland")
+    expect(page.locator(".source").first).to_have_text("Ísland")
     expect(page.locator("#text")).to_have_value(QUESTION)
     expect(page.locator("#where")).to_have_value("lang=is")
     page.go_forward()
-    expect(page.locator("h2.filled")).to_contain_text("North Sea")
+    expect(page.locator(".source").first).to_have_text("Rhine")
     expect(page.locator("#where")).to_have_value("")
 
 
@@ -295,51 +352,54 @@ def test_filters_are_put_together_and_a_document_is_asked_alone(pages: WatchedPa
     page.locator("#text").press("Enter")
     expect(page.locator(".facts")).not_to_contain_text("where")
     page.get_by_role("button", name="Harbours").first.click()
-    page.get_by_role("button", name="Ask this document alone").click()
+    page.locator("#passage-only").click()
     expect(page.locator(".facts")).to_contain_text("documents town/1")
     assert set(page.locator(".source").all_text_contents()) == {"Harbours"}
     assert "documents=town%2F1" in page.url
     expect(page.locator("#text")).to_be_focused()
 
 
-def test_ways_of_retrieval_stand_side_by_side_with_ranks(pages: WatchedPages, server: RunningServer) -> None:
-    ways = ("hybrid", "bm25", "dense")
-    for k in range(2, 11):  # the encoder is random: the first list in which one phrase moves and another is lost
-        names = {way: names_of(answer(server, text=QUESTION, k=k, retrieval=way)) for way in ways}
-        ranks = {way: {name.lower(): rank for rank, name in enumerate(names[way])} for way in ways}
-        both = [name for name in ranks["hybrid"] if ranks["dense"].get(name) not in (None, ranks["hybrid"][name])]
-        lost = [name for name in ranks["hybrid"] if name not in ranks["dense"]]
-        if both and lost:
-            break
-    page = pages.open(link(k=k, compare=1), viewport={"width": 1300, "height": 800})
+def test_search_methods_are_compared_in_one_table(pages: WatchedPages, server: RunningServer) -> None:
+    ways = {"hybrid": "Hybrid", "bm25": "Keywords", "dense": "Whole corpus"}
+    names = {way: names_of(answer(server, text=QUESTION, k=10, retrieval=way)) for way in ways}
+    page = pages.open(link(k=10, compare=1))
     answered(page)
-    for way in ways:
-        column = page.locator(".column", has=page.get_by_role("heading", name=way, exact=True))
-        assert column.locator("h4").all_text_contents() == names[way]
-    here, there = ranks["hybrid"][both[0]], ranks["dense"][both[0]]
-    button = page.locator(f"#phrase-0-{here} .jump", has_text="in dense")
-    sign, meaning = ("▲", "higher") if here < there else ("▼", "lower")
-    expect(button).to_have_text(f"{there + 1} in dense, {sign} {abs(here - there)} {meaning} here")
-    button.click()
-    expect(page.locator(f"#phrase-2-{there}")).to_be_focused()
-    expect(page.locator(f"#phrase-0-{ranks['hybrid'][lost[0]]} .ranks")).to_contain_text("not in dense")
+    assert page.locator(".ranks thead th").all_text_contents() == ["Phrase", *ways.values()]
+    every = {name.lower(): name for found in reversed(names.values()) for name in reversed(found)}
+    rows = page.locator(".ranks tbody tr")
+    expect(rows).to_have_count(len(every))
+    for row in rows.all():
+        phrase = row.locator("th").evaluate("head => head.firstChild.textContent")
+        cells = row.locator("td").all_text_contents()
+        lower = {way: [name.lower() for name in found] for way, found in names.items()}
+        expected = [
+            f"#{found.index(phrase.lower()) + 1}" if phrase.lower() in found else "–" for found in lower.values()
+        ]
+        assert cells == expected
+    assert rows.first.locator("td", has_text="#1").count()
     accessible(page)
+    rows.first.locator(".source").click()
+    expect(page.locator("#passage-text mark")).to_be_visible()
 
 
-def test_several_masks_are_filled_together_and_each_by_itself(pages: WatchedPages, server: RunningServer) -> None:
+def test_several_blanks_are_filled_together_and_each_by_itself(pages: WatchedPages, server: RunningServer) -> None:
     text = "The capital of <mask> is <mask>."
-    page = pages.open(link(text, k=3))
-    said(page, re.compile(r"\d fillings? in \d+ ms"))
+    page = pages.open(link(text, k=3, min_share=0.0001))
+    answered(page)
     found = answer(server, text=text, k=3)["answers"][0]
-    assert [each["phrases"] for each in found["fillings"]]
-    lists = page.locator("#answers > .phrases")
-    together = [" · ".join(filling["phrases"]) for filling in found["fillings"]]
-    assert lists.first.locator("h4").all_text_contents() == together
+    best = found["fillings"][0]["phrases"]
+    assert page.locator("h2.filled mark").all_text_contents() == best
+    assert chips(page)[0] == " · ".join(best)
+    assert len(set(chips(page))) == len(chips(page)) <= len(found["fillings"])
     for number, mask in enumerate(found["masks"], start=1):
-        expect(page.get_by_role("heading", name=f"Mask {number} by itself")).to_be_visible()
-        shown = lists.nth(number).locator("h4").all_text_contents()
-        assert shown == [phrase["phrase"] for phrase in mask["phrases"]]
-    assert page.locator("h2.filled mark").all_text_contents() == found["fillings"][0]["phrases"]
+        expect(page.get_by_role("heading", name=f"Blank {number}")).to_be_visible()
+        names = [name for name, *_ in candidates_of(mask["phrases"])]
+        assert chips(page, number)[: len(names)] == names
+    second = page.locator(".chips").nth(2).locator(".chip[aria-pressed=false]").first
+    name = second.locator("b").inner_text()
+    second.click()
+    assert page.locator("h2.filled mark").all_text_contents() == [best[0], name]
+    expect(page.locator("#answers h3", has_text="was found")).to_contain_text(f"“{name}”")
     accessible(page)
 
 
@@ -379,7 +439,7 @@ def test_the_curl_line_gives_the_json_that_is_shown(pages: WatchedPages) -> None
     text = "Norway's capital, <mask>, lies at the end of a fjord."
     page = pages.open(link(text, occurrences=1, documents="norway"))
     answered(page)
-    page.locator("summary", has_text="JSON and curl").click()
+    page.locator("summary", has_text="How this was answered").click()
     line, shown = page.locator(".code").all_text_contents()
     assert KEY not in line
     command = shlex.split(line.replace("$NPMLM_KEY", KEY))

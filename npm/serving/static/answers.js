@@ -1,27 +1,155 @@
-// Answers as the reader sees them: phrases with their share, in their sentences, and what was asked and how.
+// An answer as the reader sees it: the filled sentence, its candidates, and the sentences in which they occur.
 
-import { button, codePoints, counted, element, folded, marked, MASK, share, withMasks } from "./elements.js";
+import { button, codePoints, copyButton, counted, element, folded, MASK, percent, seconds, withMasks } from "./elements.js";
 
-const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a mask, above its answer
+const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a blank, above its answer
+const STRENGTHS = [[0.8, "Strong"], [0.4, "Mixed"], [0, "Weak"]];
+const CLOSE_RATIO = 1.5; // of the first share to the second, below which neither is the answer
+const MEANING =
+  "The percentage is the share of the evidence in these documents that points to a phrase. It is not the probability " +
+  "that the phrase is right. If the documents do not contain the answer, the best match is wrong: read its sentence. " +
+  "Run npmlm evaluate with questions of your own to measure how often answers with such a share are right.";
 
-/** The answer to one text. `openPassage` is called with the places of a phrase and the number of the one to open. */
-export function answerSection(answer, response, openPassage) {
+/**
+ * The answer to one text. `actions` are `open(places, number)` for the passages of a phrase and `askOnly(document)`.
+ * Returns its elements and the line that a screen reader hears.
+ */
+export function answerView(asked, response, actions) {
+  const [answer] = response.answers;
   const joint = (answer.masks ?? []).length > 0;
-  const shown = joint
-    ? jointAnswer(answer, response, openPassage)
-    : [phraseList(answer.phrases, response, openPassage)];
+  const isShare = response.settings.scoring !== "reference";
+  const blanks = (joint ? answer.masks : [answer]).map(({ phrases }) => candidatesOf(phrases));
+  const single = () => blanks[0].map((each, number) => ({ ...each, chosen: [number] }));
+  const choices = joint ? combinationsOf(answer.fillings, blanks) : single();
   const unclear = answer.status === "low_evidence";
-  const best = unclear ? [] : joint ? answer.fillings[0]?.phrases : answer.phrases.slice(0, 1).map((phrase) => phrase.phrase);
-  const below = unclear ? [folded("Show the closest phrases", ...shown)] : shown;
-  return [filledText(answer.text, best ?? []), ...warnings(answer, response), ...below];
+  const bands = warnings(answer, response);
+  if (choices.length === 0) {
+    const text = "Nothing found. Try fewer filters or another wording.";
+    return { shown: [element("p", { class: "none" }, text), ...bands], said: text };
+  }
+  const head = element("div", { class: "head" });
+  const found = element("div");
+  const chips = []; // each with the choice that pressing it makes
+  let chosen = choices[0].chosen;
+
+  /** Put the phrases of a choice into the heading, and their sentences below. */
+  function choose(numbers) {
+    chosen = numbers;
+    const sentences = sentencesOf(blanks);
+    const own = sentences.filter((each) => blanksOf(each, chosen).size > 0);
+    own.sort((a, b) => blanksOf(b, chosen).size - blanksOf(a, chosen).size); // one for all blanks before one for one
+    const heading = unclear ? noAnswer(answer, asked, response) : headline(answer, blanks, choices, chosen, own, isShare);
+    head.replaceChildren(...heading);
+    found.replaceChildren(...sources(own, sentences, blanks, chosen, response, actions));
+    for (const [made, choice] of chips) made.setAttribute("aria-pressed", `${same(choice(), chosen)}`);
+  }
+
+  /** A row of chips under its heading. */
+  function row(title, candidates, choiceOf) {
+    const most = isShare ? 1 : Math.max(...candidates.map((each) => each.score ?? 0)) || 1;
+    const items = candidates.map((candidate, number) => {
+      const choice = () => choiceOf(number);
+      const made = chip(candidate, most, isShare, () => choose(choice()));
+      chips.push([made, choice]);
+      return element("li", {}, made);
+    });
+    return [element("h3", {}, title), element("ol", { class: "chips", role: "list" }, ...items)];
+  }
+
+  const rows = row(joint ? "Best combinations" : "Candidates", choices, (number) => choices[number].chosen);
+  const ofBlank = (own, blank) => row(`Blank ${blank + 1}`, own, (number) => chosen.with(blank, number));
+  const ofBlanks = joint ? blanks.flatMap(ofBlank) : [];
+  choose(chosen);
+  return { shown: [head, ...bands, ...rows, found, ...ofBlanks], said: unclear ? "No clear answer" : choices[0].phrase };
 }
 
-/** The text with its masks filled, as a heading. */
-function filledText(text, phrases) {
-  return element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(text), phrases));
+// --- candidates: phrases inside one another are one ---
+
+/** The candidates for a blank, best first: a phrase inside another one, as Vinci in Leonardo da Vinci, goes with it. */
+function candidatesOf(phrases) {
+  const candidates = [];
+  for (const { phrase, score, occurrences } of phrases) {
+    const known = candidates.find((each) => overlap(each.phrase, phrase));
+    if (known === undefined) {
+      candidates.push({ phrase, score, also: [], occurrences: [...occurrences] });
+      continue;
+    }
+    known.also.push(phrase);
+    known.score += score;
+    known.occurrences.push(...occurrences);
+  }
+  return candidates;
 }
 
-/** A long text without what is far from its masks. */
+/** The fillings of all blanks as choices, those with the same candidates as one. */
+function combinationsOf(fillings, blanks) {
+  const combinations = [];
+  for (const { phrases, score } of fillings) {
+    const chosen = phrases.map((phrase, blank) => {
+      const number = blanks[blank].findIndex((each) => overlap(each.phrase, phrase));
+      return number < 0 ? blanks[blank].push({ phrase, also: [], occurrences: [] }) - 1 : number;
+    });
+    const known = combinations.find((each) => same(each.chosen, chosen));
+    if (known) known.score += score;
+    else combinations.push({ phrase: phrases.join(" · "), score, also: [], chosen });
+  }
+  return combinations;
+}
+
+function same(one, other) {
+  return one.every((number, blank) => number === other[blank]);
+}
+
+/** Whether the words of one phrase occur in the other, one after another. */
+function overlap(one, other) {
+  const [a, b] = [one, other].map((phrase) => ` ${phrase.toLowerCase().split(/\s+/).join(" ")} `);
+  return a.includes(b) || b.includes(a);
+}
+
+function chip(candidate, most, isShare, onPress) {
+  const { phrase, score, also } = candidate;
+  const made = button("", onPress, { class: "chip" });
+  made.append(element("b", { dir: "auto" }, phrase));
+  if (score !== undefined) {
+    made.append(element("span", { class: "number" }, isShare ? percent(score) : score.toFixed(2)));
+    made.append(element("meter", { min: 0, max: most, value: Math.min(score, most), "aria-hidden": "true" }));
+  }
+  if (also.length > 0) made.append(element("small", { dir: "auto" }, `also found as ${also.join(", ")}`));
+  return made;
+}
+
+// --- the heading ---
+
+function headline(answer, blanks, choices, chosen, own, isShare) {
+  const phrases = chosen.map((number, blank) => blanks[blank][number].phrase);
+  const numbers = blanks.map((_, blank) => own.findIndex((each) => blanksOf(each, chosen).has(blank)) + 1); // 0: none
+  const filled = element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(answer.text), phrases, numbers));
+  const sentence = phrases.reduce((text, phrase) => text.replace(MASK, () => phrase), answer.text);
+  const choice = choices.find((each) => same(each.chosen, chosen));
+  const trust = isShare && choice ? evidence(choice, choices) : [];
+  return [filled, ...trust, element("p", { class: "acts" }, ...copyButton("Copy answer", sentence))];
+}
+
+/** How much of the evidence a choice has, in words: the share is no probability. */
+function evidence(choice, choices) {
+  const [first, second] = choices;
+  const [, word] = STRENGTHS.find(([least]) => choice.score >= least);
+  const close = choice === first && second !== undefined && first.score < CLOSE_RATIO * second.score;
+  const more = close ? " Two candidates are close." : "";
+  const line = element("p", {}, element("b", {}, `${word} evidence`), ` – ${percent(choice.score)} of it points here.${more}`);
+  return [element("div", { class: "trust" }, line, folded("What does this mean?", element("p", {}, MEANING)))];
+}
+
+function noAnswer(answer, asked, response) {
+  const best = (answer.fillings ?? answer.phrases)[0].score;
+  const low = best < response.settings.min_share;
+  const why = low ? `The best candidate has ${percent(best)} of the evidence.` : "A name in the text does not occur in the corpus.";
+  const made = [element("h2", { class: "filled" }, "No clear answer. Closest passages:"), element("p", { class: "trust" }, why)];
+  if (answer.text !== asked) made.push(element("p", { class: "trust", dir: "auto" }, "Asked as: ", ...withMasks(nearMasks(answer.text))));
+  return made;
+}
+
+/** A long text without the parts that are far from its blanks. */
 function nearMasks(text) {
   const parts = text.split(MASK);
   const shortened = parts.map((part, number) => {
@@ -34,147 +162,115 @@ function nearMasks(text) {
   return shortened.join(MASK);
 }
 
-/** What a reader should know before trusting the answer, each a visible line. */
+/** Notes to read before trusting the answer, each a visible line. */
 function warnings(answer, response) {
-  const lines = [...answer.notes];
-  if (answer.cut && lines.length === 0) lines.push("the text was longer than the encoder takes: it was cut");
+  const lines = answer.notes.filter((note) => !note.startsWith("the corpus has no clear answer")); // the heading says it
+  if (answer.cut && lines.length === 0) lines.push("The text was longer than the encoder accepts: it was cut.");
   const { asked = 1, answered = 1 } = response.partitions ?? {};
-  if (answered < asked) lines.push(`partial: ${answered} of ${asked} partitions answered`);
+  if (answered < asked) lines.push(`Partial answer: ${answered} of ${asked} partitions answered.`);
   return lines.map((line) => element("p", { class: "band" }, line));
 }
 
-function jointAnswer(answer, response, openPassage) {
-  const masks = answer.masks.flatMap((mask, number) => [
-    element("h3", {}, `Mask ${number + 1} by itself`),
-    phraseList(mask.phrases, response, openPassage, "h4"),
-  ]);
-  return [element("h3", {}, "All masks together"), phraseList(found(response), response, openPassage, "h4"), ...masks];
+// --- the sentences ---
+
+/** The sentences of all candidates, each once, with the places of phrases in it. */
+function sentencesOf(blanks) {
+  const sentences = [];
+  for (const [blank, candidates] of blanks.entries()) {
+    for (const [number, { occurrences }] of candidates.entries()) {
+      for (const place of occurrences) {
+        let sentence = sentences.find((each) => contains(each.place, place));
+        if (sentence === undefined) sentences.push((sentence = { place, marks: [] }));
+        sentence.marks.push({ place, blank, number });
+      }
+    }
+  }
+  return sentences;
 }
 
-/** Shares are parts of 1; the sums of the reference scoring have no bound and are shown against the best of them. */
-function scale(scored, response) {
-  if (response.settings.scoring !== "reference") return {};
-  return { most: Math.max(...scored.map((each) => each.score)) || 1, unit: " summed evidence" };
+function contains(shown, place) {
+  const start = shown.context_start_char;
+  const end = start + Array.from(shown.context).length;
+  return shown.document === place.document && start <= place.start_char && place.end_char <= end;
 }
 
-function phraseList(phrases, response, openPassage, heading = "h3") {
-  if (phrases.length === 0) return nothingFound();
-  const items = phrases.map((phrase) => phraseItem(phrase, scale(phrases, response), openPassage, heading));
-  return element("ol", { class: "phrases" }, ...items);
+function isChosen(mark, chosen) {
+  return chosen[mark.blank] === mark.number;
 }
 
-function nothingFound() {
-  return element("p", { class: "none" }, "No phrase of the corpus was found.");
+function blanksOf(sentence, chosen) {
+  return new Set(sentence.marks.filter((mark) => isChosen(mark, chosen)).map((mark) => mark.blank));
 }
 
-function phraseItem(phrase, options, openPassage, heading, ...beside) {
-  const more = phrase.occurrence_count > 0 ? `, ${counted(phrase.occurrence_count, "place")}` : "";
-  const [best, ...further] = phrase.occurrences.map((_, number) =>
-    place(phrase.occurrences[number], () => openPassage(phrase.occurrences, number)),
-  );
-  const places = best === undefined ? [] : [best];
-  if (further.length > 0) places.push(folded(`${counted(further.length, "further place")}`, ...further));
-  const evidence = share(phrase.score, { ...options, more });
-  const head = element("div", { class: "phrase" }, element(heading, { dir: "auto" }, phrase.phrase), evidence);
-  return element("li", {}, head, ...beside, ...places);
+function sources(own, sentences, blanks, chosen, response, actions) {
+  const phrases = [...new Set(chosen.map((number, blank) => `“${blanks[blank][number].phrase}”`))];
+  const places = own.map((each) => each.marks.find((mark) => isChosen(mark, chosen)).place);
+  const items = own.map((each, number) => source(each, chosen, response, actions, () => actions.open(places, number)));
+  const others = sentences.filter((each) => !own.includes(each));
+  const further = others.map((each) => source(each, chosen, response, actions, () => actions.open([each.place], 0)));
+  const shown = items.length > 0 ? element("ol", { class: "sources", role: "list" }, ...items) : element("p", { class: "none" }, "No source is shown.");
+  const made = [element("h3", { dir: "auto" }, `Where ${phrases.join(" and ")} was found`), shown];
+  if (further.length > 0) {
+    const list = element("ul", { class: "sources", role: "list" }, ...further);
+    made.push(folded(`Sentences for the other candidates (${further.length})`, list));
+  }
+  return made;
 }
 
-/** A phrase in its sentence, with the title of the document, which opens the passage. */
-function place(occurrence, onOpen) {
-  const start = occurrence.start_char - occurrence.context_start_char;
-  const end = occurrence.end_char - occurrence.context_start_char;
-  const title = occurrence.title || occurrence.document;
-  const source = button(title, onOpen, { class: "source", "aria-haspopup": "dialog" });
-  const identifier = element("span", { class: "identifier" }, occurrence.title ? occurrence.document : "");
+/** A sentence with its phrases marked, the title of the document, which opens the passage, and what can be done. */
+function source(sentence, chosen, response, actions, onOpen) {
+  const { place } = sentence;
+  const title = button(place.title || place.document, onOpen, { class: "source", "aria-haspopup": "dialog" });
+  const identifier = element("span", { class: "identifier" }, place.title ? place.document : "");
+  const mark = sentence.marks.find((each) => isChosen(each, chosen)) ?? sentence.marks[0];
+  const { start_char, end_char, document: id } = mark.place;
+  const text = place.context.replaceAll("\u2060", "");
+  const citation = `“${text}” ${place.title} [${id}], characters ${start_char}–${end_char}, index ${response.index.digest.slice(0, 12)}`;
   return element(
-    "div",
-    { class: "place" },
-    element("blockquote", { dir: "auto" }, ...marked(occurrence.context, start, end)),
-    element("p", { class: "from" }, source, " ", identifier),
+    "li",
+    {},
+    element("p", { class: "from" }, title, " ", identifier),
+    element("blockquote", { dir: "auto" }, ...markedSentence(sentence, chosen)),
+    element("p", { class: "acts" }, ...copyButton("Copy citation", citation), button("Ask only this document", () => actions.askOnly(id))),
   );
 }
 
-/** Ways of retrieval side by side: a list of {retrieval, response} or {retrieval, problem}. */
-export function comparison(columns, openPassage) {
-  const ranks = columns.map(({ response }) => new Map(found(response).map((phrase, rank) => [spelling(phrase), rank])));
-  const sections = columns.map(({ retrieval, response, problem }, column) => {
-    const head = element("h3", {}, retrieval);
-    if (problem) return element("section", { class: "column" }, head, problemBox(problem));
-    const phrases = found(response);
-    const items = phrases.map((phrase, rank) => {
-      const others = columns.flatMap((other, number) => {
-        if (number === column || other.problem) return [];
-        return [rankElsewhere(other.retrieval, rank, ranks[number].get(spelling(phrase)), number)];
-      });
-      const beside = element("p", { class: "ranks" }, ...others);
-      const item = phraseItem(phrase, scale(phrases, response), openPassage, "h4", beside);
-      item.id = `phrase-${column}-${rank}`;
-      item.tabIndex = -1;
-      return item;
-    });
-    const list = items.length > 0 ? element("ol", { class: "phrases" }, ...items) : nothingFound();
-    const took = element("p", { class: "hint" }, `${response.took_ms.total.toFixed(0)} ms`);
-    return element("section", { class: "column" }, head, took, list);
-  });
-  const { response } = columns.find((column) => column.response);
-  const [answer] = response.answers;
-  const side = element("div", { class: "columns" }, ...sections);
-  return [filledText(answer.text, []), ...warnings(answer, response), side];
+/** A sentence as nodes: chosen phrases are marked first, others where they do not overlap these. */
+function markedSentence({ place, marks }, chosen) {
+  const first = place.context_start_char;
+  const kept = [];
+  for (const mark of [...marks].sort((a, b) => isChosen(b, chosen) - isChosen(a, chosen))) {
+    const { start_char: start, end_char: end } = mark.place;
+    if (kept.every((each) => end <= each.start || each.end <= start)) kept.push({ start, end, own: isChosen(mark, chosen) });
+  }
+  kept.sort((a, b) => a.start - b.start);
+  const nodes = [];
+  let done = first;
+  for (const { start, end, own } of kept) {
+    const text = codePoints(place.context, start - first, end - first);
+    nodes.push(codePoints(place.context, done - first, start - first), element("mark", own ? {} : { class: "other" }, text));
+    done = end;
+  }
+  return [...nodes, codePoints(place.context, done - first)];
 }
 
-/** Where another column has the same phrase, how that differs from the rank here, and a way there. */
-function rankElsewhere(name, here, there, column) {
-  if (there === undefined) return element("span", {}, `not in ${name}`);
-  const [sign, meaning] = there > here ? ["▲", "higher here"] : ["▼", "lower here"];
-  const spoken = element("span", { class: "unseen" }, ` ${meaning}`);
-  const change = there === here ? ["same rank"] : [`${sign} ${Math.abs(there - here)}`, spoken];
-  const jump = button(`${there + 1} in ${name}, `, () => goTo(`phrase-${column}-${there}`), { class: "jump" });
-  jump.append(...change);
-  return jump;
-}
+// --- below the answer ---
 
-/** The phrases for the one mask of a text; of several, the fillings in the form of phrases, without places. */
-function found(response) {
-  const answer = response?.answers[0] ?? { phrases: [] };
-  if ((answer.masks ?? []).length === 0) return answer.phrases;
-  const nowhere = { occurrence_count: 0, occurrences: [] };
-  return answer.fillings.map(({ phrases, score }) => ({ phrase: phrases.join(" · "), score, ...nowhere }));
-}
-
-function spelling(phrase) {
-  return phrase.phrase.toLowerCase().replace(/\s+/g, " ").trim();
-}
-
-function goTo(id) {
-  const item = document.getElementById(id);
-  item.scrollIntoView({ block: "center" });
-  item.focus({ preventScroll: true });
-}
-
-/** What a refusal says. */
-export function problemBox(problem) {
-  const ours = problem.status >= 500 && problem.request_id; // what the server's administrator can look for in its log
-  const number = ours ? [element("p", { class: "hint" }, `request ${problem.request_id}`)] : [];
-  return element("div", { class: "problem" }, element("p", { dir: "auto" }, problem.title), ...number);
-}
-
-/** The settings used, the time by part, and which index answered. */
-export function facts(settings, index, took) {
-  const chips = Object.entries(settings ?? {}).flatMap(([name, value]) => {
-    if (!Array.isArray(value)) return value === null ? [] : [`${name} ${value}`];
-    return value.map((each) => `${name} ${each}`);
-  });
+/** What was used, and the same for programs: settings, times, index, JSON and the commands that give it. */
+export function howAnswered(settings, index, took, json, commands) {
+  const chips = Object.entries(settings ?? {}).flatMap(([name, value]) =>
+    [value].flat().filter((each) => each !== null).map((each) => `${name} ${each}`),
+  );
   const { total, ...parts } = took;
-  const spent = Object.entries(parts).map(([name, value]) => `${name} ${value.toFixed(0)}`);
-  chips.push(`${total.toFixed(0)} ms${spent.length > 0 ? `: ${spent.join(", ")}` : ""}`);
+  chips.push(...Object.entries(parts).map(([name, value]) => `${name} ${value.toFixed(0)} ms`));
   chips.push(`generation ${index.generation}`, `digest ${index.digest.slice(0, 12)}`);
-  const items = chips.map((chip) => element("li", {}, chip));
-  return element("ul", { class: "facts", "aria-label": "How it was answered" }, ...items);
-}
-
-/** The JSON of the answers and the commands that give it, folded. */
-export function forPrograms(json, commands) {
+  const items = chips.map((each) => element("li", {}, each));
   const box = (name, text) =>
     element("pre", { tabindex: "0", role: "region", "aria-label": name, class: "code" }, text);
-  return folded("JSON and curl", box("curl", commands.join("\n")), box("JSON", JSON.stringify(json, null, 2)));
+  return folded(
+    `How this was answered · ${seconds(total)} · settings · JSON · curl`,
+    element("ul", { class: "facts", role: "list", "aria-label": "Settings" }, ...items),
+    box("curl", commands.join("\n")),
+    box("JSON", JSON.stringify(json, null, 2)),
+  );
 }

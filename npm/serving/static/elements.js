@@ -37,26 +37,37 @@ export function marked(text, start, end) {
   return [codePoints(text, 0, start), mark, codePoints(text, end)];
 }
 
-/** A text as nodes in which each mask is shown as one, or as the phrase that fills it. */
-export function withMasks(text, phrases = []) {
+/** A text as nodes in which each mask is a blank, or the phrase that fills it with the number of its source, if any. */
+export function withMasks(text, phrases = [], numbers = []) {
   return text.split(MASK).flatMap((part, number) => {
     if (number === 0) return [part];
     const phrase = phrases[number - 1];
-    const shown = phrase === undefined ? element("span", { class: "mask" }, MASK) : element("mark", {}, phrase);
-    return [shown, part];
+    if (phrase === undefined) return [element("span", { class: "mask" }, MASK), part];
+    const source = numbers[number - 1] ? [element("sup", {}, `${numbers[number - 1]}`)] : [];
+    return [element("mark", {}, phrase), ...source, part];
   });
 }
 
-const STRENGTHS = [[0.8, "strong"], [0.4, "mixed"], [0, "weak"]];
+/** A share in percent; one that is not all or nothing is not rounded to it. */
+export function percent(share) {
+  const number = share > 0.995 && share < 1 ? ">99" : share < 0.005 ? "<1" : `${Math.round(100 * share)}`;
+  return `${number}\u00a0%`;
+}
 
-/** How much of the evidence something has, as a meter and as the number beside it, with a word for a share. */
-export function share(value, { most = 1, unit = " of the evidence", more = "" } = {}) {
-  const word = unit === " of the evidence" ? ` (${STRENGTHS.find(([least]) => value >= least)[1]})` : "";
-  const number = `${value.toFixed(3)}${unit}${word}`;
-  const meter = element("meter", { min: 0, max: most, value: Math.min(value, most), "aria-label": number });
-  return element("p", { class: "share" }, meter, element("span", {}, `${number}${more}`));
+export function seconds(milliseconds) {
+  return `${(milliseconds / 1000).toFixed(1)} s`;
 }
 
 export function counted(count, one, several = `${one}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? one : several}`;
+}
+
+/** A button that copies a text; none where the browser allows no page to, as on http but for this machine. */
+export function copyButton(label, text) {
+  if (!navigator.clipboard) return [];
+  const made = button(label, async () => {
+    made.textContent = await navigator.clipboard.writeText(text).then(() => "Copied", () => "Not allowed");
+    setTimeout(() => (made.textContent = label), 2000);
+  });
+  return [made];
 }

@@ -1,11 +1,13 @@
 // The page: what is asked stands in its address, so that a link, a reload and the back button ask it again.
 
-import { answerSection, comparison, facts, forPrograms, problemBox } from "./answers.js";
-import { button, byId, counted, element, MASK, withMasks } from "./elements.js";
+import { answerView, howAnswered } from "./answers.js";
+import { comparison, METHODS } from "./compare.js";
+import { button, byId, counted, element, MASK, seconds, withMasks } from "./elements.js";
 import { connectPassage, openPassage } from "./passage.js";
+import { problemBox } from "./problems.js";
 import { ask, curl, keepKey, Problem } from "./server.js";
 
-const COMPARED = ["hybrid", "bm25", "dense"];
+const CLEAR_SHARE = 0.4; // below it no phrase is called the answer, where the server has no min_share of its own
 
 let index = null; // what /v1/index says; null until it has answered
 let running = null; // AbortController of what is being asked
@@ -37,7 +39,7 @@ function readAddress() {
     occurrences: numeric(query.get("occurrences") ?? `${index.defaults.occurrences}`),
     retrieval: query.get("retrieval") ?? index.defaults.retrieval,
     scoring: query.get("scoring") ?? "default",
-    min_share: numeric(query.get("min_share") ?? `${index.defaults.min_share}`),
+    min_share: numeric(query.get("min_share") ?? `${(index.defaults.min_share || CLEAR_SHARE)}`),
     where: query.getAll("where"),
     documents: query.getAll("documents"),
     compare: query.get("compare") === "1",
@@ -49,7 +51,7 @@ function addressOf(request) {
   const query = new URLSearchParams();
   for (const name of ["text", "k", "retrieval"]) query.append(name, request[name] ?? "");
   if (request.occurrences !== index.defaults.occurrences) query.append("occurrences", request.occurrences ?? "");
-  if (request.min_share !== index.defaults.min_share) query.append("min_share", request.min_share ?? "");
+  if (request.min_share !== (index.defaults.min_share || CLEAR_SHARE)) query.append("min_share", request.min_share ?? "");
   if (request.scoring !== "default") query.append("scoring", request.scoring);
   for (const condition of request.where) query.append("where", condition);
   for (const identifier of request.documents) query.append("documents", identifier);
@@ -110,6 +112,7 @@ async function run(request) {
   const { signal } = running;
   document.title = `${request.text} – npmlm`;
   clearProblem();
+  byId("examples").open = false;
   byId("answers").setAttribute("aria-busy", "true");
   say("Asking …");
   try {
@@ -137,22 +140,15 @@ async function asked(request, signal) {
   if (request.compare) return compared(request, signal);
   const body = fillBody(request);
   const response = await ask("v1/fill", { body, signal });
-  const [answer] = response.answers;
   const open = (places, number) => openPassage(places, number, response.index.generation);
-  const shown = [
-    ...answerSection(answer, response, open),
-    facts(response.settings, response.index, response.took_ms),
-    forPrograms(response, [curl("v1/fill", body)]),
-  ];
-  const joint = (answer.masks ?? []).length > 0;
-  if (answer.status === "low_evidence") return { shown, said: "No clear answer in the corpus" };
-  const count = joint ? counted(answer.fillings.length, "filling") : counted(answer.phrases.length, "phrase");
-  return { shown, said: `${count} in ${response.took_ms.total.toFixed(0)} ms` };
+  const { shown, said } = answerView(request.text, response, { open, askOnly });
+  const how = howAnswered(response.settings, response.index, response.took_ms, response, [curl("v1/fill", body)]);
+  return { shown: [...shown, how], said: `${said} – answered in ${seconds(response.took_ms.total)}` };
 }
 
-/** The same text by each way of retrieval; a way that is refused says so in its column, unless all are. */
+/** The same text by each search method; one that is refused says so below the table, unless all are. */
 async function compared(request, signal) {
-  const bodies = COMPARED.map((retrieval) => ({ ...fillBody(request), retrieval }));
+  const bodies = Object.keys(METHODS).map((retrieval) => ({ ...fillBody(request), retrieval }));
   const columns = await Promise.all(
     bodies.map(async (body) => {
       try {
@@ -166,15 +162,18 @@ async function compared(request, signal) {
   const responses = columns.flatMap((column) => (column.response ? [column.response] : []));
   if (responses.length === 0) throw columns[0].problem;
   const [{ settings, index: answering }] = responses;
-  const open = (places, number) => openPassage(places, number, answering.generation);
   const { retrieval, ...common } = settings;
   const total = responses.reduce((sum, response) => sum + response.took_ms.total, 0);
-  const shown = [
-    ...comparison(columns, open),
-    facts(common, answering, { total }),
-    forPrograms(responses, bodies.map((body) => curl("v1/fill", body))),
-  ];
-  return { shown, said: `${COMPARED.join(", ")} compared in ${total.toFixed(0)} ms` };
+  const how = howAnswered(common, answering, { total }, responses, bodies.map((body) => curl("v1/fill", body)));
+  const shown = comparison(columns, (places, number) => openPassage(places, number, answering.generation));
+  return { shown: [...shown, how], said: `Search methods compared in ${seconds(total)}` };
+}
+
+function askOnly(document) {
+  byId("documents").value = document;
+  byId("settings").open = true;
+  byId("text").focus(); // the button that was pressed disappears with its answer
+  submit();
 }
 
 // --- what is said beside the answer ---
@@ -204,7 +203,7 @@ function showProblem(problem) {
   if (asksKey) byId("key-form").hidden = false;
   const form = document.querySelector(asksKey ? "#key-form" : "#fill-form");
   const field = problem.fields.map((name) => form.querySelector(`[data-field="${name}"]`)).find(Boolean);
-  const box = problemBox(problem);
+  const box = problemBox(problem.title, problem);
   box.id = "problem";
   (field ?? byId("general-problem")).append(box);
   if (field) {
@@ -262,12 +261,7 @@ function connect() {
   });
   document.addEventListener("click", followLink);
   window.addEventListener("popstate", () => index !== null && apply());
-  connectPassage((identifier) => {
-    byId("documents").value = identifier;
-    byId("settings").open = true;
-    byId("text").focus(); // what opened the dialog goes away with the answer it belongs to
-    submit();
-  });
+  connectPassage(askOnly);
 }
 
 /** A link to this page asks without loading it again. */
@@ -325,7 +319,7 @@ function showIndex() {
   byId("about").textContent = `${state.join(" · ")} · read by ${encoder.name} · npmlm ${version} · `;
   for (const name of ["k", "occurrences", "min_share"]) {
     byId(name).max = limits[name] ?? 1;
-    byId(name).value ||= index.defaults[name];
+    byId(name).value ||= index.defaults[name] || CLEAR_SHARE;
   }
   const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields.";
   byId("where-hint").textContent = kept;

@@ -1,7 +1,7 @@
-// The passage a phrase stands in, in a dialog: the place marked and scrolled to, the other places one press away.
+// The passage of a source in a dialog: the phrase marked and scrolled to, the other sources one press away.
 
 import { byId, element, marked } from "./elements.js";
-import { problemBox } from "./answers.js";
+import { problemBox } from "./problems.js";
 import { ask } from "./server.js";
 
 const FIRST_AROUND = 2000; // characters on either side of the place; three times as many at each press of "more"
@@ -47,7 +47,7 @@ async function load() {
   const { places, number, around } = shown;
   const { document: identifier, title, start_char, end_char } = places[number];
   byId("passage-title").replaceChildren(title || identifier);
-  byId("passage-place").textContent = places.length > 1 ? `Place ${number + 1} of ${places.length}` : "";
+  byId("passage-place").textContent = places.length > 1 ? `Source ${number + 1} of ${places.length}` : "";
   for (const name of ["previous", "next"]) byId(`passage-${name}`).hidden = places.length === 1;
   shown.request?.abort();
   shown.request = new AbortController();
@@ -57,7 +57,7 @@ async function load() {
     show(await ask(`v1/documents/${encodeURIComponent(identifier)}?${query}`, { signal }));
   } catch (problem) {
     if (signal.aborted) return;
-    byId("passage-text").replaceChildren(problemBox(problem));
+    byId("passage-text").replaceChildren(problemBox(problem.title, problem));
     byId("passage-facts").replaceChildren();
     byId("passage-more").hidden = true;
   }
