@@ -6,6 +6,7 @@
     … part=masking [groups=50]
     … part=packing corpus=FILE[,FILE] [encoder=minilm]
     … part=loop corpus=FILE [encoder=minilm] [steps=24] [objective=phrase]
+    … part=visible corpus=FILE [encoder=minilm] [steps=8]
 
 step: how much faster a step gets by plain attention, one encoder pass, and kept memory. memory: private memory after
 steps of many lengths, with compiled kernels kept for every shape and for the latest alone. objectives: tokens/s of each
@@ -13,8 +14,9 @@ experiment at 6×384, the fraction of a step that waits for data and masking (go
 a step as torch counts them against what products of 2,048 × 2,048 in bfloat16 reach on the same threads. masking:
 phrase masking of synthetic text against plain Python (goal: over a million tokens/s). packing: tokens/s and the peak of
 private memory of cutting a corpus into blocks (goal: 2 GiB). loop: processor time of a step of the trainer against the
-same step written as a plain loop over the same batches, in turns (goal: 1.05 times). Variants of the first three have
-a process of their own, because settings of the allocator and of kernels cannot be taken back.
+same step written as a plain loop over the same batches, in turns (goal: 1.05 times). visible: the same for a masked
+language model that encodes all tokens or visible ones alone. Variants of the first three have a process of their own,
+because settings of the allocator and of kernels cannot be taken back.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def measured_memory(variant: str, given: dict[str, str]) -> list[str]:
     return found
 
 
-def new_trainer(folder: str, experiment: str, given: dict[str, str], steps: int) -> Any:
+def new_trainer(folder: str, experiment: str, given: dict[str, str], steps: int, *more: str) -> Any:
     """A trainer of so many steps on the first 400 documents of a corpus."""
     from npm.cli.settings import compose_settings
     from npm.training.checkpoints import RunFolder
@@ -128,7 +130,7 @@ def new_trainer(folder: str, experiment: str, given: dict[str, str], steps: int)
 
     overrides = [f"run={folder}", f"corpus.files=[{given['corpus']}]", "corpus.max_documents=400"]
     overrides += [f"encoder={given['encoder']}", f"schedule.max_steps={steps}", "trainer.log_every_steps=1"]
-    settings = compose_settings("train", [*EXPERIMENTS[experiment], *overrides])
+    settings = compose_settings("train", [*EXPERIMENTS[experiment], *overrides, *more])
     trained = load_start(settings)
     objective = make_objective(settings, trained)
     place = text_folder(Path(folder), settings, objective.views)
@@ -170,7 +172,7 @@ def operations_per_token(trainer: Any) -> float:
         batch = trainer.batches[number].to(trainer.accelerator.device)
         with FlopCounterMode(display=False) as counter:
             terms = trainer.prepared(batch)
-            trainer.prepared.backward(sum(term.weight * term.sum for term in terms.values()))
+            trainer.accelerator.backward(sum(term.weight * term.sum for term in terms.values()))
         operations += counter.get_total_flops()
         tokens += batch.token_count
     return operations / tokens
@@ -228,41 +230,68 @@ def packing(given: dict[str, str]) -> Iterator[list[str]]:
     yield [f"{store.block_count:,}", f"{store.token_count:,}", f"{speed:,.0f}", *mib]
 
 
-def loop(given: dict[str, str]) -> Iterator[list[str]]:
-    """Seconds of the processor of a step of the trainer and of the plain loop, and the ratio of their sums."""
+def plain_stepper(trainer: Any) -> Callable[[int], float]:
+    """A training step on the batch of a number as a plain loop has it, which returns its seconds of the processor."""
     import torch
 
+    model = trainer.model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    is_half = trainer.accelerator.mixed_precision == "bf16"
+
+    def step(number: int) -> float:
+        started, batch = time.process_time(), trainer.batches[number]
+        counts = trainer.objective.counts(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            terms = model(batch)
+        losses = [term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]
+        torch.stack(losses).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return time.process_time() - started
+
+    return step
+
+
+def loop(given: dict[str, str]) -> Iterator[list[str]]:
+    """Seconds of the processor of a step of the trainer and of the plain loop, and the ratio of their sums."""
     steps, name = int(given.get("steps", "24")) + STEPS_NOT_COUNTED, given.get("objective", "phrase")
     with TemporaryDirectory() as folder, TemporaryDirectory() as other:
-        trainer, plain = (new_trainer(each, name, given, steps) for each in (folder, other))
-        model = plain.model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-        precision = trainer.accelerator.mixed_precision
-
-        def plain_step(number: int) -> None:
-            batch = plain.batches[number]
-            counts = plain.objective.counts(batch)
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
-                terms = model(batch)
-            torch.stack(
-                [term.weight * term.sum / max(1, counts[term_name]) for term_name, term in terms.items()]
-            ).sum().backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
+        trainer, plain_step = (
+            new_trainer(folder, name, given, steps),
+            plain_stepper(new_trainer(other, name, given, steps)),
+        )
         pairs, clock = [], [time.process_time()]
 
         def after_step(report: Any) -> None:
             ended = time.process_time()
-            plain_step(report.step - 1)
-            pairs.append((ended - clock[0], time.process_time() - ended))
+            pairs.append((ended - clock[0], plain_step(report.step - 1)))
             clock[0] = time.process_time()
 
         trainer.train(after_step)
+    yield [trainer.accelerator.mixed_precision, *compared(pairs)]
+
+
+def visible(given: dict[str, str]) -> Iterator[list[str]]:
+    """The same of encoding all tokens and visible tokens alone, at three masked fractions, and ratios of operations."""
+    steps = int(given.get("steps", "8")) + STEPS_NOT_COUNTED
+    for fraction in (0.15, 0.4, 0.75):
+        with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+            both = [
+                new_trainer(place, "masked", given, steps, f"corruption.masked_fraction={fraction}", *more)
+                for place, more in ((folder, ()), (other, ("objective.masked.visible_only=true",)))
+            ]
+            first, second = map(operations_per_token, both)
+            steppers = [*map(plain_stepper, both)]
+            pairs = [tuple(step(number) for step in steppers) for number in range(steps)]
+        yield [f"{fraction:.0%}", *compared(pairs), f"{first / second:.2f}"]
+
+
+def compared(pairs: list[Any]) -> list[str]:
+    """Mean seconds of both, and the ratio of their sums."""
     own, others = (sum(each) for each in zip(*pairs[STEPS_NOT_COUNTED:], strict=True))
-    count = steps - STEPS_NOT_COUNTED
-    yield [name, precision, f"{own / count:.3f}", f"{others / count:.3f}", f"{own / others:.3f}"]
+    count = len(pairs) - STEPS_NOT_COUNTED
+    return [f"{own / count:.3f}", f"{others / count:.3f}", f"{own / others:.3f}"]
 
 
 @contextmanager
@@ -297,7 +326,8 @@ VARIANTS: dict[str, tuple[list[str], Callable[[str, dict[str, str]], list[str]],
 }
 ALONE = {
     "masking": (masking, ["", "tokens/s"]),
-    "loop": (loop, ["", "precision", "s a step, trainer", "plain loop", "ratio"]),
+    "loop": (loop, ["precision", "s a step, trainer", "plain loop", "ratio"]),
+    "visible": (visible, ["masked", "s a step, all tokens", "visible alone", "ratio", "of operations"]),
     "packing": (packing, ["blocks", "tokens", "tokens/s", "MiB before", "MiB at the peak"]),
 }
 
