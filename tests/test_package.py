@@ -70,7 +70,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shipped() -> dict[str, str]:
     """What a wheel has of this checkout: names in the wheel, and names here."""
     names = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").rglob("*.yaml")]
-    for folder, pattern in (("npm", "*.py"), ("index", "*.py"), ("npm/assets", "*"), ("npm/serving/static", "*")):
+    for folder, pattern in (
+        ("npm", "*.py"),
+        ("index", "*.py"),
+        ("npm/assets", "*"),
+        ("npm/serving/static", "*"),
+        ("npm/serving", "*.json"),
+    ):
         found = (path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file())
         names += [path.relative_to(REPOSITORY).as_posix() for path in found]
     return {f"npm/{name}" if name.startswith("configs/") else name: name for name in names}

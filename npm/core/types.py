@@ -253,11 +253,17 @@ class Occurrence:
     """One occurrence of a phrase in the corpus; offsets are Unicode code points in the document's text."""
 
     document: str
+    """Id of the document."""
     title: str
+    """Title of the document."""
     start_char: int
+    """First character of the phrase in the text of the document."""
     end_char: int
+    """End of the phrase, exclusive."""
     context: str
+    """Sentence around the phrase."""
     context_start_char: int
+    """First character of `context` in the text of the document."""
 
     @property
     def parts(self) -> tuple[str, str, str]:
@@ -304,9 +310,13 @@ class Phrase:
     """
 
     phrase: str
+    """Most frequent spelling among the occurrences."""
     score: float
+    """Fraction of the evidence, from 0 to 1."""
     occurrence_count: int
+    """Number of occurrences that were considered."""
     occurrences: tuple[Occurrence, ...]
+    """Best occurrences, best first."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -318,10 +328,15 @@ class Answer:
     """
 
     text: str
+    """The text as it was filled: a plain question as a statement."""
     phrases: tuple[Phrase, ...]
+    """Phrases, best first; empty for a text with several masks."""
     cut: bool = False
+    """Whether the text was longer than the encoder accepts."""
     notes: tuple[str, ...] = ()
+    """Remarks for a reader."""
     status: Literal["ok", "low_evidence"] = "ok"
+    """`low_evidence` for no clear answer."""
 
     def __repr__(self) -> str:
         """In a line: a notebook shows answers so, and their contexts may be long."""
@@ -348,6 +363,7 @@ class MaskPhrases:
     """The phrases for one of several masks of a text, best first, as if the other masks were not to be filled."""
 
     phrases: tuple[Phrase, ...]
+    """Phrases for this mask, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +371,9 @@ class Filling:
     """A phrase for every mask of a text, from left to right; scores of the fillings of one text sum to at most 1."""
 
     phrases: tuple[str, ...]
+    """A phrase for each mask, from left to right."""
     score: float
+    """Fraction of the evidence, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -366,7 +384,9 @@ class JointAnswer(Answer):
     """
 
     masks: tuple[MaskPhrases, ...] = ()
+    """Phrases for each mask by itself."""
     fillings: tuple[Filling, ...] = ()
+    """Phrases for all masks together, best first."""
 
     def __repr__(self) -> str:
         """In a line, as of an Answer."""

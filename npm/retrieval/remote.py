@@ -109,16 +109,18 @@ class RemoteFiller:
             batch = several[first : first + self._texts_at_once]
             try:
                 reply = self._ask("POST", "/v1/fill", {"text": batch, **body})
-            except (QueryError, SettingError) as error:  # texts are numbered among all, not in their request
-                numbered = partial(_place_among, first=first, count=len(several))
-                message = re.sub(r"\btext\.(\d{1,9})\b", numbered, str(error))
-                raise type(error)(message, code=error.code) from error
-            try:
+                for each in reply["answers"]:
+                    if failed := each.get("problem"):
+                        raise QueryError(shown_start(failed["title"], SHOWN_CHARS), code=failed["code"])
                 kinds = [JOINT_ANSWER if "masks" in each else ANSWER for each in reply["answers"]]
                 found = [kind.validate_python(each) for kind, each in zip(kinds, reply["answers"], strict=True)]
                 if [answer.text for answer in found] != batch:
                     raise ValueError("other answers than to the texts that were sent")
-            except (KeyError, TypeError, ValueError) as error:
+            except (QueryError, SettingError) as error:  # texts are numbered among all, not in their request
+                numbered = partial(_place_among, first=first, count=len(several))
+                message = re.sub(r"\btext\.(\d{1,9})\b", numbered, str(error))
+                raise type(error)(message, code=error.code) from error
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise self._unexpected("/v1/fill", str(error)) from error
             answers += found
         return answers[0] if isinstance(texts, str) else answers

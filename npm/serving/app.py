@@ -10,15 +10,18 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Match
 
 import npm
 from npm.core.errors import UserError
+from npm.core.files import sha256_of_bytes
 from npm.serving import routes
-from npm.serving.description import DESCRIPTION, PROBLEM
+from npm.serving.description import DESCRIPTION, TAGS, complete
 from npm.serving.middleware import state_of
 from npm.serving.problems import CLIENT_LEFT, Problem
 from npm.serving.routes import Service
@@ -27,14 +30,24 @@ STATIC = Path(__file__).parent / "static"
 ROUTERS = (routes.state, routes.answering, routes.describing)
 
 
+class KeptFiles(StaticFiles):
+    """Files whose addresses change with their content."""
+
+    def file_response(self, *given: Any, **named: Any) -> Response:
+        """The file, for a browser to keep."""
+        response = super().file_response(*given, **named)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
+
+
 class Application(FastAPI):
-    """FastAPI's application, whose description has the object that all refusals are."""
+    """FastAPI's application with a complete description."""
 
     def openapi(self) -> dict[str, Any]:
         """The description of the routes."""
-        described = super().openapi()
-        described["components"]["schemas"]["Problem"] = PROBLEM
-        return described
+        if self.openapi_schema is None:
+            complete(super().openapi())
+        return super().openapi()
 
 
 def make_app(service: Service) -> FastAPI:
@@ -50,6 +63,8 @@ def make_app(service: Service) -> FastAPI:
         version=npm.__version__,
         summary="Fills <mask> with phrases of a corpus, and shows where they occur.",
         description=DESCRIPTION,
+        openapi_tags=TAGS,
+        generate_unique_id_function=_operation_id,
         docs_url=None,
         redoc_url=None,
         lifespan=running,
@@ -69,9 +84,15 @@ def make_app(service: Service) -> FastAPI:
 
     for kind in (Problem, UserError, RequestValidationError, HTTPException, TimeoutError, Exception):
         app.add_exception_handler(kind, answer)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=6)
+    # a page names its files by the digest of all, so that a browser keeps them and never mixes two versions
+    files = sorted(path for path in STATIC.rglob("*") if path.is_file())
+    hashed = f"static/{sha256_of_bytes(b''.join(path.read_bytes() for path in files))[:16]}"
+    app.mount(f"/{hashed}", KeptFiles(directory=STATIC), name="static")
     for path, file in {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}.items():
-        app.add_route(path, partial(_sent, STATIC / file), include_in_schema=False)
+        content = (STATIC / file).read_text("utf-8").replace("static/", f"{hashed}/")
+        media_type = "image/svg+xml" if file.endswith(".svg") else "text/html"
+        app.add_route(path, partial(_sent, content, media_type), include_in_schema=False)
     return app
 
 
@@ -83,5 +104,10 @@ def _methods(request: Request) -> list[str]:
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
-def _sent(file: Path, _: Request) -> Response:
-    return FileResponse(file)
+def _operation_id(route: APIRoute) -> str:
+    first, *others = route.name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _sent(content: str, media_type: str, _: Request) -> Response:
+    return Response(content, media_type=media_type)

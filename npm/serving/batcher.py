@@ -28,6 +28,7 @@ class Done:
     """Result of a job, and the seconds it took together with all that was computed in one batch with it."""
 
     value: Any
+    """The answer, or the QueryError of a text that cannot be answered."""
     queue_seconds: float = 0.0
     encode_seconds: float = 0.0
     search_seconds: float = 0.0
@@ -70,7 +71,8 @@ class Batcher:
                     await worker
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue the jobs of one request: all of them, or none. Raises Problem (429) where they would be too many."""
+        """Queue the unfinished jobs of one request: all, or none. Raises Problem (429) if they would be too many."""
+        jobs = [job for job in jobs if not job.result.done()]
         if len(self._waiting) + len(jobs) > self._most_waiting:
             self._drop_abandoned()
         if len(self._waiting) + len(jobs) > self._most_waiting:

@@ -118,15 +118,18 @@ class OpenedIndex:
     def fill(
         self, texts: Sequence[str], settings: FillSettings, *, where: str = "text", allow_partial: bool = False
     ) -> list[Done]:
-        """The answer to each of the texts, which are checked.
+        """The answer to each of the texts, which are checked, or the error of one, `where`, with masks too far apart.
 
-        Raises QueryError for a filter that leaves nothing, and for a text, called `where`, with masks too far apart;
-        PartitionsLost if partitions do not answer, with `allow_partial` if none does.
+        Raises QueryError for a filter that leaves nothing, PartitionsLost if partitions do not answer, with
+        `allow_partial` if none does.
         """
         started = perf_counter()
         pooler = sentence_pooler(self.filler.index, settings)
         encoder, tokens = self.filler.encoder, settings.tokens_per_batch
-        vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=tokens, where=where)
+        try:
+            vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=tokens, where=where)
+        except QueryError as error:
+            return [Done(error)] * len(texts)
         encoded = perf_counter()
         lost: frozenset[int] = frozenset()
         while True:
@@ -159,8 +162,8 @@ class OpenedIndex:
         ranges = [(first_rows[number], first_rows[number + 1]) for number in sorted(lost)]
         return PhraseFiller(without_rows(self.filler.index, ranges), self.filler.encoder, self.settings.fill)
 
-    def over(self, request: schema.OverRequest) -> list[Done]:
-        """Answer from the passages of a request, or a probability for each of its words."""
+    def over(self, request: schema.OverRequest, texts: Sequence[str]) -> list[Done]:
+        """Answer to each text from the passages of a request, the weights of its words, or the error of the text."""
         started = perf_counter()
         documents = [
             Document(each.id, each.title, each.text) if each.id or each.title else each.text
@@ -173,8 +176,14 @@ class OpenedIndex:
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
         encoded = perf_counter()
-        value = filler.fill(request.text) if request.words is None else filler.score(request.text, request.words)
-        return [Done(value, encode_seconds=encoded - started, search_seconds=perf_counter() - encoded)]
+        values: list[object] = []
+        for text in texts:
+            try:
+                values.append(filler.fill(text) if request.words is None else filler.score(text, request.words))
+            except QueryError as error:
+                values.append(error)
+        ended = perf_counter()
+        return [Done(value, encode_seconds=encoded - started, search_seconds=ended - encoded) for value in values]
 
     def find(self, request: schema.FindRequest) -> list[Done]:
         """The places of a phrase, of the first MOST_DOCUMENTS with its words."""
@@ -207,8 +216,8 @@ class OpenedIndex:
             self.filler, TraceSettings(kinds=list(request.kinds), documents=request.documents, where=request.where)
         )
 
-    def labels(self, request: schema.LabelsRequest) -> list[Done]:
-        """The share of each label for each text of a request, by the occurrences of its words in the index."""
+    def labels(self, request: schema.LabelsRequest, texts: Sequence[str]) -> list[Done]:
+        """The share of each label of a request for each text, by the occurrences of its words in the index."""
         started = perf_counter()
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
         if "" in {word for own in words.values() for word in own}:
@@ -219,20 +228,21 @@ class OpenedIndex:
         # without a template there are no prompts to calibrate with
         scoring = ClosedScoring(calibration=Calibration.none)
         method = NonparametricLabels("npm", self.filler.index, self.filler.encoder, scoring=scoring)
-        examples = [Example(str(number), text) for number, text in enumerate(request.text)]
+        examples = [Example(str(number), text) for number, text in enumerate(texts)]
         try:
             predictions = method.predict(task, examples, silent)
         except SettingError as error:
             raise SettingError(f"labels: {error}", code=error.code) from error
         answers = []
-        for text, prediction in zip(request.text, predictions, strict=True):
+        for text, prediction in zip(texts, predictions, strict=True):
             evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
             shares = [
                 schema.LabelShare(name, score, *evidence.get(number, (None, None)))
                 for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
             ]
             answers.append(schema.TextLabels(text, shares))
-        return [Done((answers, list(method.facts["notes"])), search_seconds=perf_counter() - started)]
+        notes, seconds = list(method.facts["notes"]), perf_counter() - started
+        return [Done((answer, notes), search_seconds=seconds) for answer in answers]
 
     def document(
         self, identifier: str, *, start_char: int, end_char: int | None, around: int

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Annotated, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import Field
 
 from npm.retrieval.queries import shown_start
 
@@ -18,11 +20,10 @@ CLIENT_LEFT = 499
 
 
 class Refusal(NamedTuple):
-    """A kind of refusal: its status, what it means, and the field that it is always about."""
+    """A kind of refusal: its status, and what it means."""
 
     status: int
     meaning: str
-    field: str | None = None
 
 
 REFUSALS = {
@@ -34,19 +35,19 @@ REFUSALS = {
     "body_too_long": Refusal(413, "the body is too long: send fewer texts in a request; the limits are in /v1/index"),
     "wrong_media_type": Refusal(415, "the body must be JSON: send the header Content-Type: application/json"),
     "wrong_host": Refusal(421, "the header Host is no name of this machine"),
-    "empty": Refusal(422, "the text is empty", "text"),
-    "no_mask": Refusal(422, "the text has no <mask>", "text"),
-    "too_many_masks": Refusal(422, "the text has too many <mask>", "text"),
-    "masks_too_far_apart": Refusal(422, "the encoder cannot read the text from its first <mask> to its last", "text"),
-    "not_a_statement": Refusal(422, "the text is a question that no rule turns into a statement", "text"),
+    "empty": Refusal(422, "the text is empty"),
+    "no_mask": Refusal(422, "the text has no <mask>"),
+    "too_many_masks": Refusal(422, "the text has too many <mask>"),
+    "masks_too_far_apart": Refusal(422, "the encoder cannot read the text from its first <mask> to its last"),
+    "not_a_statement": Refusal(422, "the text is a question that no rule turns into a statement"),
     "invalid_unicode": Refusal(422, "half a character"),
-    "no_content_word": Refusal(422, "the phrase has function words only", "phrase"),
-    "label_unknown": Refusal(422, "no word of a label occurs in the index", "labels"),
-    "no_such_document": Refusal(422, "an id in `documents` that no document has", "documents"),
-    "no_such_field": Refusal(422, "a condition on a field that the index does not keep", "where"),
-    "invalid_condition": Refusal(422, "a condition that cannot be read", "where"),
+    "no_content_word": Refusal(422, "the phrase has function words only"),
+    "label_unknown": Refusal(422, "no word of a label occurs in the index"),
+    "no_such_document": Refusal(422, "an id in `documents` that no document has"),
+    "no_such_field": Refusal(422, "a condition on a field that the index does not keep"),
+    "invalid_condition": Refusal(422, "a condition that cannot be read"),
     "filter_empty": Refusal(422, "no document meets the conditions"),
-    "retrieval_unavailable": Refusal(422, "the index cannot be searched in this way", "retrieval"),
+    "retrieval_unavailable": Refusal(422, "the index cannot be searched in this way"),
     "unknown_field": Refusal(422, "a field that the route does not have"),
     "missing_field": Refusal(422, "a required field is missing"),
     "wrong_type": Refusal(422, "a value of another type"),
@@ -78,6 +79,24 @@ OF_MISTAKE = {
 """Codes by pydantic's names of mistakes; those of types and bounds are told by their ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProblemDetails:
+    """A refused request, or text of a request (RFC 9457)."""
+
+    type: str
+    """Address of the description of the code, on this server."""
+    code: Annotated[str, Field(json_schema_extra={"enum": list(REFUSALS)})]
+    """Kind of the refusal, stable within v1."""
+    title: str
+    """A sentence with the field and its value, for people."""
+    status: int
+    """Status of the response that refuses a request in this way."""
+    field: str | None
+    """Field of the request that is refused."""
+    request_id: str
+    """Id of the request in the server's log."""
+
+
 class Problem(Exception):
     """A refused request: a code of `REFUSALS`, and a message that names the value."""
 
@@ -91,23 +110,16 @@ class Problem(Exception):
     ) -> None:
         kind = REFUSALS[code]
         super().__init__(message or kind.meaning)
-        self.code, self.status, self.field = code, kind.status, field or kind.field
+        self.code, self.status, self.field = code, kind.status, field
         self.headers = dict(headers or {})
 
-    def record(self, request_id: str) -> dict[str, Any]:
-        """The members of the JSON object."""
-        return {
-            "type": f"/docs#{self.code}",
-            "code": self.code,
-            "title": str(self),
-            "status": self.status,
-            "field": self.field,
-            "request_id": request_id,
-        }
+    def details(self, request_id: str) -> ProblemDetails:
+        """What a client gets."""
+        return ProblemDetails(f"/docs#{self.code}", self.code, str(self), self.status, self.field, request_id)
 
     def response(self, request_id: str) -> Response:
         """The answer to the request."""
-        content = json.dumps(self.record(request_id)).encode()
+        content = json.dumps(asdict(self.details(request_id))).encode()
         return Response(content, self.status, self.headers, "application/problem+json")
 
 

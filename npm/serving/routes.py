@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,20 +15,20 @@ from time import perf_counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 import npm
-from npm.core.display import answer_json
-from npm.core.errors import ArtifactError, UserError
+from npm.core.errors import ArtifactError, QueryError, UserError
 from npm.core.files import digest_of
 from npm.core.types import MASK_TEXT
 from npm.retrieval.queries import MAX_MASKS, read_query
 from npm.serving import schema
 from npm.serving.batcher import Batcher, Done, Job, give_up
-from npm.serving.description import COMPUTED, WITH_BODY, refusals
+from npm.serving.description import ANSWER_LINES, COMPUTED, KEYS, LINES, WITH_BODY, refusals
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import state_of
 from npm.serving.opened import OpenedIndex
@@ -36,7 +37,8 @@ from npm.serving.problems import Problem, http_problem, invalid_request, stoppin
 from npm.serving.reload import IndexReloader
 from npm.serving.settings import ServeSettings
 
-LINES = "application/x-ndjson"
+FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages)\b")
+"""Field that the message of an error begins with."""
 MOST_PASSAGE_CHARS = 200_000
 """Of all passages of a request: they are encoded while everybody else waits."""
 
@@ -70,7 +72,9 @@ class Service:
             self.notice(str(error))
             message = f"the index {opened.facts.name} is unavailable: tell who runs the server, whose log says more"
             return Problem("index_unavailable", message, headers={"Retry-After": "60"})
-        return Problem(error.code, str(error).replace(str(opened.folder), opened.facts.name))
+        message = str(error).replace(str(opened.folder), opened.facts.name)
+        named = FIELD.match(message)
+        return Problem(error.code, message, field=named[1] if named else None)
 
     def deadline(self, timeout_ms: int | None) -> float:
         """Time by the clock of the event loop at which an answer to a request that just came is too late."""
@@ -87,21 +91,23 @@ async def service_of(request: Request) -> Service:
 
 
 Served = Annotated[Service, Depends(service_of)]
-answering, describing, state = APIRouter(tags=["answers"]), APIRouter(tags=["index"]), APIRouter(tags=["state"])
+answering, describing = APIRouter(tags=["answers"], dependencies=KEYS), APIRouter(tags=["index"], dependencies=KEYS)
+state = APIRouter(tags=["state"])
 
 
-@answering.post("/v1/fill", response_model=schema.Answers, responses=refusals(*WITH_BODY))
+@answering.post("/v1/fill", response_model=schema.Answers, responses={200: ANSWER_LINES, **refusals(*WITH_BODY)})
 async def fill(service: Served, request: Request, body: schema.FillRequest) -> Response:
-    """The best phrases for each text. A list of texts gives as many answers, one text a list of one.
+    """The best phrases for each text: a list of as many answers, also for one text.
 
-    With `Accept: application/x-ndjson` each answer is a line, sent as soon as it is there.
+    A text of a list that cannot be answered has its `problem` in its place; if none can be, the request is refused.
+    With `Accept: application/x-ndjson` each answer is a line, sent as soon as it is computed.
     """
     _check_count(service, body.text)
     return await _filled(service, request, body.text, body)
 
 
-@answering.get("/v1/fill", response_model=schema.Answers, responses=refusals(*COMPUTED))
-async def fill_link(service: Served, request: Request, query: Annotated[schema.FillQuery, Query()]) -> Response:
+@answering.get("/v1/fill", response_model=schema.Answers, responses={200: ANSWER_LINES, **refusals(*COMPUTED)})
+async def fill_get(service: Served, request: Request, query: Annotated[schema.FillQuery, Query()]) -> Response:
     """The same for one text, as a link, with an ETag for caches: it changes with the index, its options and npmlm."""
     opened = service.reloader.current
     asked = f"{npm.__version__} {opened.state} {opened.fill_settings(query)} {query!r}"
@@ -112,27 +118,43 @@ async def fill_link(service: Served, request: Request, query: Annotated[schema.F
 
 
 @answering.post("/v1/over", response_model=schema.OverAnswers, responses=refusals(*WITH_BODY))
-async def over(service: Served, request: Request, body: schema.OverRequest) -> Response:
-    """Phrases from passages that come with the request, or the probability of given words; no index is asked."""
+async def answer_from_passages(service: Served, request: Request, body: schema.OverRequest) -> Response:
+    """Phrases from passages that come with the request, or scores of given words; no index is asked."""
     if (chars := sum(len(passage.text) for passage in body.passages)) > MOST_PASSAGE_CHARS:
         message = f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}"
         raise Problem("too_long", message, field="passages")
-    text = read_query(body.text, max_masks=MAX_MASKS if body.words is None else 1)
-    job = Job(lambda _: service.reloader.current.over(body.model_copy(update={"text": text})))
-    done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
-    answers, scores = ([done[0].value], None) if body.words is None else (None, done[0].value)
-    return JSONResponse(asdict(schema.OverAnswers(answers, scores, took(request, done))))
+    _check_count(service, body.text)
+    opened, group = service.reloader.current, f"over {id(body)}"
+    jobs = text_jobs(
+        body.text,
+        lambda text, _: Job(lambda texts: opened.over(body, texts), group, text),
+        max_masks=MAX_MASKS if body.words is None else 1,
+    )
+    done = await service.batcher.results(request, jobs, service.deadline(body.timeout_ms))
+    values, times = in_places(service, request, done), took(request, done)
+    if body.words is None:
+        return JSONResponse(asdict(schema.OverAnswers(values, None, None, times)))
+    scores: list[Any] = []
+    evidence: list[float | None] = []
+    for value in values:
+        total = None if isinstance(value, schema.FailedText) else sum(value)
+        evidence.append(total if total is None else min(1.0, total))
+        scores.append(value if total is None else [score / total if total else 0.0 for score in value])
+    if isinstance((await request.json())["text"], str):
+        return JSONResponse(asdict(schema.OverAnswers(None, scores[0], evidence[0], times)))
+    return JSONResponse(asdict(schema.OverAnswers(None, scores, evidence, times)))
 
 
 @answering.post("/v1/labels", response_model=schema.LabelAnswers, responses=refusals(*WITH_BODY))
-async def labels(service: Served, request: Request, body: schema.LabelsRequest) -> Response:
+async def classify(service: Served, request: Request, body: schema.LabelsRequest) -> Response:
     """The share of each label for each text, by how well the occurrences of its words in the index fit the mask."""
     _check_count(service, body.text)
-    texts = [read_query(text, where=f"text.{number}") for number, text in enumerate(body.text)]
-    opened = service.reloader.current
-    job = Job(lambda _: opened.labels(body.model_copy(update={"text": texts})))
-    done = await service.batcher.results(request, [job], service.deadline(body.timeout_ms))
-    answers, notes = done[0].value
+    opened, group = service.reloader.current, f"labels {id(body)}"
+    jobs = text_jobs(body.text, lambda text, _: Job(lambda texts: opened.labels(body, texts), group, text))
+    done = await service.batcher.results(request, jobs, service.deadline(body.timeout_ms))
+    found = in_places(service, request, done)
+    answers = [each if isinstance(each, schema.FailedText) else each[0] for each in found]
+    notes = next(each[1] for each in found if not isinstance(each, schema.FailedText))
     return JSONResponse(asdict(schema.LabelAnswers(answers, notes, opened.state, took(request, done))))
 
 
@@ -163,7 +185,7 @@ async def trace(service: Served, request: Request, body: schema.TraceRequest) ->
 
 
 @describing.get("/v1/index", response_model=schema.IndexFacts, responses=refusals(401))
-async def index(service: Served) -> Response:
+async def get_index(service: Served) -> Response:
     """Facts of the index that answers, and limits."""
     return JSONResponse(asdict(service.reloader.current.facts))
 
@@ -171,12 +193,12 @@ async def index(service: Served) -> Response:
 @describing.get(
     "/v1/documents/{identifier:path}", response_model=schema.DocumentWindow, responses=refusals(401, 404, 422)
 )
-async def document(
+async def get_document(
     service: Served,
-    identifier: str,
-    start_char: Annotated[int, Query(ge=0)] = 0,
-    end_char: Annotated[int | None, Query(ge=0)] = None,
-    around: Annotated[int, Query(ge=0, le=schema.MOST_AROUND_CHARS)] = 2000,
+    identifier: Annotated[str, PathParameter(description="Id of the document.")],
+    start_char: Annotated[int, Query(ge=0, description="First character of interest.")] = 0,
+    end_char: Annotated[int | None, Query(ge=0, description="End of interest; unset: `start_char`.")] = None,
+    around: Annotated[int, Query(ge=0, le=schema.MOST_AROUND_CHARS, description="Characters before and after.")] = 2000,
 ) -> Response:
     """The text of a document around [start_char, end_char), `around` characters before and after."""
     opened = service.reloader.current
@@ -208,7 +230,7 @@ async def ready(service: Served) -> dict[str, str | int]:
     return {"status": "ready", "generation": opened.state.generation}
 
 
-@state.get("/metrics", response_class=Response, responses=refusals())
+@state.get("/metrics", response_class=PlainTextResponse, responses=refusals())
 async def metrics(service: Served) -> Response:
     """Counts and times in the text format of Prometheus."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -235,50 +257,92 @@ async def _filled(
     jobs = fill_jobs(opened, texts, options)
     if service.settings.log_texts:
         state_of(request).logged["text"] = texts
-    if LINES in request.headers.get("accept", ""):
+    if LINES in request.headers.get("accept", "") and not all(job.result.done() for job in jobs):
         service.batcher.submit(jobs)
-        return StreamingResponse(answer_lines(service, request, jobs, deadline), media_type=LINES)
+        lines = answer_lines(service, request, jobs, deadline, partial(_summary, request, opened, options))
+        return StreamingResponse(lines, media_type=LINES)
     done = await service.batcher.results(request, jobs, deadline)
+    answers, summary = in_places(service, request, done), _summary(request, opened, options, done)
+    if summary.partitions.answered < summary.partitions.asked:
+        cached = None
+    return JSONResponse({"answers": [asdict(each) for each in answers], **asdict(summary)}, headers=cached)
+
+
+def _summary(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> schema.Summary:
     used = opened.fill_settings(options)
     settings = schema.UsedOptions(
         used.k, used.occurrences, used.retrieval.value, used.documents, used.where, used.min_share, options.scoring
     )
-    partitions = opened.answered(lost := frozenset[int]().union(*(each.lost for each in done)))
-    answers = [each.value for each in done]
-    found = schema.Answers(answers, opened.state, settings, took(request, done), partitions)
-    return JSONResponse(asdict(found), headers=None if lost else cached)
+    partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
+    failed = sum(isinstance(each.value, Exception) for each in done)
+    return schema.Summary(len(done) - failed, failed, opened.state, settings, took(request, done), partitions)
 
 
 def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
     """A job for each text, which may be filled together with others that are filled alike.
 
     A text of several masks is filled alone: only its tokens tell whether it can be, and its refusal is its own.
-    Raises QueryError for a text that cannot be filled, with its place in the request.
     """
     settings = opened.fill_settings(options)
     group = f"{opened.state.digest} {options.allow_partial} {settings}"
+
+    def job(text: str, where: str) -> Job:
+        run = partial(opened.fill, settings=settings, where=where, allow_partial=options.allow_partial)
+        return Job(run, group if text.count(MASK_TEXT) == 1 else "", text)
+
+    return text_jobs(texts, job, max_masks=MAX_MASKS)
+
+
+def text_jobs(texts: Sequence[str], job: Callable[[str, str], Job], *, max_masks: int = 1) -> list[Job]:
+    """The `job` of each text and its name in messages; of a text that cannot be read, a job finished with its error."""
     jobs: list[Job] = []
     for number, given in enumerate(texts):
-        text = read_query(given, where=f"text.{number}", max_masks=MAX_MASKS)
-        run = partial(opened.fill, settings=settings, where=f"text.{number}", allow_partial=options.allow_partial)
-        jobs.append(Job(run, group if text.count(MASK_TEXT) == 1 else "", text))
+        where = f"text.{number}"
+        try:
+            if len(given) > (most := schema.LIMITS["text_chars"]):
+                raise QueryError(f"{where} must have at most {most:,} characters, got {len(given):,}", code="too_long")
+            jobs.append(job(read_query(given, where=where, max_masks=max_masks), where))
+        except QueryError as error:
+            jobs.append(Job(lambda _: []))
+            jobs[-1].result.set_result(Done(error))
     return jobs
 
 
-async def answer_lines(service: Service, request: Request, jobs: Sequence[Job], deadline: float) -> AsyncIterator[str]:
-    """Each answer as a line of JSON, in order; where one fails, a problem is the last line."""
+def in_places(service: Service, request: Request, done: Sequence[Done]) -> list[Any]:
+    """The values in the order of the texts, errors as FailedText. Raises the first error if there is nothing else."""
+    errors = [each.value for each in done if isinstance(each.value, QueryError)]
+    if len(errors) == len(done):
+        raise errors[0]
+    failed = {id(error): schema.FailedText(service.problem(error).details(state_of(request).id)) for error in errors}
+    return [failed.get(id(each.value), each.value) for each in done]
+
+
+async def answer_lines(
+    service: Service,
+    request: Request,
+    jobs: Sequence[Job],
+    deadline: float,
+    summary: Callable[[Sequence[Done]], schema.Summary],
+) -> AsyncIterator[str]:
+    """A line of JSON for each text, with its answer or its problem, in order, and a last one with the summary."""
     done: list[Done] = []
     try:
-        for job in jobs:
-            async with asyncio.timeout_at(deadline):
-                done.append(await job.result)
-            yield answer_json(done[-1].value) + "\n"
-        took(request, done)
-    except Exception as error:
-        problem = service.problem(error)
-        yield json.dumps(problem.record(state_of(request).id)) + "\n"
-        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise
+        for number, job in enumerate(jobs):
+            problem = None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    found = await job.result
+                if isinstance(found.value, QueryError):
+                    raise found.value
+                line = {"answer": asdict(found.value)}
+            except Exception as error:
+                found, problem = Done(error), service.problem(error)
+                line = {"problem": asdict(problem.details(state_of(request).id))}
+            done.append(found)
+            yield json.dumps({"index": number, **line}, ensure_ascii=False, allow_nan=False) + "\n"
+            if problem and problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise found.value
+        yield json.dumps({"summary": asdict(summary(done))}) + "\n"
     finally:
         give_up(jobs)
 

@@ -33,9 +33,13 @@ class Found:
     """The places of a phrase in a corpus: how many there are, in how many documents, and the first of them."""
 
     phrase: str
+    """The phrase that was looked up."""
     count: int
+    """Number of places."""
     documents: int
+    """Number of documents with a place."""
     occurrences: tuple[Occurrence, ...]
+    """The first places, in the order of the corpus."""
     complete: bool = True
     """False if only a part of the documents with its words was read, so that there may be more."""
 

@@ -42,10 +42,15 @@ class TracedSpan:
     """A span of a text with its verdict; offsets are Unicode code points."""
 
     kind: SpanKind
+    """Kind of the span."""
     text: str
+    """The span itself."""
     start_char: int
+    """First character of the span in the text."""
     end_char: int
+    """End of the span, exclusive."""
     verdict: Verdict
+    """Result: the corpus has the span there, another phrase, or neither."""
     support: float
     """From 0 to 1; the higher, the more the corpus speaks for the span there."""
     place: Occurrence | None = None
@@ -53,7 +58,9 @@ class TracedSpan:
     other: str | None = None
     """Phrase that the corpus has in its place, with `verdict` other."""
     other_score: float = 0.0
+    """Score of that phrase; 0 without one."""
     other_place: Occurrence | None = None
+    """Best place of that phrase."""
 
     @property
     def places(self) -> dict[str, Occurrence | None]:

@@ -162,6 +162,11 @@ def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent
         (problem(422, "text.1: too long", "text"), QueryError, ["text 2 of 2: too long"]),
         (problem(422, "k must be at most 100", "k"), SettingError, ["k must be at most 100"]),
         (problem(413, "the body is too long"), QueryError, ["the body is too long"]),
+        (
+            (200, {}, b'{"answers": [{"problem": {"code": "too_long", "title": "text.1: too long"}}]}'),
+            QueryError,
+            ["text 2 of 2: too long"],
+        ),
         (problem(401, "wrong key"), SettingError, ['key="']),
         (problem(422, "\x1b[31mred\x07" + "x" * 9999), SettingError, ["[31mred"]),
         (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),

@@ -210,7 +210,7 @@ async def test_an_error_of_the_server_is_the_last_of_the_lines_and_is_raised(wor
         jobs: list[Any] = [work.job("bad"), work.job("b")]
         ours.submit(jobs)
         work.gate.set()
-        lines = answer_lines(served(ours), asked(), jobs, asyncio.get_running_loop().time() + 30)
-        assert json.loads(await anext(lines))["status"] == 500
+        lines = answer_lines(served(ours), asked(), jobs, asyncio.get_running_loop().time() + 30, pytest.fail)
+        assert json.loads(await anext(lines))["problem"]["status"] == 500
         with pytest.raises(ValueError, match="bad"):
             await anext(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -51,6 +52,11 @@ def assert_close(ours: Any, theirs: Any) -> None:
         assert ours == pytest.approx(theirs, abs=1e-6)
     else:
         assert ours == theirs
+
+
+def files_of(page: bytes) -> list[str]:
+    """The addresses of the files that a page names."""
+    return [f"/{path}" for path in re.findall(r'(?:src|href)="/?(static/[^"]+)"', page.decode())]
 
 
 def assert_problem(reply: Reply, status: int, *parts: str) -> dict[str, Any]:
@@ -132,19 +138,52 @@ def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
     body = {"text": TEXTS}
     reply = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"})
     assert reply.headers["content-type"].startswith("application/x-ndjson")
-    assert [json.loads(line) for line in reply.body.splitlines()] == server.fill(TEXTS).json["answers"]
+    *lines, last = map(json.loads, reply.body.splitlines())
+    expected = server.fill(TEXTS).json
+    assert lines == [{"index": number, "answer": answer} for number, answer in enumerate(expected.pop("answers"))]
+    assert last == {"summary": {**expected, "took_ms": last["summary"]["took_ms"]}}
     refused = {"text": TEXTS, "documents": ["nowhere"]}
-    lines = server.ask("POST", "/v1/fill", refused, headers={"Accept": "application/x-ndjson"}).body.splitlines()
-    assert [json.loads(line)["status"] for line in lines] == [422]
+    reply = server.ask("POST", "/v1/fill", refused, headers={"Accept": "application/x-ndjson"})
+    *lines, last = map(json.loads, reply.body.splitlines())
+    assert [(line["index"], line["problem"]["code"]) for line in lines] == [
+        (number, "no_such_document") for number in range(len(TEXTS))
+    ]
+    assert (last["summary"]["answered"], last["summary"]["failed"]) == (0, len(TEXTS))
 
 
-def test_masks_too_far_apart_are_refused_with_the_number_of_their_text(server: RunningServer) -> None:
-    far = f"<mask> {'word ' * 600}<mask>"
-    body = {"text": [QUESTION, far, QUESTION]}
-    assert_problem(server.fill(body["text"]), 422, "text.1", "tokens from the first")
-    lines = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"}).body.splitlines()
-    assert json.loads(lines[0]) == server.fill(QUESTION).json["answers"][0]
-    assert len(lines) == 2 and "text.1" in json.loads(lines[1])["title"]
+def test_a_text_that_cannot_be_answered_has_its_problem_in_its_place(server: RunningServer) -> None:
+    bad = {
+        "no gap": "no_mask",
+        "": "empty",
+        "x" * 10_001: "too_long",
+        f"<mask> {'word ' * 600}<mask>": "masks_too_far_apart",
+    }
+    texts = [QUESTION, *bad, QUESTION]
+    reply = server.fill(texts)
+    assert (reply.status, reply.json["answered"], reply.json["failed"]) == (200, 2, 4)
+    first, *failed, last = reply.json["answers"]
+    assert first == last == server.fill(QUESTION).json["answers"][0]
+    for number, (text, code) in enumerate(bad.items(), start=1):
+        problem = failed[number - 1]["problem"]
+        assert problem.keys() == MEMBERS and (problem["code"], problem["status"], problem["field"]) == (
+            code,
+            422,
+            "text",
+        )
+        assert problem["title"].startswith(f"text.{number}")
+        alone = assert_problem(server.fill([text]), 422)
+        assert (alone["code"], alone["title"]) == (code, problem["title"].replace(f"text.{number}", "text.0"))
+    assert_problem(server.fill(list(bad)), 422, "no_mask", "text.0")
+    lines = server.ask(
+        "POST", "/v1/fill", {"text": texts}, headers={"Accept": "application/x-ndjson"}
+    ).body.splitlines()
+    *found, last = map(json.loads, lines)
+    assert [each["problem"]["code"] if "problem" in each else each["answer"] for each in found] == [
+        first,
+        *bad.values(),
+        first,
+    ]
+    assert (last["summary"]["answered"], last["summary"]["failed"]) == (2, 4)
 
 
 def test_a_link_answers_as_a_body_does(server: RunningServer) -> None:
@@ -160,9 +199,23 @@ def test_passages_that_come_along_are_answered_from(server: RunningServer, fille
     reply = server.ask("POST", "/v1/over", {"passages": passages, "text": text, "k": 4}).json
     assert_close(reply["answers"], [as_json(own.fill(text))])
     titled = [{"text": passages[0], "id": "cat", "title": "Felix"}, passages[1]]
-    scores = server.ask("POST", "/v1/over", {"passages": titled, "text": text, "words": ["Rex", "Felix", "no"]}).json
-    assert scores["answers"] is None and len(scores["scores"]) == 3 and scores["scores"][2] == 0
-    assert scores["scores"][0] == pytest.approx(own.score(text, "Rex"), abs=1e-6)
+    words = ["Rex", "Felix", "no"]
+    scored = server.ask("POST", "/v1/over", {"passages": titled, "text": text, "words": words}).json
+    raw = own.score(text, words)
+    assert scored["answers"] is None and sum(scored["scores"]) == pytest.approx(1)
+    assert scored["scores"] == pytest.approx([score / sum(raw) for score in raw], abs=1e-6) and raw[2] == 0
+    assert scored["evidence"] == pytest.approx(sum(raw), abs=1e-6)
+    none = server.ask("POST", "/v1/over", {"passages": titled, "text": text, "words": ["no", "such"]}).json
+    assert (none["scores"], none["evidence"]) == ([0, 0], 0)
+    texts = [text, "no gap", "The cat is called <mask>."]
+    several = server.ask("POST", "/v1/over", {"passages": passages, "text": texts, "k": 4}).json["answers"]
+    assert_close([several[0], several[2]], [as_json(own.fill(texts[0])), as_json(own.fill(texts[2]))])
+    assert several[1]["problem"]["code"] == "no_mask"
+    body = {"passages": titled, "text": texts, "words": words}
+    several = server.ask("POST", "/v1/over", body).json
+    assert several["scores"][0] == pytest.approx(scored["scores"], abs=1e-6)
+    assert several["scores"][1]["problem"]["code"] == "no_mask" and several["evidence"][1] is None
+    assert several["evidence"][0] == pytest.approx(scored["evidence"], abs=1e-6)
 
 
 def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
@@ -182,6 +235,9 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
         first = place["start_char"] - place["context_start_char"]
         assert place["context"][first : first + len(each["word"])].casefold() == each["word"].casefold()
     assert any("nowhere" in note for note in reply["notes"])
+    mixed = server.ask("POST", "/v1/labels", {"text": ["x", *texts], "labels": labels}).json["answers"]
+    assert mixed[0]["problem"]["code"] == "no_mask"
+    assert_close(mixed[1:], reply["answers"])
     body = {"text": "It is <mask>.", "labels": {"a": ["Paris"], "b": ["nowhere"]}}
     assert_problem(server.ask("POST", "/v1/labels", body), 422, "labels")
 
@@ -230,7 +286,7 @@ def test_states_and_descriptions_need_nothing_from_elsewhere(server: RunningServ
     assert server.ask("GET", "/ready").json == {"status": "ready", "generation": 0}
     page = server.ask("GET", "/")
     assert page.headers["content-security-policy"] == "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
-    for path in ("/", "/docs", "/static/docs.js", "/static/vendor/swagger-ui.css"):
+    for path in ("/", "/docs", *files_of(page.body), *files_of(server.ask("GET", "/docs").body)):
         reply = server.ask("GET", path)
         assert reply.status == 200 and reply.headers["x-content-type-options"] == "nosniff"
         assert b'src="http' not in reply.body and b'href="http' not in reply.body
@@ -252,7 +308,7 @@ MALFORMED: list[Any] = [
     *(
         {"text": text}
         for text in (None, 3, {}, True, [], [None], [3], [[QUESTION]], "", "  ", "no mask", "x" * 10_001, ["no mask"],
-                     [QUESTION, ""], [QUESTION] * 9, "\ud800 <mask>", [QUESTION, "\ud800 <mask>"])
+                     ["", "no mask"], [QUESTION] * 9, "\ud800 <mask>", ["no mask", "\ud800 <mask>"])
     ),
     *(
         {"text": QUESTION, **wrong}
@@ -281,14 +337,13 @@ def test_fifty_malformed_bodies_are_each_one_problem(server: RunningServer) -> N
 def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> None:
     assert_problem(server.fill(QUESTION, kk=3), 422, "kk")
     assert_problem(server.fill(QUESTION, k=101), 422, "k: ", "101")
-    assert_problem(server.fill([QUESTION, "x"]), 422, "text.1", "got 0")
     assert_problem(server.fill(["x"]), 422, "text.0")
     for name in ("strength", "str", "list[", "constrained"):  # like the names of types
         assert f"{name}: extra" in server.fill(QUESTION, **{name: 1}).json["title"]
     over = {"passages": ["Oslo", {"text": "Rome", "strange": 1}], "text": QUESTION}
     assert "passages.1.strange" in server.ask("POST", "/v1/over", over).json["title"]
-    labels = {"text": [QUESTION, "x"], "labels": {"a": ["Oslo"], "b": ["Rome"]}}
-    assert_problem(server.ask("POST", "/v1/labels", labels), 422, "text.1", "got 0")
+    labels = {"text": ["x"], "labels": {"a": ["Oslo"], "b": ["Rome"]}}
+    assert_problem(server.ask("POST", "/v1/labels", labels), 422, "text.0", "got 0")
     assert_problem(server.ask("POST", "/v1/labels", {**labels, "text": []}), 422, "got 0")
     labels = {"text": QUESTION, "labels": {"strong": ["Oslo", 3], "weak": ["Rome"]}}
     assert "labels.strong.1" in server.ask("POST", "/v1/labels", labels).json["title"]
@@ -315,7 +370,7 @@ def test_what_is_no_route_and_other_methods_are_problems(server: RunningServer) 
         ("HEAD", "/v1/over", "POST"),
         ("POST", "/health", "GET, HEAD"),
         ("POST", "/v1/documents/iceland", "GET, HEAD"),
-        ("POST", "/static/page.js", "GET, HEAD"),
+        ("POST", files_of(server.ask("GET", "/").body)[0], "GET, HEAD"),
     ):
         assert server.ask(method, path).headers["allow"] == allowed, path
     assert_problem(server.ask("DELETE", "/v1/fill"), 405)
@@ -362,6 +417,7 @@ def test_head_is_answered_with_the_headers_of_get(server: RunningServer) -> None
         ("fill", {"text": QUESTION, "retrieval": "blocks"}, "retrieval_unavailable", "retrieval"),
         ("fill", {"text": QUESTION, "documents": ["nowhere"]}, "no_such_document", "documents"),
         ("fill", {"text": QUESTION, "where": ["lang=en"]}, "no_such_field", "where"),
+        ("find", {"phrase": " "}, "empty", "phrase"),
         ("fill", {"text": QUESTION, "where": ["?"]}, "invalid_condition", "where"),
         ("find", {"phrase": "of the"}, "no_content_word", "phrase"),
         ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"]}}, "too_few", "labels"),
@@ -388,12 +444,39 @@ def test_every_code_of_an_error_is_described() -> None:
 def test_a_link_is_not_computed_again_for_who_has_its_answer(server: RunningServer) -> None:
     link = f"/v1/fill?{urlencode({'text': QUESTION, 'k': 2})}"
     first = server.ask("GET", link)
-    assert first.headers["cache-control"] == "private, no-cache" and first.headers["vary"] == "Accept"
+    assert first.headers["cache-control"] == "private, no-cache" and first.headers["vary"].split(", ")[0] == "Accept"
     tag = first.headers["etag"]
     again = server.ask("GET", link, headers={"If-None-Match": f'"other", {tag}'})
     assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
     other = server.ask("GET", link.replace("k=2", "k=3"), headers={"If-None-Match": tag})
     assert other.status == 200 and other.headers["etag"] != tag
+
+
+def test_files_of_a_page_are_kept_under_the_name_of_their_content(server: RunningServer) -> None:
+    page = server.ask("GET", "/")
+    assert page.headers["cache-control"] == "no-cache"
+    files = files_of(page.body)
+    assert len(files) >= 3
+    for path in files:
+        reply = server.ask("GET", path)
+        assert (reply.status, reply.headers["cache-control"]) == (200, "public, max-age=31536000, immutable"), path
+        again = server.ask("GET", path, headers={"If-None-Match": reply.headers["etag"]})
+        assert (again.status, again.body) == (304, b"")
+        assert_problem(server.ask("GET", path.replace("static/", "static/0")), 404)
+        assert "immutable" not in server.ask("GET", f"{path}x").headers["cache-control"]
+
+
+def test_long_answers_are_compressed_for_who_accepts_it(server: RunningServer) -> None:
+    script = next(path for path in files_of(server.ask("GET", "/").body) if path.endswith(".js"))
+    for path in ("/", script, "/openapi.json"):
+        plain, packed = (server.ask("GET", path, headers={"Accept-Encoding": kind}) for kind in ("identity", "gzip"))
+        assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip", path
+        assert "Accept-Encoding" in packed.headers["vary"] and len(packed.body) < len(plain.body) / 1.5
+        assert gzip.decompress(packed.body) == plain.body
+    body = {"text": [QUESTION] * 8, "k": 20}
+    headers = {"Accept-Encoding": "gzip", "Accept": "application/x-ndjson"}
+    lines = gzip.decompress(server.ask("POST", "/v1/fill", body, headers=headers).body).splitlines()
+    assert json.loads(lines[0])["answer"] == server.fill(QUESTION, k=20).json["answers"][0]
 
 
 def test_bodies_over_the_limit_are_refused_with_and_without_a_length(server: RunningServer) -> None:

@@ -1,0 +1,85 @@
+"""The OpenAPI description: complete, and with examples that the demo index answers as they say."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from npm.serving.description import EXAMPLES
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.running_server import RunningServer
+
+OPENAPI: dict[str, Any] = json.loads((REPOSITORY / "docs" / "openapi.json").read_text(encoding="utf-8"))
+OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    operation["operationId"]: (method.upper(), path, operation)
+    for path, methods in OPENAPI["paths"].items()
+    for method, operation in methods.items()
+}
+VARYING = ("took_ms", "index", "digest", "fingerprint", "generation", "version", "name")
+"""Members that depend on the machine, the moment, the folder or the release."""
+
+
+def comparable(value: Any, number: Callable[[float], Any]) -> Any:
+    """A value without what varies, and each `number` in it."""
+    if isinstance(value, dict):
+        return {name: comparable(each, number) for name, each in value.items() if name not in VARYING}
+    if isinstance(value, list):
+        return [comparable(each, number) for each in value]
+    return number(value) if isinstance(value, float) else value
+
+
+@pytest.fixture(scope="module")
+def demo_server(demo_index: Path) -> Iterator[RunningServer]:
+    with RunningServer(demo_index) as running:
+        yield running
+
+
+def test_examples_are_answered_as_they_say(demo_server: RunningServer) -> None:
+    examples = json.loads(EXAMPLES.read_text(encoding="utf-8"))
+    for name, example in examples.items():
+        method, path, _ = OPERATIONS[name]
+        request = example["request"]
+        if method == "GET":
+            path = path.format_map({key: quote(str(value)) for key, value in request.items()})
+            query = {key: value for key, value in request.items() if f"{{{key}}}" not in OPERATIONS[name][1]}
+            reply = demo_server.ask("GET", f"{path}?{urlencode(query)}")
+        else:
+            reply = demo_server.ask(method, path, request)
+        assert reply.status == 200, (name, reply.body)
+        if os.environ.get("NPMLM_WRITE_OPENAPI"):
+            example["response"] = reply.json
+        expected = comparable(example["response"], lambda score: pytest.approx(score, abs=1e-3))
+        assert comparable(reply.json, float) == expected, name
+    if os.environ.get("NPMLM_WRITE_OPENAPI"):
+        lines = (f" {json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in examples.items())
+        EXAMPLES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def test_every_operation_has_a_summary_examples_and_its_keys() -> None:
+    assert list(OPERATIONS) == [
+        *("health", "ready", "metrics", "fill", "fillGet", "answerFromPassages", "classify", "find", "trace"),
+        *("getIndex", "getDocument"),
+    ]
+    for name, (method, path, operation) in OPERATIONS.items():
+        assert operation["summary"] and operation["tags"], name
+        assert operation.get("security", []) == ([{"bearer": []}, {"apiKey": []}] if path.startswith("/v1") else [])
+        assert (method == "POST") == ("requestBody" in operation)
+        if path.startswith("/v1"):
+            assert operation["responses"]["200"]["content"]["application/json"]["example"], name
+        if method == "POST":
+            assert operation["requestBody"]["content"]["application/json"]["example"], name
+
+
+def test_every_field_is_described() -> None:
+    for name, schema in OPENAPI["components"]["schemas"].items():
+        for field, value in schema.get("properties", {}).items():
+            assert "description" in value or "$ref" in value, (name, field)
+    for _, _, operation in OPERATIONS.values():
+        for parameter in operation.get("parameters", ()):
+            assert parameter.get("description"), parameter
