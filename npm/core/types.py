@@ -332,7 +332,7 @@ class Answer:
     phrases: tuple[Phrase, ...]
     """Phrases, best first; empty for a text with several masks."""
     cut: bool = False
-    """Whether the text was longer than the encoder accepts."""
+    """True if the text was longer than the encoder accepts."""
     notes: tuple[str, ...] = ()
     """Remarks for a reader."""
     status: Literal["ok", "low_evidence"] = "ok"

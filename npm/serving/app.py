@@ -24,7 +24,7 @@ from npm.serving import routes
 from npm.serving.description import DESCRIPTION, TAGS, complete
 from npm.serving.middleware import state_of
 from npm.serving.problems import CLIENT_LEFT, Problem
-from npm.serving.routes import Service
+from npm.serving.service import Service
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (routes.state, routes.answering, routes.describing)

@@ -12,7 +12,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import TypeAdapter
 
 from npm.serving.problems import REFUSALS
-from npm.serving.schema import Summary
+from npm.serving.replies import Summary
 
 EXAMPLES = Path(__file__).parent / "examples.json"
 """A request and its response for each operation, from the demo index."""

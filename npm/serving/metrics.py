@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 if TYPE_CHECKING:
-    from npm.serving.schema import IndexFacts
+    from npm.serving.replies import IndexFacts
 
 
 class ServerMetrics:

@@ -24,7 +24,7 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
 from npm.retrieval.settings import FillSettings, Retrieval, given_options
-from npm.serving import schema
+from npm.serving import replies, requests
 from npm.serving.batcher import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.settings import ServeSettings
@@ -49,7 +49,7 @@ class OpenedIndex:
 
     filler: PhraseFiller
     settings: ServeSettings
-    facts: schema.IndexFacts
+    facts: replies.IndexFacts
     """Description for a client, before it asks."""
 
     @classmethod
@@ -102,12 +102,12 @@ class OpenedIndex:
         return self.filler.index.folder
 
     @property
-    def state(self) -> schema.IndexState:
+    def state(self) -> replies.IndexState:
         """Generation and digest."""
         manifest = self.filler.index.manifest
-        return schema.IndexState(manifest.generation, manifest.digest)
+        return replies.IndexState(manifest.generation, manifest.digest)
 
-    def fill_settings(self, options: schema.Options) -> FillSettings:
+    def fill_settings(self, options: requests.Options) -> FillSettings:
         """Fill settings of a request: its own, and the server's for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
         names = ("k", "occurrences", "documents", "where", "min_share")
@@ -146,13 +146,13 @@ class OpenedIndex:
         times = {"encode_seconds": encoded - started, "search_seconds": perf_counter() - encoded}
         return [Done(answer, **times, lost=lost) for answer in answers]
 
-    def answered(self, lost: frozenset[int]) -> schema.Partitions:
+    def answered(self, lost: frozenset[int]) -> replies.Partitions:
         """Partitions as reported to a client, of which `lost` were skipped."""
         if self.partitions is None:
-            return schema.Partitions()
+            return replies.Partitions()
         asked, searcher = len(self.partitions.parts), self.partitions
         missing = sum(searcher.parts[number].row_count for number in lost)
-        return schema.Partitions(asked, asked - len(lost), missing / searcher.row_count)
+        return replies.Partitions(asked, asked - len(lost), missing / searcher.row_count)
 
     def _filler_without(self, lost: frozenset[int]) -> PhraseFiller:
         """Filler over all but the partitions `lost`, as if their blocks were deleted."""
@@ -162,7 +162,7 @@ class OpenedIndex:
         ranges = [(first_rows[number], first_rows[number + 1]) for number in sorted(lost)]
         return PhraseFiller(without_rows(self.filler.index, ranges), self.filler.encoder, self.settings.fill)
 
-    def over(self, request: schema.OverRequest, texts: Sequence[str]) -> list[Done]:
+    def over(self, request: requests.OverRequest, texts: Sequence[str]) -> list[Done]:
         """Answer to each text from the passages of a request, the weights of its words, or the error of the text."""
         started = perf_counter()
         documents = [
@@ -185,7 +185,7 @@ class OpenedIndex:
         ended = perf_counter()
         return [Done(value, encode_seconds=encoded - started, search_seconds=ended - encoded) for value in values]
 
-    def find(self, request: schema.FindRequest) -> list[Done]:
+    def find(self, request: requests.FindRequest) -> list[Done]:
         """The places of a phrase, of the first MOST_DOCUMENTS with its words."""
         started, index, usual = perf_counter(), self.filler.index, self.settings.fill
         documents = usual.documents if request.documents is None else request.documents
@@ -199,24 +199,24 @@ class OpenedIndex:
         )
         return [Done(found, search_seconds=perf_counter() - started)]
 
-    def spans(self, request: schema.TraceRequest) -> list[Done]:
+    def spans(self, request: requests.TraceRequest) -> list[Done]:
         """The spans of a text."""
         started = perf_counter()
         spans = self._tracer(request).spans(request.text)
         return [Done(spans, search_seconds=perf_counter() - started)]
 
-    def traced(self, request: schema.TraceRequest, spans: Sequence[Span], _: Sequence[str]) -> list[Done]:
+    def traced(self, request: requests.TraceRequest, spans: Sequence[Span], _: Sequence[str]) -> list[Done]:
         """The verdicts on some spans of a text."""
         started = perf_counter()
         traced = self._tracer(request).verdicts(request.text, spans)
         return [Done(traced, search_seconds=perf_counter() - started)]
 
-    def _tracer(self, request: schema.TraceRequest) -> Tracer:
+    def _tracer(self, request: requests.TraceRequest) -> Tracer:
         return Tracer(
             self.filler, TraceSettings(kinds=list(request.kinds), documents=request.documents, where=request.where)
         )
 
-    def labels(self, request: schema.LabelsRequest, texts: Sequence[str]) -> list[Done]:
+    def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:
         """The share of each label of a request for each text, by the occurrences of its words in the index."""
         started = perf_counter()
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
@@ -237,16 +237,16 @@ class OpenedIndex:
         for text, prediction in zip(texts, predictions, strict=True):
             evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
             shares = [
-                schema.LabelShare(name, score, *evidence.get(number, (None, None)))
+                replies.LabelShare(name, score, *evidence.get(number, (None, None)))
                 for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
             ]
-            answers.append(schema.TextLabels(text, shares))
+            answers.append(replies.TextLabels(text, shares))
         notes, seconds = list(method.facts["notes"]), perf_counter() - started
         return [Done((answer, notes), search_seconds=seconds) for answer in answers]
 
     def document(
         self, identifier: str, *, start_char: int, end_char: int | None, around: int
-    ) -> schema.DocumentWindow | None:
+    ) -> replies.DocumentWindow | None:
         """The part of a live document around [start_char, end_char); None if there is no such document."""
         index = self.filler.index
         number = int(index.store.find_documents([identifier], among=index.live_documents)[0])
@@ -258,14 +258,14 @@ class OpenedIndex:
         end = start if end_char is None else min(max(end_char, start), total)
         first, last = max(0, start - around), min(total, end + around)
         text, fields, generation = shown(found.text[first:last]), dict(found.fields), index.manifest.generation
-        return schema.DocumentWindow(
+        return replies.DocumentWindow(
             found.id, found.title, fields, text, first, last, total, start, end, generation=generation
         )
 
 
-def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str]) -> schema.IndexFacts:
+def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str]) -> replies.IndexFacts:
     manifest, folder = filler.index.manifest, filler.index.folder.resolve()
-    return schema.IndexFacts(
+    return replies.IndexFacts(
         name=folder.parent.name if folder.name == "index" else folder.name,
         generation=manifest.generation,
         digest=manifest.digest,
@@ -276,7 +276,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         partitions=len(parts_of(filler.index.searcher)),
         tier=inspect_index(filler.index.folder).tier,
         rotation=manifest.rotation.value,
-        encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
+        encoder=replies.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
         fields=manifest.fields,
         defaults=as_json(
             {name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval", "min_share")}
@@ -285,7 +285,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
             "texts": settings.texts_per_request,
             "body_bytes": settings.max_body_bytes,
             "timeout_ms": int(settings.timeout_seconds * 1000),
-            **schema.LIMITS,
+            **requests.LIMITS,
         },
         examples=list(examples),
         version=npm.__version__,

@@ -114,7 +114,7 @@ class Problem(Exception):
         self.headers = dict(headers or {})
 
     def details(self, request_id: str) -> ProblemDetails:
-        """What a client gets."""
+        """The members of the JSON object."""
         return ProblemDetails(f"/docs#{self.code}", self.code, str(self), self.status, self.field, request_id)
 
     def response(self, request_id: str) -> Response:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from itertools import groupby
@@ -14,89 +13,35 @@ from operator import attrgetter
 from time import perf_counter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException
 
 import npm
-from npm.core.errors import ArtifactError, QueryError, UserError
+from npm.core.errors import QueryError
 from npm.core.files import digest_of
 from npm.core.types import MASK_TEXT
 from npm.retrieval.queries import MAX_MASKS, read_query
-from npm.serving import schema
-from npm.serving.batcher import Batcher, Done, Job, give_up
+from npm.serving import replies, requests
+from npm.serving.batcher import Done, Job, give_up
 from npm.serving.description import ANSWER_LINES, COMPUTED, KEYS, LINES, WITH_BODY, refusals
-from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import state_of
 from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost
-from npm.serving.problems import Problem, http_problem, invalid_request, stopping
-from npm.serving.reload import IndexReloader
-from npm.serving.settings import ServeSettings
+from npm.serving.problems import Problem, stopping
+from npm.serving.service import Served, Service
 
-FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages)\b")
-"""Field that the message of an error begins with."""
 MOST_PASSAGE_CHARS = 200_000
 """Of all passages of a request: they are encoded while everybody else waits."""
 
 
-@dataclass
-class Service:
-    """State that all routes share; `ready` turns False when the server is told to stop."""
-
-    settings: ServeSettings
-    reloader: IndexReloader
-    metrics: ServerMetrics
-    batcher: Batcher
-    notice: Callable[[str], None]
-    ready: bool = True
-
-    def problem(self, error: Exception) -> Problem:
-        """The problem that a client gets for an error, without the index's folder."""
-        if isinstance(error, Problem):
-            return error
-        if isinstance(error, RequestValidationError):
-            return invalid_request(error)
-        if isinstance(error, HTTPException):
-            return http_problem(error.status_code, error.headers)
-        if isinstance(error, TimeoutError):
-            self.metrics.rejected("deadline")
-            return Problem("timeout")
-        if not isinstance(error, UserError):
-            return Problem("internal")
-        opened = self.reloader.current
-        if isinstance(error, ArtifactError):  # a broken index is the server's matter
-            self.notice(str(error))
-            message = f"the index {opened.facts.name} is unavailable: tell who runs the server, whose log says more"
-            return Problem("index_unavailable", message, headers={"Retry-After": "60"})
-        message = str(error).replace(str(opened.folder), opened.facts.name)
-        named = FIELD.match(message)
-        return Problem(error.code, message, field=named[1] if named else None)
-
-    def deadline(self, timeout_ms: int | None) -> float:
-        """Time by the clock of the event loop at which an answer to a request that just came is too late."""
-        seconds = self.settings.timeout_seconds
-        if timeout_ms is not None:
-            seconds = min(seconds, timeout_ms / 1000)
-        return asyncio.get_running_loop().time() + seconds
-
-
-async def service_of(request: Request) -> Service:
-    """The service of the application that was asked."""
-    service: Service = request.app.state.service
-    return service
-
-
-Served = Annotated[Service, Depends(service_of)]
 answering, describing = APIRouter(tags=["answers"], dependencies=KEYS), APIRouter(tags=["index"], dependencies=KEYS)
 state = APIRouter(tags=["state"])
 
 
-@answering.post("/v1/fill", response_model=schema.Answers, responses={200: ANSWER_LINES, **refusals(*WITH_BODY)})
-async def fill(service: Served, request: Request, body: schema.FillRequest) -> Response:
+@answering.post("/v1/fill", response_model=replies.Answers, responses={200: ANSWER_LINES, **refusals(*WITH_BODY)})
+async def fill(service: Served, request: Request, body: requests.FillRequest) -> Response:
     """The best phrases for each text: a list of as many answers, also for one text.
 
     A text of a list that cannot be answered has its `problem` in its place; if none can be, the request is refused.
@@ -106,8 +51,8 @@ async def fill(service: Served, request: Request, body: schema.FillRequest) -> R
     return await _filled(service, request, body.text, body)
 
 
-@answering.get("/v1/fill", response_model=schema.Answers, responses={200: ANSWER_LINES, **refusals(*COMPUTED)})
-async def fill_get(service: Served, request: Request, query: Annotated[schema.FillQuery, Query()]) -> Response:
+@answering.get("/v1/fill", response_model=replies.Answers, responses={200: ANSWER_LINES, **refusals(*COMPUTED)})
+async def fill_get(service: Served, request: Request, query: Annotated[requests.FillQuery, Query()]) -> Response:
     """The same for one text, as a link, with an ETag for caches: it changes with the index, its options and npmlm."""
     opened = service.reloader.current
     asked = f"{npm.__version__} {opened.state} {opened.fill_settings(query)} {query!r}"
@@ -117,8 +62,8 @@ async def fill_get(service: Served, request: Request, query: Annotated[schema.Fi
     return await _filled(service, request, [query.text], query, headers)
 
 
-@answering.post("/v1/over", response_model=schema.OverAnswers, responses=refusals(*WITH_BODY))
-async def answer_from_passages(service: Served, request: Request, body: schema.OverRequest) -> Response:
+@answering.post("/v1/over", response_model=replies.OverAnswers, responses=refusals(*WITH_BODY))
+async def answer_from_passages(service: Served, request: Request, body: requests.OverRequest) -> Response:
     """Phrases from passages that come with the request, or scores of given words; no index is asked."""
     if (chars := sum(len(passage.text) for passage in body.passages)) > MOST_PASSAGE_CHARS:
         message = f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}"
@@ -133,41 +78,41 @@ async def answer_from_passages(service: Served, request: Request, body: schema.O
     done = await service.batcher.results(request, jobs, service.deadline(body.timeout_ms))
     values, times = in_places(service, request, done), took(request, done)
     if body.words is None:
-        return JSONResponse(asdict(schema.OverAnswers(values, None, None, times)))
+        return JSONResponse(asdict(replies.OverAnswers(values, None, None, times)))
     scores: list[Any] = []
     evidence: list[float | None] = []
     for value in values:
-        total = None if isinstance(value, schema.FailedText) else sum(value)
+        total = None if isinstance(value, replies.FailedText) else sum(value)
         evidence.append(total if total is None else min(1.0, total))
         scores.append(value if total is None else [score / total if total else 0.0 for score in value])
     if isinstance((await request.json())["text"], str):
-        return JSONResponse(asdict(schema.OverAnswers(None, scores[0], evidence[0], times)))
-    return JSONResponse(asdict(schema.OverAnswers(None, scores, evidence, times)))
+        return JSONResponse(asdict(replies.OverAnswers(None, scores[0], evidence[0], times)))
+    return JSONResponse(asdict(replies.OverAnswers(None, scores, evidence, times)))
 
 
-@answering.post("/v1/labels", response_model=schema.LabelAnswers, responses=refusals(*WITH_BODY))
-async def classify(service: Served, request: Request, body: schema.LabelsRequest) -> Response:
+@answering.post("/v1/labels", response_model=replies.LabelAnswers, responses=refusals(*WITH_BODY))
+async def classify(service: Served, request: Request, body: requests.LabelsRequest) -> Response:
     """The share of each label for each text, by how well the occurrences of its words in the index fit the mask."""
     _check_count(service, body.text)
     opened, group = service.reloader.current, f"labels {id(body)}"
     jobs = text_jobs(body.text, lambda text, _: Job(lambda texts: opened.labels(body, texts), group, text))
     done = await service.batcher.results(request, jobs, service.deadline(body.timeout_ms))
     found = in_places(service, request, done)
-    answers = [each if isinstance(each, schema.FailedText) else each[0] for each in found]
-    notes = next(each[1] for each in found if not isinstance(each, schema.FailedText))
-    return JSONResponse(asdict(schema.LabelAnswers(answers, notes, opened.state, took(request, done))))
+    answers = [each if isinstance(each, replies.FailedText) else each[0] for each in found]
+    notes = next(each[1] for each in found if not isinstance(each, replies.FailedText))
+    return JSONResponse(asdict(replies.LabelAnswers(answers, notes, opened.state, took(request, done))))
 
 
-@answering.post("/v1/find", response_model=schema.FindAnswer, responses=refusals(*WITH_BODY))
-async def find(service: Served, request: Request, body: schema.FindRequest) -> Response:
+@answering.post("/v1/find", response_model=replies.FindAnswer, responses=refusals(*WITH_BODY))
+async def find(service: Served, request: Request, body: requests.FindRequest) -> Response:
     """The number of places of a phrase in the corpus, word for word, and the first of them."""
     opened = service.reloader.current
     done = await service.batcher.results(request, [Job(lambda _: opened.find(body))], service.deadline(body.timeout_ms))
-    return JSONResponse(asdict(schema.FindAnswer(done[0].value, opened.state, took(request, done))))
+    return JSONResponse(asdict(replies.FindAnswer(done[0].value, opened.state, took(request, done))))
 
 
-@answering.post("/v1/trace", response_model=schema.TraceAnswer, responses=refusals(*WITH_BODY))
-async def trace(service: Served, request: Request, body: schema.TraceRequest) -> Response:
+@answering.post("/v1/trace", response_model=replies.TraceAnswer, responses=refusals(*WITH_BODY))
+async def trace(service: Served, request: Request, body: requests.TraceRequest) -> Response:
     """The names, numbers, dates and quotations of a text, each looked up and filled in its sentence."""
     opened, deadline = service.reloader.current, service.deadline(body.timeout_ms)
     if service.settings.log_texts:
@@ -181,24 +126,26 @@ async def trace(service: Served, request: Request, body: schema.TraceRequest) ->
     jobs = [Job(partial(opened.traced, body, own)) for own in sentences]
     done = [*read, *await service.batcher.results(request, jobs, deadline)]
     spans = [span for each in done[1:] for span in each.value]
-    return JSONResponse(asdict(schema.TraceAnswer(spans, opened.state, took(request, done))))
+    return JSONResponse(asdict(replies.TraceAnswer(spans, opened.state, took(request, done))))
 
 
-@describing.get("/v1/index", response_model=schema.IndexFacts, responses=refusals(401))
+@describing.get("/v1/index", response_model=replies.IndexFacts, responses=refusals(401))
 async def get_index(service: Served) -> Response:
     """Facts of the index that answers, and limits."""
     return JSONResponse(asdict(service.reloader.current.facts))
 
 
 @describing.get(
-    "/v1/documents/{identifier:path}", response_model=schema.DocumentWindow, responses=refusals(401, 404, 422)
+    "/v1/documents/{identifier:path}", response_model=replies.DocumentWindow, responses=refusals(401, 404, 422)
 )
 async def get_document(
     service: Served,
     identifier: Annotated[str, PathParameter(description="Id of the document.")],
     start_char: Annotated[int, Query(ge=0, description="First character of interest.")] = 0,
     end_char: Annotated[int | None, Query(ge=0, description="End of interest; unset: `start_char`.")] = None,
-    around: Annotated[int, Query(ge=0, le=schema.MOST_AROUND_CHARS, description="Characters before and after.")] = 2000,
+    around: Annotated[
+        int, Query(ge=0, le=requests.MOST_AROUND_CHARS, description="Characters before and after.")
+    ] = 2000,
 ) -> Response:
     """The text of a document around [start_char, end_char), `around` characters before and after."""
     opened = service.reloader.current
@@ -249,7 +196,7 @@ async def _filled(
     service: Service,
     request: Request,
     texts: Sequence[str],
-    options: schema.Options,
+    options: requests.Options,
     cached: Mapping[str, str] | None = None,
 ) -> Response:
     """Answers to the texts, with the headers `cached` unless a partition is lost."""
@@ -268,17 +215,17 @@ async def _filled(
     return JSONResponse({"answers": [asdict(each) for each in answers], **asdict(summary)}, headers=cached)
 
 
-def _summary(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> schema.Summary:
+def _summary(request: Request, opened: OpenedIndex, options: requests.Options, done: Sequence[Done]) -> replies.Summary:
     used = opened.fill_settings(options)
-    settings = schema.UsedOptions(
+    settings = replies.UsedOptions(
         used.k, used.occurrences, used.retrieval.value, used.documents, used.where, used.min_share, options.scoring
     )
     partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
     failed = sum(isinstance(each.value, Exception) for each in done)
-    return schema.Summary(len(done) - failed, failed, opened.state, settings, took(request, done), partitions)
+    return replies.Summary(len(done) - failed, failed, opened.state, settings, took(request, done), partitions)
 
 
-def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
+def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: requests.Options) -> list[Job]:
     """A job for each text, which may be filled together with others that are filled alike.
 
     A text of several masks is filled alone: only its tokens tell whether it can be, and its refusal is its own.
@@ -299,7 +246,7 @@ def text_jobs(texts: Sequence[str], job: Callable[[str, str], Job], *, max_masks
     for number, given in enumerate(texts):
         where = f"text.{number}"
         try:
-            if len(given) > (most := schema.LIMITS["text_chars"]):
+            if len(given) > (most := requests.LIMITS["text_chars"]):
                 raise QueryError(f"{where} must have at most {most:,} characters, got {len(given):,}", code="too_long")
             jobs.append(job(read_query(given, where=where, max_masks=max_masks), where))
         except QueryError as error:
@@ -313,7 +260,7 @@ def in_places(service: Service, request: Request, done: Sequence[Done]) -> list[
     errors = [each.value for each in done if isinstance(each.value, QueryError)]
     if len(errors) == len(done):
         raise errors[0]
-    failed = {id(error): schema.FailedText(service.problem(error).details(state_of(request).id)) for error in errors}
+    failed = {id(error): replies.FailedText(service.problem(error).details(state_of(request).id)) for error in errors}
     return [failed.get(id(each.value), each.value) for each in done]
 
 
@@ -322,7 +269,7 @@ async def answer_lines(
     request: Request,
     jobs: Sequence[Job],
     deadline: float,
-    summary: Callable[[Sequence[Done]], schema.Summary],
+    summary: Callable[[Sequence[Done]], replies.Summary],
 ) -> AsyncIterator[str]:
     """A line of JSON for each text, with its answer or its problem, in order, and a last one with the summary."""
     done: list[Done] = []
@@ -347,7 +294,7 @@ async def answer_lines(
         give_up(jobs)
 
 
-def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:
+def took(request: Request, done: Sequence[Done]) -> replies.Milliseconds:
     """Time of a request by part: the longest wait, and the computation of the batches with its texts."""
     # all texts of a batch have its times
     batches: set[tuple[float, float]] = {(each.encode_seconds, each.search_seconds) for each in done}
@@ -357,6 +304,6 @@ def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:
         "search": sum(search_seconds for _, search_seconds in batches),
         "total": perf_counter() - state_of(request).arrived,
     }
-    times = schema.Milliseconds(**{name: round(1000 * seconds, 3) for name, seconds in parts.items()})
+    times = replies.Milliseconds(**{name: round(1000 * seconds, 3) for name, seconds in parts.items()})
     state_of(request).logged |= {"texts": len(done), "took_ms": asdict(times)}
     return times

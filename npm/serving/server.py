@@ -29,7 +29,7 @@ from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import LOOPBACK, RequestMiddleware
 from npm.serving.opened import OpenedIndex
 from npm.serving.reload import IndexReloader
-from npm.serving.routes import Service
+from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 
 LEAST_KEY_CHARS = 8
@@ -126,7 +126,7 @@ def serve(
                 allow_origins=settings.cors,
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
-                expose_headers=["X-Request-ID"],
+                expose_headers=["ETag", "Retry-After", "X-Request-ID"],
             )
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 4)

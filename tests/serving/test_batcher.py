@@ -19,7 +19,8 @@ from npm.serving.batcher import Batcher, Done, Job
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
 from npm.serving.problems import CLIENT_LEFT, Problem
-from npm.serving.routes import Service, answer_lines, took
+from npm.serving.routes import answer_lines, took
+from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 
 

@@ -21,9 +21,9 @@ from npm.serving.app import make_app
 from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import RequestMiddleware
-from npm.serving.routes import Service
-from npm.serving.schema import IndexState
+from npm.serving.replies import IndexState
 from npm.serving.server import opened_log
+from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 
 

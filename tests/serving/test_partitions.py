@@ -23,8 +23,8 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost, ServedPartitions
+from npm.serving.requests import Options
 from npm.serving.routes import fill_jobs
-from npm.serving.schema import Options
 from npm.serving.settings import ServeSettings
 from tests.helpers.running_server import until
 

@@ -13,7 +13,7 @@ from npm.core.types import Document
 from npm.serving.metrics import ServerMetrics
 from npm.serving.opened import OpenedIndex
 from npm.serving.reload import IndexReloader
-from npm.serving.schema import IndexFacts
+from npm.serving.replies import IndexFacts
 from npm.serving.settings import ServeSettings
 
 
