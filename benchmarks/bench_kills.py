@@ -26,7 +26,7 @@ DEFAULTS = {  # many shards of several batches, and every stage there is
     "corpus.files": "npm/assets/demo/*.jsonl",
     "vectors.tokens_per_shard": "2048",
     "vectors.tokens_per_batch": "512",
-    "search.tier": "ivf_rabitq",
+    "search.tier": "ivf_pq",
     "search.list_count": "64",
     "search.train_iterations": "40",
 }

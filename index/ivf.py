@@ -9,6 +9,7 @@ Shapes: t training rows, n vectors, K lists, d dimensions as stored, e dimension
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ import numpy as np
 
 from index.arrays import ShardedArray, to_float32
 from index.exact import check_finite, finite_chunks
-from index.faiss_library import FaissIndex, faiss_threads, import_faiss, new_faiss_index, read_faiss
-from index.settings import SearchTier, ThreadCount, default_probed_lists
+from index.faiss_library import (
+    FaissIndex,
+    block_rows,
+    faiss_threads,
+    import_faiss,
+    new_faiss_index,
+    packed_codes,
+    read_faiss,
+)
+from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
     Manifest,
@@ -28,19 +37,18 @@ from npm.core.artifact import (
     written_once,
 )
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.files import FolderWriter, digest_of, replace_file, sha256_of_bytes
+from npm.core.files import FolderWriter, digest_of
 
 QUANTIZER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantizer", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
-CODEC_TRAIN_ROWS = 1 << 16
-"""Rows that a codec is trained on; ranges of values need no more."""
 ROW_GRAPH_LISTS, ROW_GRAPH_SEARCH = 4096, 16
 """From this many lists on, the nearest one of a row is found through a graph, visiting 16 candidates: at 8192
 lists a third of the time, another list for 2 % of the rows, on average 0.3 % further away."""
 ROWS_PER_CHUNK = 1 << 14
 """Rows coded at once; the lists and codes of a row may depend on it in the last bit, so it is no setting."""
-ID_BYTES = CAPACITY_STEP = 8
-"""The space for codes is a multiple of this, so that the ids after them are at multiples of 8 bytes."""
+ID_BYTES = 8
+TWO_LEVEL_LISTS = 1024
+"""From this many lists on, centroids are trained in two levels."""
 
 
 def train_quantizer(
@@ -54,12 +62,10 @@ def train_quantizer(
     """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with any further
-    ones of the caller; a finished quantizer of the same settings is kept. The last round of k-means is in
-    `.<name>.partial` next to `folder`: after a kill the same call resumes there and ends in the same bytes.
-    `progress(rounds done, rounds)`. Raises SettingError for more lists than rows, ArtifactError if a vector is not
-    finite, another process is training it, or `folder` was made with other settings.
+    ones of the caller; a finished quantizer of the same settings is kept. `progress(groups of lists done, groups)`.
+    Raises SettingError for more lists than rows, ArtifactError if a vector is not finite, or `folder` was made with
+    other settings.
     """
-    checkpoint = folder.parent / f".{folder.name}.partial"
 
     def write(writer: FolderWriter) -> None:
         trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
@@ -74,25 +80,22 @@ def train_quantizer(
         check_finite(sample, rows)
         sample = to_float32(sample)  # [t, d]
         with faiss_threads(resolved["thread_count"]):
-            index = _trained(sample, resolved, checkpoint, progress)
+            index = _trained(sample, resolved, progress)
         faiss = import_faiss()
         # streamed, without a second copy of it in memory
         faiss.write_index(index, faiss.PyCallbackIOWriter(writer.open_binary(TRAINED_FILE).write))
 
-    trained = written_once(folder, kind=QUANTIZER_KIND, settings=resolved, write=write)
-    checkpoint.unlink(missing_ok=True)
-    return trained
+    return written_once(folder, kind=QUANTIZER_KIND, settings=resolved, write=write)
 
 
-def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoint: Path, progress: Report) -> FaissIndex:
+def _trained(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> FaissIndex:
     """The index without rows, trained on `sample` f32 [t, d]."""
     index = new_faiss_index(resolved["factory"], sample.shape[1])
     rotation, lists = split(index)
     if rotation is not None:
         rotation.train(sample)
         sample = rotation.apply(sample)  # f32 [t, e]
-    settings = {"settings": dict(resolved), "sample": sha256_of_bytes(sample.reshape(-1).view(np.uint8).data)}
-    centroids = _centroids(sample, resolved, checkpoint, digest_of(settings), progress)  # f32 [K, e]
+    centroids = _centroids(sample, resolved, progress)  # f32 [K, e]
     lists.quantizer.add(centroids)
     # The codec codes the residuals of rows after subtracting the centroid of their list.
     coded = sample[:: -(-len(sample) // CODEC_TRAIN_ROWS)].copy()  # f32 [<= CODEC_TRAIN_ROWS, e]
@@ -100,41 +103,42 @@ def _trained(sample: np.ndarray, resolved: Mapping[str, Any], checkpoint: Path, 
     if lists.by_residual:
         coded -= centroids[numbers]
     faiss = import_faiss()
+    if hasattr(lists, "pq"):
+        lists.pq.cp.seed, lists.pq.cp.min_points_per_centroid = resolved["seed"], 1
     lists.train_encoder(len(coded), faiss.swig_ptr(coded), faiss.swig_ptr(numbers))
     lists.is_trained = index.is_trained = True
     return index
 
 
-def _centroids(
-    sample: np.ndarray, resolved: Mapping[str, Any], checkpoint: Path, made_of: str, progress: Report
-) -> np.ndarray:
-    """Centroids f32 [K, e] of `sample` f32 [t, e] by k-means, from K of its rows; the file has the last round."""
-    faiss, list_count, seed = import_faiss(), resolved["list_count"], resolved["seed"]
-    done, centroids = 0, sample[drawn_rows(len(sample), list_count, seed=seed)]  # f32 [K, e]
+def _centroids(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> np.ndarray:
+    """Centroids f32 [K, e] of `sample` f32 [t, e] by k-means, where they are many in two levels.
 
-    def stamp(state: bytes) -> bytes:
-        return sha256_of_bytes(made_of.encode() + state).encode()
+    Each of √K groups of rows gets lists in proportion to its rows: √K/2 times less work than all at once.
+    """
+    list_count = resolved["list_count"]
+    group_count = round(math.sqrt(list_count)) if list_count >= TWO_LEVEL_LISTS else 1
+    groups = RowAssigner(_k_means(sample, group_count, resolved)).nearest(sample)  # i64 [t]
+    stops = np.cumsum(np.bincount(groups, minlength=group_count)) * list_count // len(sample)  # i64 [groups]
+    centroids = []
+    for number, count in enumerate(np.diff(stops, prepend=0).tolist()):  # at most the rows of the group
+        if count:
+            centroids.append(_k_means(sample[groups == number], count, resolved))  # f32 [count, e]
+        progress(number + 1, group_count)
+    return np.concatenate(centroids)
 
-    stored = checkpoint.read_bytes() if checkpoint.is_file() else b""
-    if stored and stored[:64] == stamp(stored[64:]):
-        done = int.from_bytes(stored[64:72], "little")
-        centroids = np.frombuffer(stored[72:], dtype=np.float32).reshape(list_count, -1)
-    while done < resolved["train_iterations"]:
-        # One round at a time, from the centroids of the last: the same as all rounds in one call.
-        means = faiss.Kmeans(
-            sample.shape[1],
-            list_count,
-            niter=1,
-            seed=seed,
-            min_points_per_centroid=1,
-            max_points_per_centroid=len(sample),  # all rows: no second sampling
-        )
-        means.train(sample, init_centroids=centroids)
-        done, centroids = done + 1, means.centroids
-        state = done.to_bytes(8, "little") + centroids.tobytes()
-        replace_file(checkpoint, stamp(state) + state)
-        progress(done, resolved["train_iterations"])
-    return centroids
+
+def _k_means(rows: np.ndarray, count: int, resolved: Mapping[str, Any]) -> np.ndarray:
+    """The centroids f32 [count, e] of `rows` f32 [r, e], r >= count, starting from rows drawn with the seed."""
+    means = import_faiss().Kmeans(
+        rows.shape[1],
+        count,
+        niter=resolved["train_iterations"],
+        seed=resolved["seed"],
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(rows),  # all rows: no second sampling
+    )
+    means.train(rows, init_centroids=rows[drawn_rows(len(rows), count, seed=resolved["seed"])])
+    return np.asarray(means.centroids)
 
 
 def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:
@@ -274,7 +278,7 @@ def write_search_folder(
         "codes": digest_of([shard.digest for shard in shards]),
         "probed_lists": default_probed_lists(quantizer.list_count),
         # More candidates are scored exactly where codes have a bit or two per dimension.
-        "rerank_factor": 4 if resolved.get("tier") == SearchTier.ivf_rabitq.value else 2,
+        "rerank_factor": 4 if resolved.get("tier") == SearchTier.ivf_pq.value else 2,
     }
     rows = [open_array(place, "rows") for place in code_folders]  # u32 [rows of the shard] each
     codes = [open_array(place, "codes") for place in code_folders]  # u8 [rows of the shard, code_bytes] each
@@ -294,18 +298,13 @@ def write_search_folder(
         for number, total in enumerate(sizes.sum(axis=0).tolist()):
             pieces = list(map(slice, starts[:, number], stops[:, number]))  # of each shard
             if total:
-                file.write(np.concatenate([each[piece] for each, piece in zip(codes, pieces, strict=True)]).tobytes())
-                file.write(bytes((_capacity(total) - total) * quantizer.code_bytes))
+                of_list = np.concatenate([each[piece] for each, piece in zip(codes, pieces, strict=True)])  # [total, ·]
+                file.write(packed_codes(of_list, quantizer.lists).tobytes())
                 ids = [each[piece].astype(np.int64) for each, piece in zip(rows, pieces, strict=True)]
                 file.write(np.concatenate(list(map(np.add, ids, first_rows))).tobytes())
             progress(number + 1, quantizer.list_count)
 
     return written_once(folder, kind=SEARCH_KIND, settings=settings, write=write)
-
-
-def _capacity(size: Any) -> Any:
-    """Codes that a list of `size` has space for."""
-    return -(-size // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def attach_lists(quantizer: Quantizer, folder: Path) -> Any:
@@ -315,7 +314,9 @@ def attach_lists(quantizer: Quantizer, folder: Path) -> Any:
     """
     faiss = import_faiss()
     sizes, code_bytes = open_array(folder, "list_sizes"), quantizer.code_bytes  # i64 [K]
-    ends = np.cumsum(_capacity(sizes) * code_bytes + sizes * ID_BYTES)  # i64 [K]
+    step = block_rows(quantizer.lists)
+    capacities = -(-sizes // step) * step  # i64 [K], codes that each list has space for
+    ends = np.cumsum(capacities * code_bytes + sizes * ID_BYTES)  # i64 [K]
     path = folder / LISTS_FILE
     if (len(sizes), path.stat().st_size) != (quantizer.list_count, ends[-1]):
         raise ArtifactError(f"the lists in {folder} do not fit {quantizer.file}; remove this folder and merge again")
@@ -323,9 +324,10 @@ def attach_lists(quantizer: Quantizer, folder: Path) -> Any:
     lists.nlist, lists.code_size = len(sizes), code_bytes
     lists.read_only, lists.filename, lists.totsize = True, str(path), int(ends[-1])
     lists.prefetch_nthread = 0  # its threads would read entire lists ahead of the search, on all cores
-    for size, offset in zip(sizes.tolist(), [0, *ends[:-1].tolist()], strict=True):
+    offsets = [0, *ends[:-1].tolist()]
+    for size, capacity, offset in zip(sizes.tolist(), capacities.tolist(), offsets, strict=True):
         one = faiss.OnDiskOneList()
-        one.size, one.capacity, one.offset = size, _capacity(size), offset
+        one.size, one.capacity, one.offset = size, capacity, offset
         lists.lists.push_back(one)
     if lists.totsize:
         lists.do_mmap()

@@ -20,8 +20,6 @@ from npm.core.errors import ArtifactError, damaged
 
 EXACT_ALLOWED_ROWS = 200_000
 """Up to this many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
-QUERY_BITS = 4
-"""Bits per dimension of a query compared with one-bit codes; 0 would mean no rounding, 20 times slower."""
 
 
 class FaissSearcher:
@@ -44,8 +42,6 @@ class FaissSearcher:
         self.vectors = vectors
         self.probed_lists = probed_lists
         self.rerank_factor = rerank_factor
-        if hasattr(quantizer.lists, "qb"):
-            quantizer.lists.qb = QUERY_BITS
         self.row_count, self.dimensions = vectors.shape
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | None = None) -> FaissScan | ExactScan:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ByteSize, Field, PositiveInt
 
-from index.faiss_library import import_faiss, new_faiss_index
+from index.faiss_library import block_rows, import_faiss, new_faiss_index
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Settings
 
@@ -19,8 +19,9 @@ EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 SHORT_DIMENSIONS = 192
 """Vectors of up to this many dimensions have codes of two bits per dimension, longer ones of one (docs/results)."""
 TRAIN_ROWS_PER_LIST = 39
-"""FAISS warns of poor centroids below this many training rows per list."""
-
+"""Rows sampled to train a list, held in memory as float32; FAISS warns of poor centroids below this many."""
+CODEC_TRAIN_ROWS = 1 << 16
+"""Rows that a codec is trained on; ranges of values and centroids of codes of 4 bits need no more."""
 
 ThreadCount = Annotated[int, Field(ge=1, le=1024)]
 
@@ -31,14 +32,14 @@ class SearchTier(Enum):
     auto = "auto"
     exact = "exact"
     ivf_sq8 = "ivf_sq8"
-    ivf_rabitq = "ivf_rabitq"
+    ivf_pq = "ivf_pq"
 
 
 class SearchSettings(Settings):
     """Settings of building the search index, and defaults for searching it."""
 
     tier: SearchTier = SearchTier.auto
-    """auto: `exact` up to a million rows, `ivf_sq8` (a byte per dimension) up to five million, `ivf_rabitq` (a bit per
+    """auto: `exact` up to a million rows, `ivf_sq8` (a byte per dimension) up to five million, `ivf_pq` (a bit per
     dimension, two for vectors with at most 192 dimensions) above."""
     memory_bytes: PositiveInt | None = None
     """Most bytes that a search over all vectors may read; where the automatic tier reads more, the next smaller one is
@@ -49,8 +50,6 @@ class SearchSettings(Settings):
     """Number of inverted lists searched for one query; unset: 256, or all lists where there are fewer."""
     rerank_factor: PositiveInt | None = None
     """Candidates scored exactly per requested hit; unset: 4 with codes of one or two bits per dimension, else 2."""
-    train_rows: PositiveInt = 1 << 19
-    """Number of rows sampled to train the quantizer; they are held in memory as float32."""
     train_iterations: PositiveInt = 10
     """Iterations of k-means."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -70,21 +69,21 @@ def automatic_tier(row_count: int) -> SearchTier:
     """The automatic tier for a number of rows.
 
     >>> [automatic_tier(n).value for n in (1_000_000, 1_000_001, 5_000_001)]
-    ['exact', 'ivf_sq8', 'ivf_rabitq']
+    ['exact', 'ivf_sq8', 'ivf_pq']
     """
     if row_count <= EXACT_ROWS:
         return SearchTier.exact
-    return SearchTier.ivf_sq8 if row_count <= SQ8_ROWS else SearchTier.ivf_rabitq
+    return SearchTier.ivf_sq8 if row_count <= SQ8_ROWS else SearchTier.ivf_pq
 
 
-def automatic_list_count(row_count: int, train_rows: int) -> int:
-    """The power of two nearest to 4·√rows, by exponent, with at least 39 training rows per list.
+def automatic_list_count(row_count: int) -> int:
+    """The power of two nearest to 4·√rows, by exponent, with enough rows to train all lists.
 
-    >>> automatic_list_count(1_000_000, 1 << 18)
+    >>> automatic_list_count(1_000_000)
     4096
     """
     wanted = round(math.log2(4 * math.sqrt(max(row_count, 1))))
-    most = int(math.log2(max(1, min(train_rows, row_count) // TRAIN_ROWS_PER_LIST)))
+    most = int(math.log2(max(1, row_count // TRAIN_ROWS_PER_LIST)))
     return 1 << min(wanted, most)
 
 
@@ -111,27 +110,30 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
 
 def _choices(settings: SearchSettings, row_count: int, dimensions: int) -> Iterator[dict[str, Any]]:
     """The settings of the tier for a number of rows, then those of smaller ones, in decreasing size."""
-    # Codes of a bit or two per dimension want values of similar size in all of them: a random rotation ensures that.
-    bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
-    tiers = [SearchTier.exact, SearchTier.ivf_sq8, SearchTier.ivf_rabitq]
+    tiers = [SearchTier.exact, SearchTier.ivf_sq8, SearchTier.ivf_pq]
+    code_dimensions = 2 if dimensions <= SHORT_DIMENSIONS else 4
     for tier in tiers[tiers.index(chosen_tier(settings, row_count)) :]:
-        yield _resolved(settings, tier, bits, row_count, dimensions)
-    if bits:
-        yield _resolved(settings, SearchTier.ivf_rabitq, "", row_count, dimensions)
+        yield _resolved(settings, tier, code_dimensions, row_count, dimensions)
+    if code_dimensions == 2:
+        yield _resolved(settings, SearchTier.ivf_pq, 4, row_count, dimensions)
 
 
-def _resolved(settings: SearchSettings, tier: SearchTier, bits: str, row_count: int, dimensions: int) -> dict[str, Any]:
+def _resolved(
+    settings: SearchSettings, tier: SearchTier, code_dimensions: int, row_count: int, dimensions: int
+) -> dict[str, Any]:
+    """The settings of `tier`; in `ivf_pq` every `code_dimensions` dimensions have a code of 4 bits."""
     resolved: dict[str, Any] = {"tier": tier.value, "dimensions": dimensions}
     if tier is SearchTier.exact:
         return resolved
-    list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
+    list_count = settings.list_count or automatic_list_count(row_count)
     # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
-    lists = f"IVF{list_count}"
-    factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ{bits}"
+    lists, code_count = f"IVF{list_count}", -(-dimensions // code_dimensions)
+    # The rotation gives all dimensions values of similar size, and adds those that the last code lacks.
+    factory = f"RR{code_count * code_dimensions},{lists},PQ{code_count}x4fsr"
     return resolved | {
-        "factory": factory,
+        "factory": f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else factory,
         "list_count": list_count,
-        "train_rows": settings.train_rows,
+        "train_rows": max(CODEC_TRAIN_ROWS, TRAIN_ROWS_PER_LIST * list_count),
         "train_iterations": settings.train_iterations,
         "seed": settings.seed,
         "thread_count": settings.thread_count,
@@ -146,13 +148,14 @@ class SearchShape:
     dimensions: int
     list_count: int
     code_bytes: int
+    block_rows: int
     quantizer_bytes: int
     """Centroids and rotation."""
 
     def list_bytes(self, rows: float) -> float:
-        """Codes and row ids of inverted lists; each is padded to a multiple of 8 codes, by 3.5 on average."""
-        lists = self.list_count
-        return rows * (self.code_bytes + 8) + lists * (3.5 * self.code_bytes + 8) if lists else 0.0
+        """Codes and row ids of inverted lists; each is padded to a multiple of `block_rows`, by half a block."""
+        padded = rows + self.list_count * (self.block_rows - 1) / 2
+        return padded * self.code_bytes + rows * 8 + self.list_count * 8 if self.list_count else 0.0
 
     def searched_bytes(self, rows: float) -> float:
         """Bytes that a search over `rows` reads: their float32 vectors, or all lists and the quantizer."""
@@ -163,11 +166,12 @@ def search_shape(resolved: Mapping[str, Any]) -> SearchShape:
     """Sizes of a search with `resolved_settings`."""
     dimensions = int(resolved["dimensions"])
     if resolved["tier"] == SearchTier.exact.value:
-        return SearchShape(dimensions, 0, 0, 0)
+        return SearchShape(dimensions, 0, 0, 0, 0)
     index = new_faiss_index(resolved["factory"], dimensions)
     lists = import_faiss().extract_index_ivf(index)  # owned by `index`
     rotation_bytes = 4 * dimensions * lists.d if "," in resolved["factory"].partition("IVF")[0] else 0
-    return SearchShape(dimensions, lists.nlist, lists.code_size, 4 * lists.nlist * lists.d + rotation_bytes)
+    quantizer_bytes = 4 * lists.nlist * lists.d + rotation_bytes
+    return SearchShape(dimensions, lists.nlist, lists.code_size, block_rows(lists), quantizer_bytes)
 
 
 def tier_reason(settings: SearchSettings, row_count: int, tier: str) -> str:
@@ -182,7 +186,12 @@ def tier_reason(settings: SearchSettings, row_count: int, tier: str) -> str:
 
 
 def fitting_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:
-    """`resolved_settings`; raises SettingError if no tier reads as little as `settings` allow for this many rows."""
+    """`resolved_settings`; raises SettingError for more lists than rows, or if every tier reads too much."""
+    if settings.list_count is not None and settings.list_count > row_count:
+        raise SettingError(
+            f"search.list_count must be at most {row_count}, the rows to train on, got {settings.list_count}; "
+            "leave it unset"
+        )
     resolved = resolved_settings(settings, row_count, dimensions)
     found = search_shape(resolved).searched_bytes(row_count)
     if settings.memory_bytes is not None and found > settings.memory_bytes:
@@ -193,18 +202,6 @@ def fitting_settings(settings: SearchSettings, row_count: int, dimensions: int) 
             "fewer dimensions= with rotation=pca"
         )
     return resolved
-
-
-def check_search(settings: SearchSettings, *, row_count: int | None = None) -> None:
-    """Raise SettingError for more lists than rows to train them on, before hours of encoding vectors.
-
-    `row_count` None: the rows are not counted yet.
-    """
-    most = settings.train_rows if row_count is None else min(settings.train_rows, row_count)
-    if settings.list_count is not None and settings.list_count > most:
-        raise SettingError(
-            f"search.list_count must be at most {most}, the rows to train on, got {settings.list_count}; leave it unset"
-        )
 
 
 def default_probed_lists(list_count: int) -> int:

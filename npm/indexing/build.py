@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from index.ivf import Quantizer
-from index.settings import check_search, fitting_settings
+from index.settings import fitting_settings
 from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
 from npm.core.locks import clear_locks, folder_lock
@@ -216,8 +216,6 @@ class _Build:
         """One stage, or all of them in order."""
         if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
             return BuildResult(Generation.read(self.folder).manifest, was_finished=True)
-        if stage in (None, Stage.pack, Stage.encode):
-            check_search(self.settings.search)
         if stage is Stage.pack:
             for number in shard.of(range(len(self.shares))):
                 self._packed(number)
@@ -298,7 +296,6 @@ class _Build:
         vectors, search = self.settings.vectors, self.settings.search
         if search.list_count is not None or search.memory_bytes is not None:
             kept = sum(pruning_counts(store, vectors.pruning)["kept"] for store in stores)
-            check_search(search, row_count=kept)
             fitting_settings(search, kept, self.encoder.dimensions)
         shard_count = sum(len(vector_shards(store, vectors.tokens_per_shard)) for store in stores)
         # Ids are compared by one job, without which no build comes to its end; within a segment packing has done it.

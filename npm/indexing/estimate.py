@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.settings import SearchSettings, SearchShape, fitting_settings, search_shape, tier_reason
+from index.settings import fitting_settings, search_shape, tier_reason
 from npm.core.errors import CorpusError
 from npm.core.files import check_room, stored_bytes
 from npm.core.memory import private_bytes
@@ -182,7 +182,8 @@ def estimated_sizes(
         "search": shape.list_bytes(rows),
         "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,
     }
-    training = _training_bytes(settings.search, shape, rows)
+    # The sample, as float32 and rotated into another array, and the centroids, which k-means sums in 8 bytes.
+    training = min(resolved.get("train_rows", 0), rows) * dimensions * 8 + 5 * quantizer
     with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
     estimate = Estimate(
         documents=document_count,
@@ -200,14 +201,6 @@ def estimated_sizes(
         unknown_sources=sample.unknown_sources,
     )
     return estimate, blocks
-
-
-def _training_bytes(settings: SearchSettings, shape: SearchShape, rows: float) -> float:
-    """Memory of the sample, as float32 and rotated into another array, and of centroids, which k-means sums in 8 bytes.
-
-    0 in the exact tier.
-    """
-    return min(settings.train_rows, rows) * shape.dimensions * 8 + 5 * shape.quantizer_bytes if shape.list_count else 0
 
 
 def _lexicon_bytes(

@@ -32,7 +32,7 @@ CORPUS, VECTORS, LEXICON, CODES, QUANTIZER = "corpus", "vectors", "lexicon", "co
 SEARCH, DELETED, ROTATION, ENCODER = "search", "deleted", "rotation", "encoder"
 PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTIZER, SEARCH, DELETED, ROTATION, ENCODER)
 _NAME = rf"(?:{'|'.join(PARTS)})-[0-9a-f]{{16}}"
-_OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.(?:tmp|partial|partial\.tmp)")
+_OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.tmp")
 PartName = Annotated[str, Field(pattern=f"^{_NAME}$")]
 GIVEN_CORPUS = f"{CORPUS}-{0:016x}"
 """The part that holds the blocks of `index_block_store`, which come without a request."""

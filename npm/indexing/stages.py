@@ -219,7 +219,7 @@ def train_segment_quantizer(
     }
     place = part(folder, QUANTIZER, recorded)
     with folder_lock(place, wait=True):
-        if (place / MANIFEST_NAME).is_file() and not place.with_name(f".{place.name}.partial").exists():
+        if (place / MANIFEST_NAME).is_file():
             return place
         # Rows of held-out documents leave the sample: `tune` queries for documents that the quantizer has not seen.
         drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]

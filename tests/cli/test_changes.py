@@ -82,7 +82,7 @@ def test_a_job_array_makes_the_index_of_one_build(
     npmlm: CommandLine, tiny_encoder_folder: Path, corpus: Path, tmp_path: Path
 ) -> None:
     given = [f"corpus.files={corpus}", f"encoder={tiny_encoder_folder}", "blocks.max_block_tokens=64"]
-    given += ["vectors.tokens_per_shard=30", "search.tier=ivf_rabitq", "search.list_count=2"]
+    given += ["vectors.tokens_per_shard=30", "search.tier=ivf_pq", "search.list_count=2"]
     assert npmlm("build", *given, f"index={tmp_path / 'whole'}").status == 0
     jobs = tmp_path / "jobs"
     for stage in ("encode", "quantize", "code", "merge"):

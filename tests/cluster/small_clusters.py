@@ -12,7 +12,7 @@ from npm.core.files import NewFile
 from npm.indexing.settings import Stage
 from tests.helpers.command_line import DOCUMENTS, write_corpus
 
-LISTS = ("search.tier=ivf_rabitq", "search.list_count=4", "search.train_iterations=4", "search.thread_count=1")
+LISTS = ("search.tier=ivf_pq", "search.list_count=4", "search.train_iterations=4", "search.thread_count=1")
 MEMORY = 80 << 20
 """Of the object store of each machine."""
 TIERS = {"exact": (), "lists": LISTS}

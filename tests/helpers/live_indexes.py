@@ -21,7 +21,7 @@ from npm.retrieval.settings import Overlaps, Retrieval
 from tests.helpers.tiny_models import SENTENCES
 
 Record = dict[str, str]
-TIERS = (None, "ivf_sq8 4", "ivf_rabitq 4")
+TIERS = (None, "ivf_sq8 4", "ivf_pq 4")
 """Exact search and both kinds of inverted lists."""
 QUESTIONS = ("The capital of Iceland is <mask>.", "<mask> and Kraków are cities in Poland", "a river <mask> the sea")
 

@@ -62,7 +62,7 @@ def assert_same_hits(hits: Hits, expected: Hits) -> None:
     np.testing.assert_allclose(hits.scores, expected.scores, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("tier", "rerank_factor"), [("ivf_sq8", 4), ("ivf_rabitq", 30)])
+@pytest.mark.parametrize(("tier", "rerank_factor"), [("ivf_sq8", 4), ("ivf_pq", 30)])
 @pytest.mark.parametrize("k", [1, 10, ROWS, ROWS + 5])
 def test_with_all_lists_probed_it_finds_what_exact_search_finds(
     tmp_path: Path, tier: str, rerank_factor: int, k: int
@@ -117,7 +117,7 @@ def test_places_that_faiss_leaves_empty_are_not_found_and_never_the_last_row(tmp
         assert not hits.found[query, len(rows) :].any()
 
 
-@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_rabitq"])
+@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_pq"])
 @pytest.mark.parametrize("by_selector", [False, True])
 @pytest.mark.parametrize("as_set", [False, True])
 def test_only_allowed_rows_are_found(
@@ -131,7 +131,7 @@ def test_only_allowed_rows_are_found(
     assert_same_hits(hits, ExactSearcher(sample_vectors()).scan(sample_queries(), allowed).top(6))
 
 
-@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_rabitq"])
+@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_pq"])
 def test_more_probed_lists_find_more(tmp_path: Path, tier: str) -> None:
     best = ExactSearcher(sample_vectors()).scan(sample_queries()).top(20).rows  # [q, 20]
     shares = []
@@ -178,10 +178,10 @@ def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
     [
         SearchSettings(),
         SearchSettings(tier=SearchTier.ivf_sq8),
-        SearchSettings(tier=SearchTier.ivf_rabitq, list_count=4, rerank_factor=70),
+        SearchSettings(tier=SearchTier.ivf_pq, list_count=4, rerank_factor=70),
         SearchSettings(list_count=8, probed_lists=8),
     ],
-    ids=["exact", "sq8", "rabitq", "lists"],
+    ids=["exact", "sq8", "pq", "lists"],
 )
 def test_a_built_folder_opens_and_finds_what_exact_search_finds(tmp_path: Path, settings: SearchSettings) -> None:
     seen: list[tuple[int, int]] = []
@@ -216,20 +216,20 @@ def test_vectors_that_are_not_finite_are_refused_and_leave_no_folder(tmp_path: P
 def test_the_automatic_tier_goes_by_the_number_of_rows() -> None:
     assert automatic_tier(1_000_000) is SearchTier.exact
     assert automatic_tier(1_000_001) is automatic_tier(5_000_000) is SearchTier.ivf_sq8
-    assert automatic_tier(5_000_001) is SearchTier.ivf_rabitq
-    assert automatic_list_count(1_000_000, 1 << 18) == 4096
-    assert automatic_list_count(100_000_000, 1 << 18) == 4096  # no more than the training rows carry
-    assert automatic_list_count(100_000_000, 1 << 24) == 32768
-    assert automatic_list_count(10, 1 << 18) == 1
+    assert automatic_tier(5_000_001) is SearchTier.ivf_pq
+    assert automatic_list_count(1_000_000) == 4096
+    assert automatic_list_count(42_753_168) == 32768
+    assert automatic_list_count(20_000) == 512  # 39 rows each
+    assert automatic_list_count(10) == 1
 
 
 @pytest.mark.parametrize(
     ("settings", "rows", "tier", "factory"),
     [
         (SearchSettings(), 2_000_000, "ivf_sq8", "IVF4096,SQ8"),
-        (SearchSettings(), 20_000_000, "ivf_rabitq", "RR384,IVF8192,RaBitQ"),
+        (SearchSettings(), 20_000_000, "ivf_pq", "RR384,IVF16384,PQ96x4fsr"),
         (SearchSettings(list_count=8), 100, "ivf_sq8", "IVF8,SQ8"),
-        (SearchSettings(tier=SearchTier.ivf_rabitq), 100, "ivf_rabitq", "RR384,IVF2,RaBitQ"),
+        (SearchSettings(tier=SearchTier.ivf_pq), 100, "ivf_pq", "RR384,IVF2,PQ96x4fsr"),
     ],
 )
 def test_resolved_settings_name_tier_and_factory_and_nothing_of_the_search(
@@ -254,7 +254,7 @@ def test_a_limit_of_memory_takes_the_next_smaller_tier_down_to_the_smallest() ->
     assert searched(exact - 1) == searched(sq8) == ("IVF1024,SQ8", sq8)
     two_bits, needed = searched(sq8 - 1)
     smallest, least = searched(needed - 1)
-    assert (two_bits, smallest) == ("RR64,IVF1024,RaBitQ2", "RR64,IVF1024,RaBitQ") and least < needed < sq8
+    assert (two_bits, smallest) == ("RR64,IVF1024,PQ32x4fsr", "RR64,IVF1024,PQ16x4fsr") and least < needed < sq8
     assert searched(least - 1) == (smallest, least)  # an index that grew beyond its limit
     fitting_settings(SearchSettings(memory_bytes=int(least)), rows, dimensions)
     with pytest.raises(SettingError, match=r"memory=.* 40,000 vectors"):
@@ -268,7 +268,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(rows: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("dimensions", "bits"), [(64, "2"), (192, "2"), (193, ""), (384, "")])
-def test_short_vectors_have_codes_of_two_bits_a_number(dimensions: int, bits: str) -> None:
+@pytest.mark.parametrize(("dimensions", "codes"), [(64, 32), (191, 96), (192, 96), (193, 49), (384, 96)])
+def test_two_dimensions_of_short_vectors_have_a_code_and_four_of_long_ones(dimensions: int, codes: int) -> None:
     factory = resolved_settings(SearchSettings(), 20_000_000, dimensions)["factory"]
-    assert factory == f"RR{dimensions},IVF8192,RaBitQ{bits}"
+    assert factory == f"RR{codes * (2 if dimensions <= 192 else 4)},IVF16384,PQ{codes}x4fsr"

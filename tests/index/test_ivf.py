@@ -41,7 +41,7 @@ from tests.index.search_folders import (
     settings_for,
 )
 
-TIERS = ("ivf_sq8", "ivf_rabitq")
+TIERS = ("ivf_sq8", "ivf_pq")
 
 
 class Stopped(Exception):
@@ -65,7 +65,7 @@ def stop_after(calls: int) -> Any:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    build_search(tmp_path / "built", sample_vectors(), settings_for("ivf_rabitq"))
+    build_search(tmp_path / "built", sample_vectors(), settings_for("ivf_pq"))
     return tmp_path / "built"
 
 
@@ -74,12 +74,19 @@ def trained_centroids(folder: Path) -> np.ndarray:
     return np.asarray(lists.quantizer.reconstruct_n(0, lists.nlist))
 
 
+def without_fast_scan(lists: Any) -> Any:
+    """The same trained lists and codes as FAISS keeps them one by one."""
+    plain = faiss.IndexIVFPQ(lists.quantizer, lists.d, lists.nlist, lists.pq.M, 4, faiss.METRIC_INNER_PRODUCT)
+    plain.pq, plain.by_residual, plain.is_trained = lists.pq, lists.by_residual, True
+    return plain
+
+
 @pytest.mark.parametrize(("rows", "list_count"), [(50, 3), (211, 9), (7, 1)])
 def test_centroids_are_those_of_a_slow_loop(tmp_path: Path, rows: int, list_count: int) -> None:
     vectors = np.random.default_rng(rows).standard_normal((rows, 6)).astype(np.float32)
     resolved = resolved_settings(settings_for("ivf_sq8", list_count, train_iterations=4, seed=3), rows, 6)
-    rounds: list[tuple[int, int]] = []
-    progress = lambda done, of: rounds.append((done, of))  # noqa: E731
+    groups: list[tuple[int, int]] = []
+    progress = lambda done, of: groups.append((done, of))  # noqa: E731
     train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=progress)
     drawn = sorted(np.random.default_rng(3).choice(rows, size=list_count, replace=False, shuffle=False))
     centroids = vectors[drawn]
@@ -91,18 +98,29 @@ def test_centroids_are_those_of_a_slow_loop(tmp_path: Path, rows: int, list_coun
         assert all(members), "the reference knows no empty lists"
         centroids = np.array([np.mean(member, axis=0) for member in members], dtype=np.float32)
     np.testing.assert_allclose(trained_centroids(tmp_path / "q"), centroids, rtol=1e-5, atol=1e-6)
-    assert rounds == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert groups == [(1, 1)]
 
 
-def test_rounds_one_by_one_are_those_of_one_call_and_empty_lists_are_split(tmp_path: Path) -> None:
+def test_empty_lists_are_split(tmp_path: Path) -> None:
     vectors = np.repeat(np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32), 20, axis=0)
     resolved = resolved_settings(settings_for("ivf_sq8", 30, train_iterations=5), len(vectors), 4)
     train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved)
-    drawn = np.sort(np.random.default_rng(0).choice(len(vectors), size=30, replace=False, shuffle=False))
-    whole = faiss.Kmeans(4, 30, niter=5, seed=0, min_points_per_centroid=1, max_points_per_centroid=len(vectors))
-    whole.train(vectors, init_centroids=vectors[drawn])
-    np.testing.assert_array_equal(trained_centroids(tmp_path / "q"), whole.centroids)
-    assert len(np.unique(whole.centroids, axis=0)) > 9
+    assert len(np.unique(trained_centroids(tmp_path / "q"), axis=0)) > 9
+
+
+def test_many_lists_are_trained_group_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three groups of rows far apart, of 160, 60 and 20 rows, have lists in proportion, each within its group."""
+    monkeypatch.setattr(ivf, "TWO_LEVEL_LISTS", 12)
+    rng = np.random.default_rng(0)
+    places = rng.permutation(np.repeat([0, 100, -100], [160, 60, 20]))
+    vectors = (places[:, None] + rng.standard_normal((240, 5))).astype(np.float32)
+    resolved = resolved_settings(settings_for("ivf_sq8", 12, train_iterations=6), len(vectors), 5)
+    groups: list[tuple[int, int]] = []
+    train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=lambda *at: groups.append(at))
+    centroids = trained_centroids(tmp_path / "q")
+    assert [int((abs(centroids[:, 0] - place) < 10).sum()) for place in (0, 100, -100)] == [8, 3, 1]
+    assert groups == [(1, 3), (2, 3), (3, 3)]
+    np.testing.assert_allclose(centroids[centroids[:, 0] < -50][0], vectors[places == -100].mean(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("graph_from", [1, 100])
@@ -114,40 +132,9 @@ def test_rows_belong_to_the_nearest_centroid(monkeypatch: pytest.MonkeyPatch, gr
     np.testing.assert_array_equal(RowAssigner(centroids).nearest(vectors), nearest)
 
 
-def test_a_training_stopped_after_any_round_resumes_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    vectors = sample_vectors()
-    resolved = resolved_settings(settings_for("ivf_rabitq", train_iterations=4), ROWS, DIMENSIONS)
-    whole = train_quantizer(tmp_path / "whole", vectors, None, resolved)
-    for stop in range(4):
-        folder = tmp_path / f"stopped{stop}" / "quantizer"
-        with pytest.raises(Stopped):
-            train_quantizer(folder, vectors, None, resolved, progress=stop_after(stop))
-        assert [path.name for path in folder.parent.iterdir()] == [".quantizer.partial"]
-        rounds: list[int] = []
-        progress = lambda done, _, rounds=rounds: rounds.append(done)  # noqa: E731
-        assert train_quantizer(folder, vectors, None, resolved, progress=progress) == whole
-        assert rounds == list(range(stop + 2, 5))
-        assert hashes(folder) == hashes(tmp_path / "whole")
-        assert [path.name for path in folder.parent.iterdir()] == ["quantizer"]
-
-
-@pytest.mark.parametrize("harm", ["other settings", "damage"])
-def test_rounds_of_other_settings_and_damaged_ones_are_not_used(tmp_path: Path, harm: str) -> None:
-    vectors = sample_vectors()
-    first, second = (
-        resolved_settings(settings_for("ivf_sq8", seed=seed), ROWS, DIMENSIONS) for seed in (int(harm != "damage"), 0)
-    )
-    with pytest.raises(Stopped):
-        train_quantizer(tmp_path / "q", vectors, None, first, progress=stop_after(3))
-    if harm == "damage":
-        flip_byte(tmp_path / ".q.partial", -1)
-    continued = train_quantizer(tmp_path / "q", vectors, None, second)
-    assert continued == train_quantizer(tmp_path / "fresh", vectors, None, second)
-
-
 def test_only_trainable_rows_are_trained_on(tmp_path: Path) -> None:
     vectors = sample_vectors()
-    resolved = resolved_settings(settings_for("ivf_sq8", 4, train_rows=100), ROWS, DIMENSIONS)
+    resolved = resolved_settings(settings_for("ivf_sq8", 4), ROWS, DIMENSIONS)
     trainable = np.arange(0, ROWS, 3)
     spoiled = np.concatenate(vectors.arrays)
     spoiled[np.setdiff1d(np.arange(ROWS), trainable)] = 1000
@@ -162,9 +149,7 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
     vectors = sample_vectors()
     resolved = resolved_settings(settings_for("ivf_sq8", 4), ROWS, DIMENSIONS)
     manifest = train_quantizer(tmp_path / "q", vectors, None, resolved)
-    (tmp_path / ".q.partial").touch()  # as a kill between the last two steps leaves it
     assert train_quantizer(tmp_path / "q", vectors, None, resolved, progress=stop_after(0)) == manifest
-    assert [path.name for path in tmp_path.iterdir()] == ["q"]
     with pytest.raises(ArtifactError, match="seed"):
         train_quantizer(tmp_path / "q", vectors, None, resolved | {"seed": 4})
     quantizer, array = Quantizer.open(tmp_path / "q"), vectors.arrays[0]
@@ -182,17 +167,21 @@ def test_the_merged_lists_are_those_of_one_index_in_memory_bit_for_bit(tmp_path:
     padded = ShardedArray([vectors.arrays[0], vectors.arrays[0][:0], *vectors.arrays[1:]])
     build_search(tmp_path, padded, settings_for(tier))
     trained = Quantizer.open(tmp_path / "quantizer")
-    plain = faiss.read_index(str(tmp_path / "quantizer" / TRAINED_FILE))
-    rotation, lists = split(plain)
+    owner = plain = faiss.read_index(str(tmp_path / "quantizer" / TRAINED_FILE))
+    rotation, lists = split(owner)
+    added = without_fast_scan(lists) if tier == "ivf_pq" else lists
     first = 0
     for array in vectors.arrays:  # by shards, since a rotation of more rows at once differs in the last bits
         coded = array.astype(np.float32)
         numbers, _ = trained.encode(coded)
         coded = coded if rotation is None else rotation.apply(coded)
         ids = np.arange(first, first + len(array))
-        lists.add_core(len(array), *map(faiss.swig_ptr, (coded, ids, numbers)))
+        added.add_core(len(array), *map(faiss.swig_ptr, (coded, ids, numbers)))
         first += len(array)
-    plain.ntotal = ROWS
+    if added is not lists:
+        lists = faiss.IndexIVFPQFastScan(added)  # FAISS packs the codes
+        plain = faiss.IndexPreTransform(rotation, lists)
+    plain.ntotal = lists.ntotal = ROWS
     held = attach_lists(trained, tmp_path / "search")
     for number in range(8):
         size = lists.get_list_size(number)
@@ -214,7 +203,7 @@ def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, tier: s
     vectors = sample_vectors(rows=3000)
     found = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        settings = SearchSettings(tier=SearchTier(tier), list_count=16, train_rows=2000, seed=seed)  # on two threads
+        settings = SearchSettings(tier=SearchTier(tier), list_count=16, seed=seed)  # on two threads
         build_search(tmp_path / name, vectors, settings)
         found.append(hashes(tmp_path / name))
     assert found[0] == found[1]
@@ -241,8 +230,8 @@ def test_codes_are_sorted_by_list_and_equal_those_of_the_quantizer(
 
 
 def test_folders_of_another_quantizer_other_codes_or_other_vectors_are_refused(built: Path, tmp_path: Path) -> None:
-    other, vectors, settings = tmp_path / "other", sample_vectors(), settings_for("ivf_rabitq")
-    build_search(other, vectors, settings_for("ivf_rabitq", seed=1))
+    other, vectors, settings = tmp_path / "other", sample_vectors(), settings_for("ivf_pq")
+    build_search(other, vectors, settings_for("ivf_pq", seed=1))
     quantizer, resolved = Quantizer.open(built / "quantizer"), resolved_settings(settings, ROWS, DIMENSIONS)
     folders = code_all(built / "codes", vectors, quantizer)
 
@@ -292,4 +281,4 @@ def test_a_damaged_code_shard_is_refused_when_it_is_merged(built: Path, name: st
     shutil.rmtree(built / "search")
     flip_byte(path, -5) if harm == "flip" else os.truncate(path, path.stat().st_size - 9)
     with pytest.raises(ArtifactError, match=name.replace(".", r"\.")):
-        build_search(built, sample_vectors(), settings_for("ivf_rabitq"))
+        build_search(built, sample_vectors(), settings_for("ivf_pq"))

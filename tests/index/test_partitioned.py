@@ -146,7 +146,7 @@ def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, boun
     return folders
 
 
-@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_rabitq"])
+@pytest.mark.parametrize("tier", ["ivf_sq8", "ivf_pq"])
 @pytest.mark.parametrize("bounds", [(0, 1, 4), (0, 1, 2, 3, 4)], ids=["two", "four, one empty"])
 def test_parts_of_lists_find_no_less_than_one_index(tier: str, bounds: tuple[int, ...], tmp_path: Path) -> None:
     first, second, third = sample_vectors().arrays

@@ -32,5 +32,5 @@ def small_settings(corpus: Path) -> IndexBuildSettings:
         corpus=CorpusSettings(files=[str(corpus)]),
         blocks=BlockSettings(max_block_tokens=24),
         vectors=VectorSettings(tokens_per_shard=TOKENS_PER_SHARD, tokens_per_batch=100),
-        search=SearchSettings(tier=SearchTier.ivf_rabitq, list_count=8, train_iterations=6, thread_count=1),
+        search=SearchSettings(tier=SearchTier.ivf_pq, list_count=8, train_iterations=6, thread_count=1),
     )

@@ -170,7 +170,7 @@ def part_bytes(index: Path) -> dict[str, int]:
     "search",
     [
         SearchSettings(),
-        SearchSettings(tier=SearchTier.ivf_rabitq, list_count=64, train_iterations=1),
+        SearchSettings(tier=SearchTier.ivf_pq, list_count=64, train_iterations=1),
         SearchSettings(tier=SearchTier.ivf_sq8, list_count=64, train_iterations=1),
     ],
     ids=["exact", "rabitq", "sq8"],

@@ -17,7 +17,7 @@ from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import part_of
 from tests.helpers.tuned_indexes import LISTS, build_measured
 
-TIERS = (None, f"ivf_sq8 {LISTS}", "ivf_rabitq 4")
+TIERS = (None, f"ivf_sq8 {LISTS}", "ivf_pq 4")
 
 
 @pytest.fixture(scope="module", params=TIERS)

@@ -44,7 +44,7 @@ from tests.helpers.live_indexes import (
 from tests.helpers.tuned_indexes import build_measured
 
 TWO_MASKS = "The <mask> of France is <mask>."
-LISTS = "ivf_rabitq 4"
+LISTS = "ivf_pq 4"
 
 
 def made(folder: Path, encoder: Encoder, lists: str | None) -> Path:

@@ -127,7 +127,7 @@ def test_at_full_length_a_rotation_changes_no_answer(encoder: Encoder, tmp_path:
         assert found[key] == (pytest.approx(score, rel=1e-3), places)
 
 
-@pytest.mark.parametrize("lists", [None, "ivf_sq8 4", "ivf_rabitq 4"])
+@pytest.mark.parametrize("lists", [None, "ivf_sq8 4", "ivf_pq 4"])
 def test_vectors_that_lie_along_few_axes_lose_nothing_in_any_tier(
     lists: str | None, empty_head: Encoder, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import SENTENCES
 
-LISTS = SearchSettings(tier=SearchTier.ivf_rabitq, list_count=8, train_iterations=4, thread_count=1)
+LISTS = SearchSettings(tier=SearchTier.ivf_pq, list_count=8, train_iterations=4, thread_count=1)
 TIERS = {"exact": SearchSettings(), "lists": LISTS}
 
 
