@@ -67,6 +67,14 @@ def read_faiss(path: Path) -> FaissIndex:
     return index
 
 
+def split(index: FaissIndex) -> tuple[Any | None, FaissIndex]:
+    """The rotation before the lists of `index`, or None, and the lists by their own class; `index` owns both."""
+    faiss = import_faiss()
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.downcast_VectorTransform(index.chain.at(0)), faiss.downcast_index(index.index)
+    return None, index
+
+
 def block_rows(lists: FaissIndex) -> int:
     """Rows whose codes inverted lists store together: a list has space for a multiple of them."""
     return int(getattr(lists, "bbs", 8))  # without fast scan, so that the ids after the codes are at multiples of 8

@@ -26,6 +26,7 @@ from index.faiss_library import (
     new_faiss_index,
     packed_codes,
     read_faiss,
+    split,
 )
 from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, default_probed_lists
 from index.types import Report, no_report
@@ -146,14 +147,6 @@ def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:
     if most >= row_count:
         return np.arange(row_count)  # i64 [n]
     return np.sort(np.random.default_rng(seed).choice(row_count, size=most, replace=False, shuffle=False))  # i64 [most]
-
-
-def split(index: FaissIndex) -> tuple[Any | None, FaissIndex]:
-    """The rotation before the lists of `index`, or None, and the lists by their own class; `index` owns both."""
-    faiss = import_faiss()
-    if isinstance(index, faiss.IndexPreTransform):
-        return faiss.downcast_VectorTransform(index.chain.at(0)), faiss.downcast_index(index.index)
-    return None, index
 
 
 class RowAssigner:

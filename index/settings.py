@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ByteSize, Field, PositiveInt
 
-from index.faiss_library import block_rows, import_faiss, new_faiss_index
+from index.faiss_library import block_rows, import_faiss, new_faiss_index, split
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Settings
 
@@ -150,7 +150,7 @@ class SearchShape:
     code_bytes: int
     block_rows: int
     quantizer_bytes: int
-    """Centroids and rotation."""
+    """Of lists and codes the centroids, and the rotation; with fast scan the sizes of empty lists too."""
 
     def list_bytes(self, rows: float) -> float:
         """Codes and row ids of inverted lists; each is padded to a multiple of `block_rows`, by half a block."""
@@ -168,9 +168,11 @@ def search_shape(resolved: Mapping[str, Any]) -> SearchShape:
     if resolved["tier"] == SearchTier.exact.value:
         return SearchShape(dimensions, 0, 0, 0, 0)
     index = new_faiss_index(resolved["factory"], dimensions)
-    lists = import_faiss().extract_index_ivf(index)  # owned by `index`
-    rotation_bytes = 4 * dimensions * lists.d if "," in resolved["factory"].partition("IVF")[0] else 0
-    quantizer_bytes = 4 * lists.nlist * lists.d + rotation_bytes
+    rotation, lists = split(index)
+    numbers = lists.nlist * lists.d + (0 if rotation is None else dimensions * lists.d)
+    quantizer_bytes = 4 * numbers
+    if hasattr(lists, "pq"):
+        quantizer_bytes += 4 * lists.pq.centroids.size() + 16 * lists.nlist
     return SearchShape(dimensions, lists.nlist, lists.code_size, block_rows(lists), quantizer_bytes)
 
 

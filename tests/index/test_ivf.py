@@ -14,13 +14,13 @@ import pytest
 
 from index import ivf
 from index.arrays import ShardedArray
+from index.faiss_library import split
 from index.ivf import (
     TRAINED_FILE,
     Quantizer,
     RowAssigner,
     attach_lists,
     code_shard_settings,
-    split,
     train_quantizer,
     write_code_shard,
     write_search_folder,

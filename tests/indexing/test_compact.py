@@ -97,7 +97,7 @@ def test_vectors_are_copied_bit_by_bit(live: Path, encoder: Encoder) -> None:
 
 
 def test_only_the_parts_of_the_new_generation_are_left(live: Path) -> None:
-    for name in ("corpus-0123456789abcdef", ".search-0123456789abcdef.tmp", ".quantizer-0123456789abcdef.partial"):
+    for name in ("corpus-0123456789abcdef", ".search-0123456789abcdef.tmp", ".quantizer-0123456789abcdef.tmp"):
         (live / name).mkdir()  # of a change that was abandoned
     compact_index(live, RETRAINS)
     assert {path.name for path in live.iterdir()} == {"manifest.json", *Generation.read(live).manifest.parts}

@@ -24,7 +24,6 @@ PLACES = {
     "blocks": "/.00000.tmp/token_ids.npy",
     "vectors": "/.00001.tmp/vectors.npy",
     "lexicon": "/.00000.tmp/posting_blocks.npy",
-    "centroids": ".partial.tmp",
     "quantizer": ".tmp/trained.faiss",
     "codes": "/.00001.tmp/codes.npy",
     "lists": "/lists.bin",
@@ -48,7 +47,7 @@ def finished_files(folder: Path) -> dict[str, bytes]:
     """Everything in folders that have their manifest."""
     files = all_bytes(folder) if folder.is_dir() else {}
     done = {str(Path(name).parent) for name in files if Path(name).name == "manifest.json" and ".tmp" not in name}
-    return {name: data for name, data in files.items() if str(Path(name).parent) in done and "partial" not in name}
+    return {name: data for name, data in files.items() if str(Path(name).parent) in done}
 
 
 @pytest.mark.parametrize("place", PLACES)
