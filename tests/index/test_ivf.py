@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import faiss
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from index import ivf
 from index.arrays import ShardedArray
+from index.exact import exact_top
 from index.faiss_library import split
 from index.ivf import (
     TRAINED_FILE,
@@ -196,6 +198,16 @@ def test_the_merged_lists_are_those_of_one_index_in_memory_bit_for_bit(tmp_path:
             found.append(index.search(sample_queries(), 50))
         np.testing.assert_array_equal(found[0][0], found[1][0])
         np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_an_index_with_one_bit_codes_of_an_earlier_version_is_searched(tmp_path: Path) -> None:
+    vectors, queries = sample_vectors(), sample_queries()
+    resolved = resolved_settings(settings_for("ivf_pq"), ROWS, DIMENSIONS)
+    resolved |= {"tier": "ivf_rabitq", "factory": f"RR{DIMENSIONS},IVF8,RaBitQ"}
+    with mock.patch("tests.index.search_folders.resolved_settings", return_value=resolved):
+        build_search(tmp_path, vectors, settings_for("ivf_pq"))
+    hits = open_built(tmp_path, vectors, probed_lists=8, rerank_factor=ROWS).scan(queries).top(5)
+    np.testing.assert_array_equal(hits.rows, exact_top(vectors, queries, 5).rows)
 
 
 @pytest.mark.parametrize("tier", TIERS)
