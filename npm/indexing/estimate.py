@@ -182,8 +182,7 @@ def estimated_sizes(
         "search": shape.list_bytes(rows),
         "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,
     }
-    # The sample, as float32 and rotated into another array, and the centroids, which k-means sums in 8 bytes.
-    training = min(resolved.get("train_rows", 0), rows) * dimensions * 8 + 5 * quantizer
+    training = min(resolved.get("train_rows", 0), rows) * dimensions * 8 + 5 * quantizer  # as float32, and rotated
     with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
     estimate = Estimate(
         documents=document_count,

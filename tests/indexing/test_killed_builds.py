@@ -32,18 +32,18 @@ def undisturbed(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "index"
 
 
-def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_made_again(
+def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_the_training_is_made_again(
     encoder: Encoder, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, index = small_settings(write_corpus(tmp_path / "corpus.jsonl")), tmp_path / "index"
-    encoded, rounds = list[int](), list[int]()
+    encoded, groups = list[int](), list[int]()
     real = embed.encode_batch
     monkeypatch.setattr(embed, "encode_batch", lambda *given: (encoded.append(len(given[1])), real(*given))[1])
 
     def kill_at(stage: str, share: float) -> Callable[[str, int, int | None], None]:
         def kill(now: str, done: int, total: int | None) -> None:
             if now == "quantizer":
-                rounds.append(done)
+                groups.append(done)
             if now == stage and done >= share * (total or 1):
                 raise Killed
 
@@ -62,7 +62,7 @@ def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_round_is_
     assert len(shards) > 3
     assert store.block_count <= blocks[1] < store.block_count + max(stop - first for first, stop in shards)
     assert blocks[1:] == [sum(encoded)] * 2
-    assert rounds == [1, 2, 3, 4, 5, 6]
+    assert groups == [1, 1]  # a killed training begins again
     assert all_bytes(index) == all_bytes(undisturbed)
 
 
