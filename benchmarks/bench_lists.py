@@ -51,7 +51,13 @@ def data(given: dict[str, str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     vectors = index.vectors.take(np.arange(len(index.vectors)))  # f16 [n, d]
     yield "phrases", vectors, queries
     axes = principal_axes(vectors[:: max(1, len(vectors) // 100_000)].astype(np.float32), SHORT)[0]  # f32 [128, d]
-    yield "phrases, PCA", (vectors.astype(np.float32) @ axes.T).astype(np.float16), queries @ axes.T
+    short, short_queries = (vectors.astype(np.float32) @ axes.T).astype(np.float16), queries @ axes.T
+    best = exact_top(ShardedArray([vectors]), queries, RECALL_AT).rows  # i64 [q, 100]
+    nearest = exact_top(ShardedArray([short]), short_queries, RERANKED[0]).rows  # i64 [q, 500]
+    for depth in (RECALL_AT, RERANKED[0]):
+        kept = np.mean([np.isin(*pair).mean() for pair in zip(best, nearest[:, :depth], strict=True)])
+        print(f"the best {depth} with {SHORT} dimensions hold {kept:.3f} of the best {RECALL_AT} in full length")
+    yield "phrases, PCA", short, short_queries
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((1000, vectors.shape[1])).astype(np.float32)  # [centers, d]
     numbers = rng.integers(1000, size=len(vectors))  # i64 [n]
@@ -64,8 +70,8 @@ def compare(name: str, vectors: np.ndarray, queries: np.ndarray, list_count: int
     stored, dimensions = ShardedArray([vectors]), vectors.shape[1]
     best = exact_top(stored, queries, RECALL_AT).rows  # i64 [q, 100]
     resolved = resolved_settings(SearchSettings(tier=SearchTier.ivf_pq, list_count=list_count), *vectors.shape)
-    bits = "2" if dimensions == SHORT else ""
-    for codes in ("RaBitQ" + bits, resolved["factory"].rpartition(",")[2], f"PQ{dimensions // 2}x4fsr"):
+    before = "RaBitQ2" if dimensions == SHORT else "RaBitQ"
+    for codes in dict.fromkeys((before, resolved["factory"].rpartition(",")[2], f"PQ{dimensions // 2}x4fsr")):
         made_with = resolved | {"factory": f"RR{dimensions},IVF{list_count},{codes}", "thread_count": 1}
         with TemporaryDirectory() as temporary:
             root, started = Path(temporary), time.process_time()
