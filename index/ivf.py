@@ -48,6 +48,8 @@ lists a third of the time, another list for 2 % of the rows, on average 0.3 % fu
 ROWS_PER_CHUNK = 1 << 14
 """Rows coded at once; the lists and codes of a row may depend on it in the last bit, so it is no setting."""
 ID_BYTES = 8
+CODE_CENTROIDS = 16
+"""Values of a code of 4 bits."""
 TWO_LEVEL_LISTS = 1024
 """From this many lists on, centroids are trained in two levels."""
 
@@ -64,7 +66,7 @@ def train_quantizer(
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with any further
     ones of the caller; a finished quantizer of the same settings is kept. `progress(groups of lists done, groups)`.
-    Raises SettingError for more lists than rows, ArtifactError if a vector is not finite, or `folder` was made with
+    Raises SettingError for too few rows, ArtifactError if a vector is not finite, or `folder` was made with
     other settings.
     """
 
@@ -76,6 +78,11 @@ def train_quantizer(
         if resolved["list_count"] > len(rows):
             raise SettingError(
                 f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
+            )
+        if resolved["tier"] == SearchTier.ivf_pq.value and len(rows) < CODE_CENTROIDS:
+            raise SettingError(
+                f"search.tier=ivf_pq needs at least {CODE_CENTROIDS} rows to train on, got {len(rows)}; "
+                "set search.tier=exact"
             )
         sample = vectors.take(rows)  # [t, d]
         check_finite(sample, rows)
