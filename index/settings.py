@@ -47,7 +47,7 @@ class SearchSettings(Settings):
     list_count: PositiveInt | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two."""
     probed_lists: PositiveInt | None = None
-    """Number of inverted lists searched for one query; unset: 256, or all lists where there are fewer."""
+    """Number of inverted lists searched for one query; unset: one of 32, at least 256 or all."""
     rerank_factor: PositiveInt | None = None
     """Candidates scored exactly per requested hit; unset: 4 with codes of one or two bits per dimension, else 2."""
     train_iterations: PositiveInt = 10
@@ -207,5 +207,9 @@ def fitting_settings(settings: SearchSettings, row_count: int, dimensions: int) 
 
 
 def default_probed_lists(list_count: int) -> int:
-    """Default number of inverted lists searched for one query."""
-    return max(1, min(256, list_count))
+    """Default number of inverted lists searched for one query.
+
+    >>> [default_probed_lists(lists) for lists in (64, 4096, 32768)]
+    [64, 256, 1024]
+    """
+    return min(list_count, max(256, list_count // 32))
