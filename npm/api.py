@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from npm.tracing.settings import LookupSettings, TraceSettings
 if TYPE_CHECKING:
     from npm.evaluation.labeling import LabeledText
     from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.remote import RemoteFiller
     from npm.tracing.find import Found
     from npm.tracing.trace import Trace
 
@@ -203,7 +204,7 @@ def label(
 
 def find(
     phrase: str,
-    index: str | Path | PhraseFiller,
+    index: str | Path | PhraseFiller | RemoteFiller,
     *,
     show: int = 10,
     match_case: bool = False,
@@ -211,39 +212,48 @@ def find(
     where: Sequence[str] | str = (),
     progress: Progress = silent,
 ) -> Found:
-    """Count the places where the index, a folder or an opened filler, has a phrase word for word; the first `show`.
+    """Count the places where the index, a folder or a filler, has a phrase word for word; the first `show`.
 
+    A filler of a server reads at most the documents that the server does, and `complete` is False if there are more.
     Raises QueryError for a phrase of function words alone, and errors as `PhraseFiller.open` and its filters do.
     """
     from npm.retrieval.fill import PhraseFiller
-    from npm.tracing.find import find_phrase
+    from npm.retrieval.remote import RemoteFiller
+    from npm.tracing.find import Found, find_phrase
 
     checked(show, NonNegativeInt, "show")
-    opened = index.index if isinstance(index, PhraseFiller) else PhraseIndex.open(_opened_with(index, None)[0])
     chosen = LookupSettings(**given_options(documents=documents, where=where))
+    if isinstance(index, RemoteFiller):
+        body = {"phrase": phrase, "show": show, "match_case": match_case, **asdict(chosen)}
+        return index.ask("/v1/find", body, "found", Found)
+    opened = index.index if isinstance(index, PhraseFiller) else PhraseIndex.open(_opened_with(index, None)[0])
     allowed = select(opened, chosen.documents, chosen.where)
     return find_phrase(opened, phrase, match_case=match_case, show=show, allowed=allowed, progress=progress)
 
 
 def trace(
     text: str,
-    index: str | Path | PhraseFiller,
+    index: str | Path | PhraseFiller | RemoteFiller,
     *,
     kinds: Sequence[str] | None = None,
     documents: Sequence[str] | None = None,
     where: Sequence[str] | str = (),
     progress: Progress = silent,
 ) -> Trace:
-    """Trace the names, numbers, dates and quotations of a text back to the index, a folder or an opened filler.
+    """Trace the names, numbers, dates and quotations of a text back to the index, a folder or a filler.
 
     `kinds` are those that are traced, None: all. Raises QueryError for a text that is empty or no text, and errors as
     `PhraseFiller.open` and its filters do.
     """
     from npm.retrieval.fill import PhraseFiller
-    from npm.tracing.trace import Tracer
+    from npm.retrieval.remote import RemoteFiller
+    from npm.tracing.trace import Trace, TracedSpan, Tracer
 
-    filler = index if isinstance(index, PhraseFiller) else PhraseFiller.open(index)
     settings = TraceSettings(**given_options(kinds=kinds, documents=documents, where=where))
+    if isinstance(index, RemoteFiller):
+        spans = index.ask("/v1/trace", {"text": text, **asdict(settings)}, "spans", tuple[TracedSpan, ...])
+        return Trace(text, spans)
+    filler = index if isinstance(index, PhraseFiller) else PhraseFiller.open(index)
     return Tracer(filler, settings).trace(text, progress=progress)
 
 

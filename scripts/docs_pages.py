@@ -100,10 +100,11 @@ def http_page(description: Mapping[str, Any]) -> str:
 
 
 def _route_lines(route: Mapping[str, Any]) -> Iterator[str]:
-    yield from _paragraphs(route.get("description", ""))
+    yield from _paragraphs(f"{route['summary']}\n\n{route.get('description', '')}")
     if parameters := route.get("parameters"):
         needed = [each["name"] for each in parameters if each["required"]]
-        yield from _fields_table({each["name"]: each["schema"] for each in parameters}, needed)
+        fields = {each["name"]: {**each["schema"], "description": each["description"]} for each in parameters}
+        yield from _fields_table(fields, needed)
         yield ""
     for kind, body in route.get("requestBody", {}).get("content", {}).items():
         yield f"Takes {kind_of(body['schema'])} as `{kind}`.  "

@@ -78,6 +78,8 @@ def test_the_page_on_http_has_every_route_field_and_object() -> None:
     shown = re.findall(r"^## ([A-Z]+ .*)$", page, flags=re.MULTILINE)
     assert [each.replace("&#123;", "{").replace("&#125;", "}") for each in shown] == routes
     assert re.findall(r"^### (\w+)$", page, flags=re.MULTILINE) == list(OPENAPI["components"]["schemas"])
+    for methods in OPENAPI["paths"].values():
+        assert all(plain_markdown(operation["summary"]) in page for operation in methods.values())
     for schema in OPENAPI["components"]["schemas"].values():
         assert all(f"| `{name}` |" in page for name in schema.get("properties", {}))
 

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Self, Unpack, overload
+from typing import Annotated, Any, Self, TypeVar, Unpack, overload
 
 import httpx2
 from pydantic import Field, TypeAdapter
@@ -26,9 +26,10 @@ MAX_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 SHOWN_CHARS = 500
 """Characters of a server's response in a message."""
-QUERY_FIELDS = ("text", "documents")
+QUERY_FIELDS = ("text", "documents", "phrase")
 """Fields of a request whose refusal is a QueryError."""
 URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#]*)?", re.ASCII)
+Member = TypeVar("Member")
 ANSWER, JOINT_ANSWER = TypeAdapter(Answer), TypeAdapter(JointAnswer)
 
 
@@ -124,6 +125,16 @@ class RemoteFiller:
                 raise self._unexpected("/v1/fill", str(error)) from error
             answers += found
         return answers[0] if isinstance(texts, str) else answers
+
+    def ask(self, path: str, body: Mapping[str, Any], member: str, kind: type[Member]) -> Member:
+        """The `member` of the answer to a request at `path`, as a `kind`; raises what `fill` raises."""
+        if self._client.is_closed:
+            raise closed_error(self)
+        reply = self._ask("POST", path, {**body, "timeout_ms": math.ceil(1000 * self._timeout_seconds)})
+        try:
+            return TypeAdapter(kind).validate_python(reply[member])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unexpected(path, str(error)) from error
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON that the server answers with, requested again while it is busy and there is time."""

@@ -83,7 +83,8 @@ def complete(described: dict[str, Any]) -> None:
         inherited, own = schemas[base]["properties"], schemas[name]["properties"]
         schemas[name]["properties"] = {field: {**inherited.get(field, {}), **own[field]} for field in own}
     for operation in (each for methods in described["paths"].values() for each in methods.values()):
-        operation["summary"], _, operation["description"] = operation["description"].partition("\n\n")
+        operation["summary"], _, rest = operation.pop("description").partition("\n\n")
+        operation |= {"description": rest} if rest else {}
         example = examples.get(operation["operationId"], {})
         for parameter in operation.get("parameters", ()):
             if parameter["name"] in example["request"]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+import npm
 from npm import QueryError, ServerError, SettingError
 from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
 from npm.retrieval.fill import PhraseFiller
@@ -339,6 +340,15 @@ def test_a_real_server_answers_as_the_library_and_tells_its_limits(
                 ours, theirs = local.fill(TEXTS * 7, **given), filler.fill(TEXTS * 7, **given)
                 assert list(map(without_scores, theirs)) == list(map(without_scores, ours))
                 assert scores_of(theirs) == pytest.approx(scores_of(ours), abs=1e-6)
+            found = npm.find("capital of", filler, show=1, documents=["iceland"])
+            assert found == npm.find("capital of", built_index, show=1, documents=["iceland"]) and found.count == 1
+            text = "Reykjavík is the capital of Norway. It has 15 rivers."
+            traced, expected = (npm.trace(text, each, kinds=["name", "number"]) for each in (filler, built_index))
+            assert [(span.text, span.verdict, span.place) for span in traced.spans] == [
+                (span.text, span.verdict, span.place) for span in expected.spans
+            ]
+            with pytest.raises(QueryError, match="function words"):
+                npm.find("of the", filler)
             for wrong, kind in (({"k": 101}, SettingError), ({"documents": ["nowhere"]}, QueryError)):
                 with pytest.raises(kind):
                     filler.fill(QUESTION, **cast(dict[str, Any], wrong))
