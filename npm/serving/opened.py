@@ -306,5 +306,6 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise QueryError(f"examples: cannot read {path}: {error}") from error
     for number, line in enumerate(lines[:MOST_EXAMPLES], start=1):
-        read_query(line, where=f"{path}, line {number}", max_masks=MAX_MASKS)
+        if not line.startswith("#"):
+            read_query(line, where=f"{path}, line {number}", max_masks=MAX_MASKS)
     return lines[:MOST_EXAMPLES]

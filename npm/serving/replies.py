@@ -258,6 +258,6 @@ class IndexFacts(Reply):
     limits: dict[str, int]
     """Largest values and longest lists of a request."""
     examples: list[str]
-    """Texts to try."""
+    """Texts to try; one that begins with `#` is a heading."""
     version: str
     """Version of npmlm."""

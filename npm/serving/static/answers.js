@@ -1,6 +1,6 @@
 // An answer as the reader sees it: the filled sentence, its candidates, and the sentences in which they occur.
 
-import { button, codePoints, copyButton, counted, element, folded, MASK, percent, seconds, withMasks } from "./elements.js";
+import { button, codePoints, copyButton, documentOf, element, folded, MASK, percent, seconds, withMasks } from "./elements.js";
 
 const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a blank, above its answer
 const STRENGTHS = [[0.8, "Strong"], [0.4, "Mixed"], [0, "Weak"]];
@@ -220,8 +220,6 @@ function sources(own, sentences, blanks, chosen, response, actions) {
 /** A sentence with its phrases marked, the title of the document, which opens the passage, and what can be done. */
 function source(sentence, chosen, response, actions, onOpen) {
   const { place } = sentence;
-  const title = button(place.title || place.document, onOpen, { class: "source", "aria-haspopup": "dialog" });
-  const identifier = element("span", { class: "identifier" }, place.title ? place.document : "");
   const mark = sentence.marks.find((each) => isChosen(each, chosen)) ?? sentence.marks[0];
   const { start_char, end_char, document: id } = mark.place;
   const text = place.context.replaceAll("\u2060", "");
@@ -229,7 +227,7 @@ function source(sentence, chosen, response, actions, onOpen) {
   return element(
     "li",
     {},
-    element("p", { class: "from" }, title, " ", identifier),
+    element("p", { class: "from" }, ...documentOf(place, onOpen)),
     element("blockquote", { dir: "auto" }, ...markedSentence(sentence, chosen)),
     element("p", { class: "acts" }, ...copyButton("Copy citation", citation), button("Ask only this document", () => actions.askOnly(id))),
   );
@@ -256,21 +254,14 @@ function markedSentence({ place, marks }, chosen) {
 
 // --- below the answer ---
 
-/** What was used, and the same for programs: settings, times, index, JSON and the commands that give it. */
-export function howAnswered(settings, index, took, json, commands) {
-  const chips = Object.entries(settings ?? {}).flatMap(([name, value]) =>
-    [value].flat().filter((each) => each !== null).map((each) => `${name} ${each}`),
-  );
-  const { total, ...parts } = took;
-  chips.push(...Object.entries(parts).map(([name, value]) => `${name} ${value.toFixed(0)} ms`));
-  chips.push(`generation ${index.generation}`, `digest ${index.digest.slice(0, 12)}`);
-  const items = chips.map((each) => element("li", {}, each));
+/** The same for programs, folded: the commands, and the JSON that they give, its settings and times first. */
+export function howAnswered(responses, commands, total) {
+  const json = responses.map(({ answers, spans, ...used }) => ({ ...used, answers, spans }));
   const box = (name, text) =>
     element("pre", { tabindex: "0", role: "region", "aria-label": name, class: "code" }, text);
   return folded(
     `How this was answered · ${seconds(total)} · settings · JSON · curl`,
-    element("ul", { class: "facts", role: "list", "aria-label": "Settings" }, ...items),
     box("curl", commands.join("\n")),
-    box("JSON", JSON.stringify(json, null, 2)),
+    box("JSON", JSON.stringify(json.length === 1 ? json[0] : json, null, 2)),
   );
 }

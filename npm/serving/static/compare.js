@@ -1,6 +1,6 @@
 // The same text by several search methods: one table, a row per phrase, the rank by each method.
 
-import { button, element } from "./elements.js";
+import { documentOf, element } from "./elements.js";
 import { problemBox } from "./problems.js";
 
 export const METHODS = { hybrid: "Hybrid", bm25: "Keywords", dense: "Whole corpus" };
@@ -35,10 +35,7 @@ export function comparison(columns, open) {
 function line({ phrase, occurrences, ranks }, count, open) {
   const cells = Array.from({ length: count }, (_, column) => element("td", {}, ranks[column] ? `#${ranks[column]}` : "–"));
   const head = element("th", { scope: "row", dir: "auto" }, phrase);
-  if (occurrences.length > 0) {
-    const name = occurrences[0].title || occurrences[0].document;
-    head.append(" ", button(name, () => open(occurrences, 0), { class: "source", "aria-haspopup": "dialog" }));
-  }
+  if (occurrences.length > 0) head.append(" ", documentOf(occurrences[0], () => open(occurrences, 0))[0]);
   return element("tr", {}, head, ...cells);
 }
 

@@ -21,6 +21,12 @@ export function button(label, onPress, attributes = {}) {
   return made;
 }
 
+/** The title of a document, which opens a passage, and its id. */
+export function documentOf({ title, document }, onOpen) {
+  const opens = button(title || document, onOpen, { class: "source", "aria-haspopup": "dialog" });
+  return [opens, " ", element("span", { class: "identifier" }, title ? document : "")];
+}
+
 /** A folded part of the page. */
 export function folded(summary, ...children) {
   return element("details", {}, element("summary", {}, summary), ...children);

@@ -71,11 +71,17 @@ function show(passage) {
   byId("passage-text").replaceChildren(element("p", { dir: "auto" }, ...before, ...body, ...after));
   const facts = [["document", passage.id], ...Object.entries(passage.fields)];
   facts.push(["characters", `${start_char}–${end_char} of ${total_chars}`]);
-  const rows = facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, `${value}`)));
+  const rows = facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, valueOf(value))));
   const changed = shown.generation !== null && passage.generation !== shown.generation;
   const warning = "The index has changed since it answered: the place may have moved.";
   const band = changed ? [element("p", { class: "band" }, warning)] : [];
   byId("passage-facts").replaceChildren(...band, element("dl", {}, ...rows));
   byId("passage-more").hidden = (before.length === 0 && after.length === 0) || shown.around === MOST_AROUND;
   byId("passage-text").querySelector("mark").scrollIntoView({ block: "center" });
+}
+
+/** The value of a field; an address as a link. */
+function valueOf(value) {
+  if (!/^https?:\/\/\S+$/.test(value)) return `${value}`;
+  return element("a", { href: value, target: "_blank", rel: "noopener noreferrer" }, value);
 }

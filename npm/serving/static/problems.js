@@ -1,9 +1,68 @@
-// Refusals as the reader sees them.
+// Refusals in the words of the page, at the field that they are about.
 
-import { element } from "./elements.js";
+import { button, byId, element, MASK } from "./elements.js";
 
-export function problemBox(title, problem = {}) {
+const MAX_BLANKS = 8;
+
+/** The text of a problem for the reader, by its code; the server's own sentence for the rest. */
+function wording(problem, request, index) {
+  const limit = index?.limits ?? {};
+  const length = Array.from(request?.text ?? "").length;
+  const blanks = (request?.text ?? "").split(MASK).length - 1;
+  const filters = [...(request?.where ?? []), ...(request?.documents ?? []).map((id) => `document ${id}`)].join(" and ");
+  const texts = {
+    unreachable: `Can't reach the server at ${location.host}. Is npmlm serve still running?`,
+    empty: request?.view === "trace" ? "Write or paste a text." : "Write a sentence with a blank, or pick an example.",
+    no_mask: "Add a blank where the answer should go.",
+    not_a_statement: "This question cannot be turned into a sentence with a blank. Write it as one.",
+    too_many_masks: `Use at most ${MAX_BLANKS} blanks (you have ${blanks}).`,
+    too_long: `The text has ${length.toLocaleString("en")} characters; the limit is ${limit.text_chars?.toLocaleString("en")}.`,
+    filter_empty: `No document matches ${filters}. Remove a filter or choose another value.`,
+    no_such_field: `There is no such field. Available: ${index?.fields.join(", ") || "none"}.`,
+    busy: "The server is busy. Try again in a moment.",
+    timeout: `This took longer than ${limit.timeout_ms / 1000} s. Try a shorter text or fewer answers.`,
+  };
+  if (problem.code === "too_long" && length <= limit.text_chars) return problem.title; // another field, or its sentences
+  const ranges = { k: `Choose between 1 and ${limit.k} answers.`, occurrences: `Choose between 0 and ${limit.occurrences} sources.` };
+  if (problem.code === "out_of_range" && ranges[problem.field]) return ranges[problem.field];
+  return texts[problem.code] ?? problem.title;
+}
+
+export function problemBox(title, problem = {}, ...actions) {
   const ours = problem.status >= 500 && problem.request_id; // what the server's administrator can look for in its log
   const number = ours ? [element("p", { class: "hint" }, `request ${problem.request_id}`)] : [];
-  return element("div", { class: "problem" }, element("p", { dir: "auto" }, title), ...number);
+  return element("div", { class: "problem" }, element("p", { dir: "auto" }, title), ...number, ...actions);
+}
+
+export function clearProblem() {
+  byId("problem")?.remove();
+  for (const control of document.querySelectorAll("[aria-invalid]")) {
+    control.removeAttribute("aria-invalid");
+    const described = control.getAttribute("aria-describedby").replace(/ ?problem$/, "");
+    if (described) control.setAttribute("aria-describedby", described);
+    else control.removeAttribute("aria-describedby");
+  }
+}
+
+/**
+ * Show a refusal beside its field, or below the button; returns its text. `again` asks once more, and `addBlank` puts a
+ * blank at the end of the text.
+ */
+export function showProblem(problem, request, index, { again, addBlank }) {
+  clearProblem();
+  const text = wording(problem, request, index);
+  const actions = [];
+  if (problem.code === "no_mask") actions.push(button("Add blank at the end", addBlank));
+  if (["unreachable", "busy", "timeout"].includes(problem.code)) actions.push(button("Try again", again));
+  const box = problemBox(text, problem, ...actions);
+  box.id = "problem";
+  const name = problem.code === "filter_empty" ? "where" : problem.field?.split(".")[0];
+  const field = name && document.querySelector(`[data-field~="${name}"]`);
+  (field || byId("general-problem")).append(box);
+  if (!field) return text;
+  if (field.closest("details")) field.closest("details").open = true;
+  const control = field.querySelector("textarea, input, select");
+  control.setAttribute("aria-invalid", "true");
+  control.setAttribute("aria-describedby", `${control.getAttribute("aria-describedby") ?? ""} problem`.trim());
+  return text;
 }

@@ -2,17 +2,11 @@
 
 const KEY = "npmlm.key";
 
-/** A refusal: a problem of RFC 9457 as the server writes it, or one of ours in the same form. */
+/** A refusal: a problem of RFC 9457 as the server writes it, or one of ours with the same members. */
 export class Problem extends Error {
   constructor(fields) {
     super(fields.title);
     Object.assign(this, fields);
-  }
-
-  /** What may be fields of the form in a refused request: `field`, or the words of the message in their order. */
-  get fields() {
-    if (this.field) return [this.field];
-    return this.status === 422 ? this.title.match(/[a-z_]+/g) ?? [] : [];
   }
 }
 
@@ -39,9 +33,7 @@ export async function ask(path, { body, signal } = {}) {
     response = await fetch(path, { method, headers, body: JSON.stringify(body), signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({
-      title: `${location.host} does not answer: see whether npmlm serve still runs, and press the button again`,
-    });
+    throw new Problem({ code: "unreachable" });
   }
   const answer = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
@@ -50,7 +42,8 @@ export async function ask(path, { body, signal } = {}) {
   if (response.ok && answer !== null) return answer;
   const title = `the server answers ${response.status} ${response.statusText}`;
   const field = response.status === 401 ? { field: "key" } : {}; // the header is filled from that field
-  throw new Problem({ title, ...answer, ...field });
+  const retrySeconds = Number(response.headers.get("Retry-After") ?? 1);
+  throw new Problem({ title, retrySeconds, ...answer, ...field });
 }
 
 /** The command that asks the same on a terminal; of the key it names the variable only. */

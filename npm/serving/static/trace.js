@@ -1,0 +1,57 @@
+// A text compared with the documents: each name, number, date and quotation with its verdict and its place.
+
+import { howAnswered } from "./answers.js";
+import { codePoints, counted, documentOf, element, marked, percent, seconds } from "./elements.js";
+import { curl } from "./server.js";
+
+const VERDICTS = { found: "Found", other: "Other phrase found", not_found: "Not found" };
+const CAUTION =
+  "No verdict says that a text is true or false: it says what these documents contain. Read the sentence of a place.";
+
+/** Trace a text by `post(path, body)`; returns its elements and the line that says what came. */
+export async function traced(body, post, openPassage) {
+  const response = await post("v1/trace", body);
+  const { spans, index, took_ms: took } = response;
+  const open = (place) => openPassage([place], 0, index.generation);
+  const counts = Object.keys(VERDICTS).map((verdict) => [spans.filter((span) => span.verdict === verdict).length, verdict]);
+  const summary = counts.map(([count, verdict]) => `${count} ${verdict.replace("_", " ")}`).join(", ");
+  const shown = [
+    element("p", { class: "traced", dir: "auto" }, ...markedText(body.text, spans)),
+    element("p", { class: "trust" }, CAUTION),
+    element("ol", { class: "sources", role: "list" }, ...spans.map((span) => item(span, open))),
+    howAnswered([response], [curl("v1/trace", body)], took.total),
+  ];
+  return { shown, said: `${counted(spans.length, "phrase")}: ${summary} – traced in ${seconds(took.total)}` };
+}
+
+function markedText(text, spans) {
+  let done = 0;
+  const nodes = spans.flatMap((span, number) => {
+    const before = codePoints(text, done, span.start_char);
+    done = span.end_char;
+    const mark = element("mark", { class: classOf(span) }, codePoints(text, span.start_char, span.end_char));
+    return [before, mark, element("sup", {}, `${number + 1}`)];
+  });
+  return [...nodes, codePoints(text, done)];
+}
+
+function classOf({ verdict }) {
+  return verdict.replace("_", "-");
+}
+
+function item(span, open) {
+  const { verdict, text, support, other, other_score: score, other_place: instead } = span;
+  const place = verdict === "other" ? instead : span.place;
+  const said = verdict === "other" ? [`: ${other} (${percent(score)})`] : [];
+  const head = element("p", { class: "from", dir: "auto" }, element("mark", { class: classOf(span) }, text), " ");
+  head.append(element("b", {}, VERDICTS[verdict]), ...said, ` · support ${percent(support)}`);
+  return element("li", {}, head, ...(place ? source(place, open) : []));
+}
+
+function source(place, open) {
+  const { context, context_start_char: first, start_char: start, end_char: end } = place;
+  return [
+    element("blockquote", { dir: "auto" }, ...marked(context, start - first, end - first)),
+    element("p", { class: "from" }, ...documentOf(place, () => open(place))),
+  ];
+}
