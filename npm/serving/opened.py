@@ -287,6 +287,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
             "timeout_ms": int(settings.timeout_seconds * 1000),
             **requests.LIMITS,
         },
+        about=settings.about,
         examples=list(examples),
         version=npm.__version__,
     )

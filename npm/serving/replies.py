@@ -257,6 +257,8 @@ class IndexFacts(Reply):
     """Options of a request that does not set them."""
     limits: dict[str, int]
     """Largest values and longest lists of a request."""
+    about: str
+    """Line about the corpus, by who runs the server."""
     examples: list[str]
     """Texts to try; one that begins with `#` is a heading."""
     version: str

@@ -28,6 +28,8 @@ class ServeSettings(Settings):
     """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
     examples: PathText = ""
     """File with texts that the page offers, one per line, and headings after #; unset: texts made from documents."""
+    about: str = ""
+    """Line about the corpus, for the page."""
     max_body_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 1_000_000
     """Longest request body; longer ones are refused with 413."""
     texts_per_request: Annotated[int, Field(ge=1, le=10_000)] = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from npm.api import build
 from npm.core.types import Answer, JointAnswer
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import REPOSITORY
@@ -28,9 +27,8 @@ def best(answer: Answer) -> tuple[list[str], float]:
     return [answer.phrases[0].phrase], answer.phrases[0].score
 
 
-def test_every_example_is_right_first_but_those_under_the_heading_that_says_so(tmp_path: Path) -> None:
-    build(str(DEMO / "*.jsonl"), tmp_path / "index")
-    filler = PhraseFiller.open(tmp_path / "index")
+def test_every_example_is_right_first_but_those_under_the_heading_that_says_so(demo_index: Path) -> None:
+    filler = PhraseFiller.open(demo_index)
     lines = (DEMO / "examples.txt").read_text(encoding="utf-8").splitlines()
     heading = lines.index("# An example with a wrong answer")
     assert len(lines) > heading + 1

@@ -77,7 +77,9 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     examples.write_text(f"{QUESTION}\n# Rivers\nThe <mask> flows to the North Sea.\n", encoding="utf-8")
     # a random encoder: with overlaps merged, or with literal evidence, little would be left to look at
     plain = ("fill.overlaps=keep", "fill.literal_weight=0")
-    with RunningServer(folder / "index", f"key_file={keys}", f"examples={examples}", *plain) as running:
+    with RunningServer(
+        folder / "index", f"key_file={keys}", f"examples={examples}", "about=Eight short texts", *plain
+    ) as running:
         yield running
 
 
@@ -150,6 +152,7 @@ def test_an_answer_without_enough_evidence_is_not_put_into_the_sentence(pages: W
 
 def test_a_text_is_asked_and_answered_with_its_candidates(pages: WatchedPages, server: RunningServer) -> None:
     page = pages.open()
+    expect(page.locator("aside")).to_contain_text("Eight short texts")
     expect(page.locator("#text")).to_be_focused()
     page.locator("#text").fill("The capital of Iceland is .")
     page.keyboard.press("End")
@@ -179,6 +182,7 @@ def test_a_text_is_asked_and_answered_with_its_candidates(pages: WatchedPages, s
     page.locator("#examples button").last.click()
     expect(page.locator("#answers .filled")).not_to_contain_text("Iceland")
     answered(page)
+    expect(page.locator("#text")).to_be_focused()
     assert page.title() == "The <mask> flows to the North Sea. – npmlm"
 
 

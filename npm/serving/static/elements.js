@@ -64,8 +64,8 @@ export function seconds(milliseconds) {
   return `${(milliseconds / 1000).toFixed(1)} s`;
 }
 
-export function counted(count, one, several = `${one}s`) {
-  return `${count.toLocaleString("en")} ${count === 1 ? one : several}`;
+export function counted(count, one) {
+  return `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 }
 
 /** A button that copies a text; none where the browser allows no page to, as on http but for this machine. */

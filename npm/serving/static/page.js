@@ -268,8 +268,9 @@ function begin() {
 }
 
 function showIndex() {
-  const { name, generation, documents, tokens, encoder, fields, version } = index;
+  const { about, name, generation, documents, tokens, encoder, fields, version } = index;
   byId("index-line").replaceChildren(`${name} · `, element("strong", {}, counted(documents, "document")));
+  byId("about").textContent = about;
   const facts = { documents, tokens, "index version": generation, encoder: encoder.name, npmlm: version };
   if (fields.length > 0) facts.fields = fields.join(", ");
   const rows = Object.entries(facts).flatMap(([key, value]) => [
@@ -291,6 +292,7 @@ function showIndex() {
 
 function askExample(example) {
   byId("text").value = example;
+  byId("text").focus(); // the button is folded away
   submit();
 }
 
