@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from npm.api import IndexState as IndexState
     from npm.api import Verification as Verification
+    from npm.api import adapt as adapt
     from npm.api import add as add
     from npm.api import build as build
     from npm.api import compact as compact
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
     from npm.tracing.find import Found as Found
     from npm.tracing.trace import Trace as Trace
     from npm.tracing.trace import TracedSpan as TracedSpan
+    from npm.tuning.adapt import Adaptation as Adaptation
 
     __version__: str
 
 _HOMES = {
-    "npm.api": "IndexState Verification add build compact delete find label trace verify",
+    "npm.api": "IndexState Verification adapt add build compact delete find label trace verify",
     "npm.core.errors": "ArtifactError CorpusError EncoderError QueryError ServerError SettingError "
     "StorageError UserError",
     "npm.core.types": "Answer Document Filling JointAnswer MaskPhrases Occurrence Phrase",
@@ -60,6 +62,7 @@ _HOMES = {
     "npm.retrieval.settings": "FillSettings",
     "npm.tracing.find": "Found",
     "npm.tracing.trace": "Trace TracedSpan",
+    "npm.tuning.adapt": "Adaptation",
 }
 """Modules, and the public names in each."""
 __all__ = sorted(["__version__", *" ".join(_HOMES.values()).split()])

@@ -1,4 +1,4 @@
-"""The verbs about indexes as functions of `npm`: build, add, delete, compact, verify, label, find and trace."""
+"""The verbs about indexes as functions of `npm`: build, add, delete, compact, verify, adapt, label, find and trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, 
 from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.retrieval.settings import given_options
+from npm.retrieval.settings import Retrieval, given_options
 from npm.tracing.settings import LookupSettings, TraceSettings
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.find import Found
     from npm.tracing.trace import Trace
+    from npm.tuning.adapt import Adaptation
 
 Documents = str | Path | Document | Iterable[str | Path | Document]
 """Paths, globs or hub data sets, or documents themselves."""
@@ -167,6 +168,37 @@ def verify(
         return Verification(checked_bytes, 0, 1.0, (note,))
     found = verify_vectors(folder, made_by, batches=reencoded_batches, seed=seed)
     return Verification(checked_bytes, found.row_count, found.worst_cosine, ())
+
+
+def adapt(
+    questions: str | Path | Sequence[str | Path] | Mapping[str, str | Sequence[str]],
+    index: str | Path | PhraseFiller,
+    encoder: Encoder | str | Path | None = None,
+    *,
+    retrieval: Retrieval | str = Retrieval.hybrid,
+    seed: int = 0,
+    device: str = "auto",
+    precision: Precision | str = "auto",
+    progress: Progress = silent,
+) -> Adaptation:
+    """Let an index, a folder or an opened filler, learn from corrected answers, as `npmlm adapt` does.
+
+    `questions` are files, or the right answer or answers of each text with one `<mask>`. An opened filler answers with
+    what was learned after `refresh()`. Raises UserErrors as `npmlm adapt` does.
+    """
+    from npm.retrieval.fill import PhraseFiller
+    from npm.tuning.adapt import adapt_index, corrected_answers, read_corrections
+
+    if isinstance(questions, Mapping):
+        given = corrected_answers(questions)
+    else:
+        given = read_corrections([*map(str, [questions] if isinstance(questions, str | Path) else questions)])
+    chosen = checked(retrieval, Retrieval, "retrieval"), checked(seed, NonNegativeInt, "seed")
+    filler: Any = index
+    if not isinstance(index, PhraseFiller):
+        folder, loaded, name = _opened_with(index, encoder)
+        filler = PhraseFiller.open(folder, loaded or name or None, device=device, dtype=precision)
+    return adapt_index(filler, given, retrieval=chosen[0], seed=chosen[1], progress=progress)
 
 
 def label(

@@ -14,6 +14,7 @@ PAGES = (
     *("README.md", "SECURITY.md", "docs/index.md", "docs/installing.md", "docs/own-corpus.md", "docs/own-task.md"),
     *(
         "docs/prompt.md",
+        "docs/adapt.md",
         "docs/trace.md",
         "docs/python.md",
         "docs/serving.md",

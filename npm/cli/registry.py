@@ -33,7 +33,8 @@ OVERVIEW = {
             "estimate": "estimate disk, memory and encoding time of a build",
             "publish": "copy an index or a corpus to an object store",
             "fetch": "copy what was published back to a disk, and check it",
-        }
+        },
+        "npm.cli.adapt": {"adapt": "let an index learn from corrected answers"},
     },
     "Train": {
         "npm.cli.train": {

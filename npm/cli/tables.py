@@ -77,6 +77,10 @@ def inspection_text(inspection: Inspection) -> str:
     if (rotation := inspection.rotation) is not None:
         made = f"{rotation['method']} of {rotation['sample_rows']:,} vectors"
         built.append(("rotation", f"{made}; keeps {rotation['kept_share']:.1%} of their squares"))
+    if (adapted := inspection.adaptation) is not None:
+        before, after = (adapted[when]["first"] for when in ("before", "after"))
+        gain = f"first phrase right for {after} instead of {before} of {adapted['held_out']} held-out ones"
+        built.append(("adapted", f"retrieval={adapted['retrieval']}, {adapted['learned']:,} questions; {gain}"))
     for part, settings in inspection.settings.items():
         chosen = (f"{name}={value}" for name, value in sorted(settings.items()) if value not in (None, []))
         built.append((part, ", ".join(chosen)))

@@ -102,17 +102,25 @@ class QuestionTable:
         return Question(before, after, title, block, wrong, lists[:negatives], lists[negatives:rivals], lists[rivals:])
 
 
-def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Checked rows with the index of their file. Raises CorpusError with file and line for a row in another form."""
+def read_questions(files: Sequence[str], *, with_blocks: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Checked rows with the index of their file; without `with_blocks` a question and its answers are enough.
+
+    Raises CorpusError with file and line for a row in another form.
+    """
     for number, source in enumerate(find_sources(files)):
         for line, row in read_records(source):
             where = f"{source.path}:{line}"
             question, answers, block = row.get("question"), row.get("answers"), row.get("block")
             if not isinstance(question, str) or question.count(MASK_TEXT) != 1:
                 raise unusable_value(where, "question", f"a text with one {MASK_TEXT}", question)
+            if not _are_texts(answers):
+                raise unusable_value(where, "answers", "a list of texts", answers)
+            if not with_blocks:
+                yield number, row
+                continue
             if not isinstance(block, str) or not block.strip():
                 raise unusable_value(where, "block", "the text of a passage", block)
-            if not _are_texts(answers) or not any(each.casefold() in block.casefold() for each in answers):
+            if not any(each.casefold() in block.casefold() for each in answers):
                 raise unusable_value(where, "answers", "a list of texts, one of which occurs in block", answers)
             for name in ("title", "wrong_title", "wrong_block"):
                 if not isinstance(row.get(name, ""), str):

@@ -45,6 +45,8 @@ GROUPS: dict[str, type[Any]] = {
     "search": SearchSettings,
 }
 """Settings that an index was built with."""
+FOLDERS = ("quantizer", "search_folder", "deleted", "rotation_folder", "encoder_folder", "adaptation_folder")
+"""Entries of the root manifest that name a part, next to the parts of segments."""
 EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 """Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
 
@@ -129,6 +131,7 @@ class IndexManifest:
     deleted: PartName | None = None  # None: no document is
     rotation_folder: PartName | None = None  # None: vectors are not rotated
     encoder_folder: PartName | None = None  # None: there is no copy of it
+    adaptation_folder: PartName | None = None  # None: queries are not adapted
     deleted_documents: int = 0
     deletion: str | None = None  # digest of the ids of the last delete, which may be repeated after a compact
     searching: Searching = Searching()
@@ -145,7 +148,11 @@ class IndexManifest:
         """`manifest` read. Raises ArtifactError for one that is not what every index records."""
         settings = manifest.settings
         others = ("settings", "digest", "parts", "deleted_documents", *GROUPS)
-        recorded = {item.name: settings[item.name] for item in fields(cls) if item.name not in others}
+        named_fields = [item.name for item in fields(cls) if item.name not in others]
+        # an index that was built before it could be adapted does not name that part
+        recorded = {"adaptation_folder": None} | {
+            name: settings[name] for name in named_fields if name != "adaptation_folder" or name in settings
+        }
         read: IndexManifest = read_as(cls, recorded, file=settings.file)
         read = replace(
             read,
@@ -168,7 +175,7 @@ class IndexManifest:
     @property
     def listed(self) -> set[str]:
         """The names of all parts."""
-        single = (self.quantizer, self.search_folder, self.deleted, self.rotation_folder, self.encoder_folder)
+        single = (getattr(self, name) for name in FOLDERS)
         names = [*single, *(name for segment in self.segments for name in segment.parts)]
         return {name for name in names if name is not None}
 
@@ -251,7 +258,7 @@ def _total(segments: Sequence[SegmentRecord]) -> Counts:
     return Counts(*(sum(getattr(each.counts, item.name) for each in segments) for item in fields(Counts)))
 
 
-RECORDED = ("quantizer", "search_folder", "deleted", "deletion", "rotation_folder", "encoder_folder")
+RECORDED = (*FOLDERS, "deletion")
 
 
 def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:

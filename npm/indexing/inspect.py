@@ -13,6 +13,7 @@ from index.sign_codes import EXACT_ROWS
 from npm.core.artifact import MANIFEST_NAME, read_manifest
 from npm.core.errors import damaged
 from npm.core.records import read_as
+from npm.indexing.adaptation import adaptation_facts
 from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import GROUPS, Count, Generation
@@ -83,6 +84,7 @@ class Inspection:
     segments: dict[str, dict[str, Any]]  # counts and sources of each
     encoder: dict[str, Any]  # name, fingerprints, similarity scale, inside: whether it has a copy
     rotation: dict[str, Any] | None  # method, kept share of squared lengths, sample; None: not rotated
+    adaptation: dict[str, Any] | None  # retrieval, questions, held-out figures; None: queries are not adapted
     pruning: dict[str, Any]  # rule, and the sums of `PruningCounts`
     settings: dict[str, Any]  # of corpus, blocks, vectors, lexicon, search
     versions: dict[str, str]
@@ -129,6 +131,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         },
         encoder={**settings["encoder"], "inside": manifest.encoder_folder is not None},
         rotation=rotation_facts(generation),
+        adaptation=adaptation_facts(generation.folder, manifest),
         pruning={"rule": manifest.vectors.pruning.value, **kept, "kept_by_rule": dict(kept_by_rule)},
         settings={name: settings[name] for name in ("corpus", *GROUPS)},
         versions=read_as(dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"),

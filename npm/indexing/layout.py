@@ -5,6 +5,7 @@
     vectors-…, lexicon-…, codes-…       the segment's vectors, term counts and, in tiers with lists, codes
     quantizer-…, search-…               how vectors are searched; of a partitioned index a folder per partition
     deleted-…, rotation-…, encoder-…    deleted documents, axes of rotated vectors, a copy of the encoder
+    adaptation-…                        maps of queries learned from corrected answers
 
 `<request>` is a digest of everything that the part depends on, so a part that is there is the part that is needed: this
 is how a build or a change resumes, and other settings have another name. A change replaces the root manifest last, by
@@ -29,8 +30,8 @@ from npm.core.files import digest_of
 from npm.core.locks import clear_locks
 
 CORPUS, VECTORS, LEXICON, CODES, QUANTIZER = "corpus", "vectors", "lexicon", "codes", "quantizer"
-SEARCH, DELETED, ROTATION, ENCODER = "search", "deleted", "rotation", "encoder"
-PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTIZER, SEARCH, DELETED, ROTATION, ENCODER)
+SEARCH, DELETED, ROTATION, ENCODER, ADAPTATION = "search", "deleted", "rotation", "encoder", "adaptation"
+PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTIZER, SEARCH, DELETED, ROTATION, ENCODER, ADAPTATION)
 _NAME = rf"(?:{'|'.join(PARTS)})-[0-9a-f]{{16}}"
 _OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.tmp")
 PartName = Annotated[str, Field(pattern=f"^{_NAME}$")]

@@ -13,6 +13,7 @@ import numpy as np
 from npm.core.artifact import check_folder, part_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.store import BlockStore
+from npm.indexing.adaptation import QueryMaps
 from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import (
@@ -57,6 +58,7 @@ class PhraseIndex:
     lexicon: BlockLexicon | None
     vectors: ShardedArray | None = None  # f16|f32 [rows, d]; None where only the searcher knows them
     block_vectors: BlockVectors | None = None  # None where the encoder had no pooler, or the build was told not to
+    query_maps: QueryMaps | None = None  # None: queries are not adapted
     live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live
     live_blocks: np.ndarray | None = None  # bool [blocks], of live documents or of none
     live_rows: np.ndarray | None = None
@@ -96,6 +98,7 @@ class PhraseIndex:
             raise damaged(folder, f"{len(lexicons)} of {len(segments)} segments have term counts")
         lexicon = BlockLexicon.open(lexicons) if has_text else None
         deleted = generation.deleted_documents()  # i64 [deleted]
+        query_maps = QueryMaps.open(folder, generation.manifest)
         index = cls(
             folder=folder,
             manifest=generation.manifest,
@@ -105,6 +108,7 @@ class PhraseIndex:
             lexicon=lexicon,
             vectors=vectors,
             block_vectors=block_vectors,
+            query_maps=query_maps,
         )
         if not len(deleted):
             return index
@@ -121,6 +125,11 @@ class PhraseIndex:
     def candidates_per_side(self) -> int:
         """Rows that are grown into phrases for each side unless said otherwise."""
         return self.manifest.candidates_per_side
+
+    def maps_for(self, retrieval: str) -> QueryMaps | None:
+        """The learned maps of queries, if they were learned for this retrieval."""
+        maps = self.query_maps
+        return maps if maps is not None and maps.retrieval == retrieval else None
 
     def check_encoder(self, encoder: Encoder) -> Encoder:
         """`encoder`, its vectors as those of the index; raises ArtifactError if it did not make them."""

@@ -44,7 +44,7 @@ from npm.retrieval.settings import (
     closed_error,
     given_options,
 )
-from npm.retrieval.spans import SpanFinder, digit_tokens
+from npm.retrieval.spans import CandidateSpans, SpanFinder, digit_tokens
 
 if TYPE_CHECKING:
     from index.types import Hits, Scan
@@ -107,7 +107,7 @@ class Filler(ABC):
     def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
         """Answer from `phrase_index` from now on."""
         self._opened = phrase_index, phrase_index.check_encoder(encoder)
-        self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self.reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
         self._digit_tokens = digit_tokens(encoder.tokenizer)
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
 
@@ -175,6 +175,9 @@ class Filler(ABC):
         A text with several masks gets a JointAnswer. `blocks` as in `fill`, ascending i64.
         """
         settings = self.settings if settings is None else settings
+        maps = self.index.maps_for(settings.retrieval.value)
+        if maps is not None and not maps.is_joint:
+            vectors = vectors.mapped(maps.maps)
         allowed = self._document_filter(settings)
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
         given = np.zeros(0, dtype=np.int64) if settings.documents == [] else blocks
@@ -193,7 +196,7 @@ class Filler(ABC):
         wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
         single = replace(wider, k=max(count, RERANKED_PHRASES) if pooler is not None else count)
         phrases: list[tuple[Phrase, ...]] = [()] * len(asked)
-        for number, search in self._searches(vectors, restrictions, allowed, settings):
+        for number, search in self.searches(vectors, restrictions, allowed, settings):
             phrases[number] = self._phrases(asked[number], search, single if is_alone[number] else wider)
         if pooler is not None:
             alone = np.flatnonzero(is_alone).tolist()
@@ -212,7 +215,7 @@ class Filler(ABC):
     ) -> Sequence[Restriction | None]:
         """The blocks, of those allowed, that each mask is answered from; None for all."""
 
-    def _searches(
+    def searches(
         self,
         vectors: QueryVectors,
         restrictions: Sequence[Restriction | None],
@@ -268,6 +271,11 @@ class Filler(ABC):
         other end, which may be none of them, is then scored from its stored vector. So the weights are exact for the
         candidates there are, however roughly the hits were searched.
         """
+        candidates, weights = self.weighed(text, search, settings)
+        return ranked_phrases(text, candidates, weights, self.reader, settings)
+
+    def weighed(self, text: str, search: Search, settings: FillSettings) -> tuple[CandidateSpans, np.ndarray]:
+        """The candidates for one mask of `text`, and their weights f64 [m]."""
         start_rows, end_rows = search.hits
         candidates = self.span_finder(settings).find(start_rows, end_rows, MaskNeighbors.of(text, self.encoder))
         sides = (start_rows, start_rows if end_rows is None else end_rows)
@@ -281,7 +289,7 @@ class Filler(ABC):
                 store=self.index.store,
                 limits=settings.phrase_limits(self.encoder),
             )
-        return ranked_phrases(text, candidates, weights, self._reader, settings)
+        return candidates, weights
 
     def _answer(
         self,
@@ -327,7 +335,7 @@ class Filler(ABC):
             block_count=self.index.store.block_count if live is None else int(np.count_nonzero(live)),
             settings=settings,
         )
-        if not self._reader.has_text:
+        if not self.reader.has_text:
             why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
         of_masks = tuple(map(MaskPhrases, shown))
         joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)

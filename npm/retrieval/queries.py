@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from npm.core.errors import QueryError, SettingError
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.text import sentence_bounds, words_of
+from npm.indexing.adaptation import mapped
 from npm.models.batches import encode_pooled
 from npm.retrieval.plain_questions import BLANK, is_question, statement_of
 
@@ -57,6 +58,11 @@ class QueryVectors:
         """i64 [q + 1]; the masks of text i are [offsets[i], offsets[i + 1])."""
         counts = np.ones(len(self.cut), dtype=np.int64) if self.mask_counts is None else self.mask_counts  # i64 [q]
         return np.append(0, np.cumsum(counts))
+
+    def mapped(self, maps: np.ndarray) -> QueryVectors:
+        """The same with both queries of each mask changed by `maps` f32 [2, d, d + 1]."""
+        changed = mapped(np.stack([self.start, self.end], axis=1), maps)  # f32 [n, 2, d]
+        return replace(self, start=changed[:, 0], end=changed[:, 1])
 
     def per_mask(self, of_texts: Sequence[Value]) -> list[Value]:
         """Repeat the value of each of the q texts once per mask: n values."""

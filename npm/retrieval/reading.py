@@ -16,17 +16,18 @@ d dimensions, k of stored vectors.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from npm.corpus.text import is_title
+from npm.indexing.adaptation import mapped
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.queries import QueryVectors, masked_inputs
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -37,6 +38,14 @@ TRAINED_JOINT_SHARE = 0.75
 """Weight of the keys of the joint pass for an encoder that was trained for them."""
 PAIRS_AT_ONCE = 256
 """Pairs whose keys are held at once: 100 MB of blocks of 256 tokens and 384 dimensions."""
+
+
+class ReadPair(NamedTuple):
+    """Vectors of one pass over a text and a block."""
+
+    queries: np.ndarray  # f32 [m, 2, d], at the masks of the text
+    keys: np.ndarray  # f32 [1 + T or fewer, d], of the text's first token and of the block's; [0, d] if not asked for
+    flags: np.ndarray  # u8 [T], of the block's tokens
 
 
 def joint_share(settings: FillSettings, encoder: Encoder) -> float:
@@ -53,27 +62,24 @@ def with_reading(
     vectors: QueryVectors,
     restrictions: Sequence[Restriction | None],
     settings: FillSettings,
+    *,
+    passes: Iterable[ReadPair] | None = None,
 ) -> list[Restriction | None]:
     """For each mask the restriction of its text with queries for each block.
 
     `reading_share` of a query is from the text followed by the block. With a joint share also the similarities of
-    the joint pass.
+    the joint pass. `passes` are those of `read_restrictions` where they are known.
     """
-    pairs = [
-        (text, block)
-        for text, restriction in zip(texts, restrictions, strict=True)
-        if restriction is not None
-        for block in restriction.blocks.tolist()
-    ]
     jointly = joint_share(settings, encoder) > 0
-    passes = read_pairs(index, encoder, pairs, jointly=jointly, tokens_per_batch=settings.tokens_per_batch)
+    given = read_restrictions(index, encoder, texts, restrictions, settings) if passes is None else passes
+    read_again = (compared(index, encoder, pair, jointly=jointly) for pair in given)
     share = np.float32(settings.reading_share)
     result: list[Restriction | None] = []
     for restriction, (first, stop) in zip(restrictions, itertools.pairwise(vectors.offsets.tolist()), strict=True):
         if restriction is None:
             result += [None] * (stop - first)
             continue
-        read = list(itertools.islice(passes, len(restriction.blocks)))
+        read = list(itertools.islice(read_again, len(restriction.blocks)))
         for mask in range(first, stop):
             alone = np.stack([vectors.start[mask], vectors.end[mask]])  # f32 [2, k]
             with_block = np.array([queries[mask - first] for queries, _ in read], dtype=np.float32)  # [blocks, 2, k]
@@ -83,16 +89,50 @@ def with_reading(
     return result
 
 
-def read_pairs(
-    index: PhraseIndex, encoder: Encoder, pairs: Sequence[tuple[str, int]], *, jointly: bool, tokens_per_batch: int
-) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Read each checked text with the block of its pair; a block is cut to what the encoder takes.
+def read_restrictions(
+    index: PhraseIndex,
+    encoder: Encoder,
+    texts: Sequence[str],
+    restrictions: Sequence[Restriction | None],
+    settings: FillSettings,
+) -> Iterator[ReadPair]:
+    """Read each of q texts with each block of its restriction, in this order."""
+    pairs = [
+        (text, block)
+        for text, restriction in zip(texts, restrictions, strict=True)
+        if restriction is not None
+        for block in restriction.blocks.tolist()
+    ]
+    jointly = joint_share(settings, encoder) > 0
+    return read_pairs(index, encoder, pairs, jointly=jointly, tokens_per_batch=settings.tokens_per_batch)
 
-    For each pair the queries f32 [m, 2, k] of stored vectors and, with `jointly`, for each mask the similarities
-    f64 [2, T] of both queries with the block; a token that was cut off is as far from both as the farthest read.
+
+def compared(
+    index: PhraseIndex, encoder: Encoder, pair: ReadPair, *, jointly: bool
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The queries f32 [m, 2, k] of stored vectors and, with `jointly`, for each mask the similarities f64 [2, T].
+
+    These are of both queries with the block; a token that was cut off is as far from both as the farthest read.
     """
     import torch
 
+    queries = encoder.shortened(torch.from_numpy(pair.queries)).numpy()  # f32 [m, 2, k]
+    asked, maps = pair.queries, index.maps_for(Retrieval.hybrid.value)
+    if maps is not None and maps.is_joint:
+        asked = mapped(asked, maps.maps)
+    elif maps is not None:
+        queries = mapped(queries, maps.maps)
+    scale = encoder.cut_to(None).similarity_scale
+    return queries, [joint_similarities(each, pair.keys, pair.flags, scale) for each in asked] if jointly else []
+
+
+def read_pairs(
+    index: PhraseIndex, encoder: Encoder, pairs: Sequence[tuple[str, int]], *, jointly: bool, tokens_per_batch: int
+) -> Iterator[ReadPair]:
+    """Read each checked text with the block of its pair; a block is cut to what the encoder takes.
+
+    The keys are there with `jointly`.
+    """
     if not pairs:
         return
     sequences, mask_slots, _ = masked_inputs(encoder, [text for text, _ in pairs], encoder.query_masks)
@@ -115,14 +155,9 @@ def read_pairs(
         encoded = encode_sequences(whole, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
         for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
             count = 2 * len(mask_slots[number])
-            asked, read = (
-                vectors[:count].reshape(-1, 2, whole.dimensions),
-                vectors[count:],
-            )  # f32 [m, 2, d], [1 + read, d]
-            queries = encoder.shortened(torch.from_numpy(asked)).numpy()  # f32 [m, 2, k]
+            queries = vectors[:count].reshape(-1, 2, whole.dimensions)  # f32 [m, 2, d]
             flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
-            scale = whole.similarity_scale
-            yield queries, [joint_similarities(pair, read, flags, scale) for pair in asked] if jointly else []
+            yield ReadPair(queries, vectors[count:], flags)
 
 
 def joint_similarities(queries: np.ndarray, keys: np.ndarray, flags: np.ndarray, scale: float) -> np.ndarray:

@@ -1,0 +1,143 @@
+"""Questions with known answers as `npmlm adapt` learns from them: candidates, and what their scores depend on.
+
+Shapes: n questions, m candidates of one (the most of any where questions are joined), b blocks it is answered from (one
+for all of the index), t keys of the joint pass over a block, k dimensions of stored vectors, d of the encoder's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.corpus.text import is_title, normalized_text
+from npm.indexing.phrase_index import select
+from npm.retrieval.blocks import Restriction, block_restrictions, sentence_pooler
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.reading import ReadPair, joint_share, read_restrictions, with_reading
+from npm.retrieval.settings import FillSettings, Retrieval
+
+if TYPE_CHECKING:
+    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.search import Search
+    from npm.retrieval.spans import CandidateSpans
+
+QUESTIONS_AT_ONCE = 16
+CANDIDATES = 256
+"""Best candidates of a question, next to those that are right among the first `LOOKED_AT`."""
+LOOKED_AT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedAnswer:
+    """A text with one `<mask>`, and the phrases that are right."""
+
+    text: str
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The candidates of one question, and the vectors by which maps of its queries change their scores."""
+
+    logits: np.ndarray  # f32 [m], logarithms of the weights
+    is_right: np.ndarray  # bool [m]
+    blocks: np.ndarray  # i64 [m], of the b
+    queries: np.ndarray  # f32 [b, 2, k]
+    keys: np.ndarray  # f16 [m, 2, k], stored vectors of the first and the last token
+    factors: tuple[float, float]  # of an inner product with a stored vector, and of a similarity of the joint pass
+    joint_queries: np.ndarray  # f32 [b, 2, d]; [0, 2, d] without a joint pass, as the next three
+    joint_keys: np.ndarray  # f16 [b, t, d]
+    is_key: np.ndarray  # bool [b, t]
+    slots: np.ndarray  # i64 [m, 2], of the first and the last token among the t keys
+
+
+def examples_of(
+    filler: PhraseFiller, questions: Sequence[CorrectedAnswer], settings: FillSettings
+) -> Iterator[Example | None]:
+    """The example of each question in turn; None if no candidate is right, or all are.
+
+    `filler` is over an index without maps.
+    """
+    index, encoder = filler.index, filler.encoder
+    allowed, pooler = select(index, None, ()), sentence_pooler(index, settings)
+    for first in range(0, len(questions), QUESTIONS_AT_ONCE):
+        batch = questions[first : first + QUESTIONS_AT_ONCE]
+        texts = [question.text for question in batch]
+        vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+        restrictions: list[Restriction | None] = [None] * len(batch)
+        passes: list[ReadPair] = []
+        if settings.retrieval is not Retrieval.dense:
+            restrictions = block_restrictions(index, texts, vectors, settings, allowed=allowed.blocks)
+        if settings.retrieval is Retrieval.hybrid and (settings.reading_share or joint_share(settings, encoder)):
+            passes = list(read_restrictions(index, encoder, texts, restrictions, settings))
+            restrictions = with_reading(index, encoder, texts, vectors, restrictions, settings, passes=passes)
+        counts = [0 if each is None or each.joint is None else len(each.blocks) for each in restrictions]
+        of_question = list(itertools.pairwise(np.cumsum([0, *counts]).tolist()))
+        found: list[Example | None] = [None] * len(batch)
+        for number, search in filler.searches(vectors, restrictions, allowed, settings):
+            own, queries = passes[slice(*of_question[number])], np.stack([vectors.start[number], vectors.end[number]])
+            found[number] = _example(filler, batch[number], search, queries, own, settings)
+        yield from found
+
+
+def _example(
+    filler: PhraseFiller,
+    question: CorrectedAnswer,
+    search: Search,
+    queries: np.ndarray,
+    passes: Sequence[ReadPair],
+    settings: FillSettings,
+) -> Example | None:
+    """The example of one question with the queries f32 [2, k] of its text alone."""
+    candidates, weights = filler.weighed(question.text, search, settings)
+    order = np.argsort(-weights, kind="stable")[:LOOKED_AT]  # i64 [looked at]
+    texts = filler.reader.texts(candidates.starts[order], candidates.lengths[order])
+    answers = frozenset(map(normalized_text, question.answers))
+    right = np.array([normalized_text(text) in answers for text in texts], dtype=bool)  # [looked at]
+    chosen = order[right | (np.arange(len(order)) < CANDIDATES)]  # i64 [m]
+    is_right = np.isin(chosen, order[right])  # bool [m]
+    if not is_right.any() or is_right.all():
+        return None
+    candidates = candidates.where(chosen)
+    rows = np.stack([candidates.start_rows, candidates.end_rows], axis=1)  # i64 [m, 2]; negative without a vector
+    assert filler.index.vectors is not None, "an index that was opened from its folder knows its vectors"
+    keys = filler.index.vectors.take(np.maximum(rows.ravel(), 0)).reshape(*rows.shape, -1)  # [m, 2, k]
+    keys = keys.astype(np.float16) * (rows >= 0)[..., None]  # f16 [m, 2, k]
+    restriction = search.restriction
+    blocks = np.zeros(len(rows), dtype=np.int64)  # [m]
+    if restriction is not None:
+        blocks = np.searchsorted(restriction.blocks, filler.index.store.block_of(candidates.starts))  # i64 [m]
+    of_blocks = None if restriction is None else restriction.queries
+    return Example(
+        np.log(np.maximum(weights[chosen], np.finfo(np.float64).tiny)).astype(np.float32),
+        is_right,
+        blocks,
+        np.broadcast_to(queries, (blocks.max() + 1, *queries.shape)) if of_blocks is None else of_blocks,
+        keys,
+        search.factors,
+        *_joint(filler, candidates, blocks, passes),
+    )
+
+
+def _joint(
+    filler: PhraseFiller, candidates: CandidateSpans, blocks: np.ndarray, passes: Sequence[ReadPair]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The fields of an Example about the joint pass, with the passes over the b blocks of one question."""
+    width, dimensions = max((len(each.keys) for each in passes), default=0), filler.encoder.whole_dimensions
+    queries = np.zeros((len(passes), 2, dimensions), dtype=np.float32)  # [b, 2, d]
+    keys = np.zeros((len(passes), width, dimensions), dtype=np.float16)  # [b, t, d]
+    is_key = np.zeros((len(passes), width), dtype=bool)  # [b, t]
+    for number, each in enumerate(passes):
+        count = len(each.keys)
+        queries[number], keys[number, :count] = each.queries[0], each.keys
+        is_key[number, :count] = np.append(True, ~is_title(each.flags[: count - 1]))
+    if not passes:
+        return queries, keys, is_key, np.zeros((len(blocks), 2), dtype=np.int64)
+    store, last = filler.index.store, np.array([len(each.keys) - 1 for each in passes])  # i64 [b]
+    firsts = candidates.starts - store.block_offsets[store.block_of(candidates.starts)]  # i64 [m], within the block
+    slots = 1 + np.stack([firsts, firsts + candidates.lengths - 1], axis=1)  # i64 [m, 2], after the text's first token
+    return queries, keys, is_key, np.minimum(slots, last[blocks][:, None])
