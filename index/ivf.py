@@ -102,7 +102,12 @@ def _trained(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report) 
     rotation, lists = split(index)
     if rotation is not None:
         rotation.train(sample)
-        sample = rotation.apply(sample)  # f32 [t, e]
+        # In place where the width stays, since the sample of many lists takes gigabytes.
+        rotated = sample if rotation.d_out == rotation.d_in else np.empty((len(sample), rotation.d_out), np.float32)
+        for start in range(0, len(sample), ROWS_PER_CHUNK):
+            piece = slice(start, start + ROWS_PER_CHUNK)
+            rotated[piece] = rotation.apply(sample[piece])  # f32 [c, e]
+        sample = rotated  # f32 [t, e]
     centroids = _centroids(sample, resolved, progress)  # f32 [K, e]
     lists.quantizer.add(centroids)
     # The codec codes the residuals of rows after subtracting the centroid of their list.
