@@ -133,7 +133,15 @@ class PhraseIndex:
 
     def check_encoder(self, encoder: Encoder) -> Encoder:
         """`encoder`, its vectors as those of the index; raises ArtifactError if it did not make them."""
-        return check_encoder(self.folder, self.manifest, encoder)
+        made_by, maps = check_encoder(self.folder, self.manifest, encoder), self.query_maps
+        if maps is not None:
+            got, expected = maps.maps.shape[1], made_by.whole_dimensions if maps.is_joint else made_by.dimensions
+            if got != expected:
+                raise damaged(
+                    self.folder / (self.manifest.adaptation_folder or ""),
+                    f"maps of {got} dimensions, expected {expected}",
+                )
+        return made_by
 
     def load_encoder(
         self,

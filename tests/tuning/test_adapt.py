@@ -207,3 +207,11 @@ def test_a_damaged_map_is_refused(folder: Path, encoder: Encoder, corrected: Pat
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
     with pytest.raises(ArtifactError, match=r"maps\.npy"):
         PhraseIndex.open(folder)
+
+
+def test_maps_of_other_dimensions_are_refused(encoder: Encoder, folder: Path) -> None:
+    opened = PhraseIndex.open(folder)
+    fits = QueryMaps("hybrid", True, np.zeros((2, encoder.dimensions, encoder.dimensions + 1), dtype=np.float32))
+    assert replace(opened, query_maps=fits).check_encoder(encoder)
+    with pytest.raises(ArtifactError, match="maps of 3 dimensions"):
+        replace(opened, query_maps=replace(fits, maps=fits.maps[:, :3, :4])).check_encoder(encoder)
