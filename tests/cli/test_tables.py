@@ -107,7 +107,7 @@ def test_an_estimate_is_a_table_with_sentences_below_it() -> None:
     assert ["vectors", "3.0", "GiB", "1610.6"] in lines
     assert ["all", "4.0", "GiB", "2147.5"] in lines
     for part in (
-        "2,000,000 tokens, 1,000,000 stored vectors",
+        "2,000,000 tokens, 1,000,000 vectors",
         "2:01:40",
         "5.0 GiB",
         "6.0 GiB",
