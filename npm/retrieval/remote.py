@@ -26,8 +26,11 @@ MAX_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 SHOWN_CHARS = 500
 """Characters of a server's response in a message."""
-QUERY_FIELDS = ("text", "documents", "phrase")
-"""Fields of a request whose refusal is a QueryError."""
+QUERY_CODES = {
+    *("empty", "no_mask", "too_many_masks", "masks_too_far_apart", "not_a_statement", "invalid_unicode", "too_long"),
+    *("body_too_long", "no_content_word", "no_such_document", "filter_empty"),
+}
+"""Codes of refusals that are a QueryError; the other mistakes are a SettingError."""
 URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#]*)?", re.ASCII)
 Member = TypeVar("Member")
 ANSWER, JOINT_ANSWER = TypeAdapter(Answer), TypeAdapter(JointAnswer)
@@ -163,7 +166,7 @@ class RemoteFiller:
             found = response.json()
             if status == 200:
                 return found
-            title, code, field = (found[name] for name in ("title", "code", "field"))  # a problem of RFC 9457
+            title, code = found["title"], found["code"]  # a problem of RFC 9457
             title = shown_start(title, SHOWN_CHARS)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             shown = f"status {status}, {response.headers.get('Location') or response.text}"
@@ -171,7 +174,7 @@ class RemoteFiller:
         if status == 401:
             raise SettingError(f'{self.url} requires another key: give it with connect(url, key="…")')
         if status in (413, 422):
-            kind = QueryError if status == 413 or field in QUERY_FIELDS else SettingError
+            kind = QueryError if code in QUERY_CODES else SettingError
             raise kind(title, code=code)
         raise ServerError(f"{self.url}: {title} (status {status} to request {found.get('request_id')})")
 

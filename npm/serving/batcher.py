@@ -86,11 +86,14 @@ class Batcher:
         self._metrics.queue_texts.set(len(self._waiting))
         self._not_empty.set()
 
-    async def results(self, request: Request, jobs: Sequence[Job], deadline: float) -> list[Done]:
+    async def results(
+        self, request: Request, jobs: Sequence[Job], deadline: float, *, until_answer: bool = False
+    ) -> list[Done]:
         """Results of the jobs of one request, in their order.
 
-        Raises Problem (429), TimeoutError at the `deadline` by the clock of the event loop, HTTPException (499) when
-        the client leaves, or the exception of a job; then nothing more of them is computed.
+        With `until_answer` those up to the first that is no error; the other jobs stay in the queue. Raises Problem
+        (429), TimeoutError at the `deadline` by the clock of the event loop, HTTPException (499) when the client
+        leaves, or the exception of a job; then nothing more of them is computed.
         """
 
         async def client_left() -> None:
@@ -103,14 +106,19 @@ class Batcher:
         left = asyncio.create_task(client_left())
         try:
             async with asyncio.timeout_at(deadline):
-                return [await job.result for job in jobs]
-        except asyncio.CancelledError:
-            if left.done():
+                done: list[Done] = []
+                for job in jobs:
+                    done.append(await job.result)
+                    if until_answer and not isinstance(done[-1].value, Exception):
+                        break
+                return done
+        except BaseException as error:
+            give_up(jobs)
+            if isinstance(error, asyncio.CancelledError) and left.done():
                 raise HTTPException(CLIENT_LEFT) from None
-            raise  # the server stops
+            raise
         finally:
             left.cancel()
-            give_up(jobs)
 
     async def _work(self, thread: ThreadPoolExecutor) -> None:
         while True:

@@ -67,7 +67,7 @@ REFUSALS = {
     ),
 }
 """Every kind of refusal by its code; of several with one status, the first is that of the status itself."""
-OF_MISTAKE = {
+CODES_OF_MISTAKES = {
     "extra_forbidden": "unknown_field",
     "missing": "missing_field",
     "literal_error": "unknown_value",
@@ -76,7 +76,7 @@ OF_MISTAKE = {
     "too_long": "too_many",
     "too_short": "too_few",
 }
-"""Codes by pydantic's names of mistakes; those of types and bounds are told by their ends."""
+"""Codes by pydantic's names of mistakes; those of types and bounds are recognized by how their names begin or end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def invalid_request(error: RequestValidationError) -> Problem:
         return Problem("wrong_media_type")
     if mistake == "json_invalid":
         return Problem("invalid_json", f"the body is invalid JSON: {first['ctx']['error']}")
-    code = OF_MISTAKE.get(mistake, "invalid_value")
+    code = CODES_OF_MISTAKES.get(mistake, "invalid_value")
     if mistake.endswith(("_type", "_parsing")):
         code = "wrong_type"
     elif mistake.startswith(("greater_", "less_")):

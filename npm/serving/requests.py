@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WrapValidator
 
 from npm.tracing.settings import KINDS, SpanKind
 
@@ -19,7 +19,7 @@ LIMITS = {
     "passages": 64,
 }
 """Largest values and longest lists of a request, for any settings of the server."""
-MOST_AROUND_CHARS, MOST_TIMEOUT_MS = 100_000, 3_600_000
+MAX_AROUND_CHARS, MAX_TIMEOUT_MS = 100_000, 3_600_000
 
 Text = Annotated[str, StringConstraints(max_length=LIMITS["text_chars"])]
 ShortText = Annotated[str, StringConstraints(max_length=1_000)]
@@ -35,7 +35,7 @@ class Request(BaseModel):
 class Timed(Request):
     """Time for an answer."""
 
-    timeout_ms: Annotated[int, Field(ge=1, le=MOST_TIMEOUT_MS)] | None = None
+    timeout_ms: Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS)] | None = None
     """Time for the answer; at most the server's limit counts."""
 
 
@@ -80,9 +80,16 @@ class FillQuery(Options):
     """A text with `<mask>` where a phrase is missing, or a plain question."""
 
 
+class SingleText(list[str]):
+    """One text that was sent as a string, which messages and scores do not number."""
+
+
 Texts = Annotated[
-    list[str],  # the length of each is checked by its route, which answers the others
-    BeforeValidator(lambda text: [text] if isinstance(text, str) else text, json_schema_input_type=Text | list[Text]),
+    list[str],  # each is checked by its route, which answers the others
+    WrapValidator(
+        lambda text, validate: SingleText([text]) if isinstance(text, str) else validate(text),
+        json_schema_input_type=Text | list[Text],
+    ),
 ]
 
 

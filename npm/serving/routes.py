@@ -22,7 +22,7 @@ import npm
 from npm.core.errors import QueryError
 from npm.core.files import digest_of
 from npm.core.types import MASK_TEXT
-from npm.retrieval.queries import MAX_MASKS, read_query
+from npm.retrieval.queries import MAX_MASKS, check_text, read_query
 from npm.serving import replies, requests
 from npm.serving.batcher import Done, Job, give_up
 from npm.serving.description import ANSWER_LINES, COMPUTED, KEYS, LINES, WITH_BODY, refusals
@@ -32,8 +32,8 @@ from npm.serving.partitions import PartitionsLost
 from npm.serving.problems import Problem, stopping
 from npm.serving.service import Served, Service
 
-MOST_PASSAGE_CHARS = 200_000
-"""Of all passages of a request: they are encoded while everybody else waits."""
+MAX_PASSAGE_CHARS = 200_000
+"""Maximum characters of all passages of a request: they are encoded while everybody else waits."""
 
 
 answering, describing = APIRouter(tags=["answers"], dependencies=KEYS), APIRouter(tags=["index"], dependencies=KEYS)
@@ -45,7 +45,7 @@ async def fill(service: Served, request: Request, body: requests.FillRequest) ->
     """The best phrases for each text: a list of as many answers, also for one text.
 
     A text of a list that cannot be answered has its `problem` in its place; if none can be, the request is refused.
-    With `Accept: application/x-ndjson` each answer is a line, sent as soon as it is computed.
+    With `Accept: application/x-ndjson` each answer is a line, sent as soon as it is computed, from the first answer on.
     """
     _check_count(service, body.text)
     return await _filled(service, request, body.text, body)
@@ -59,16 +59,18 @@ async def fill_get(service: Served, request: Request, query: Annotated[requests.
     headers = {"ETag": f'W/"{digest_of(asked)}"', "Cache-Control": "private, no-cache", "Vary": "Accept"}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return await _filled(service, request, [query.text], query, headers)
+    return await _filled(service, request, requests.SingleText([query.text]), query, headers)
 
 
 @answering.post("/v1/over", response_model=replies.OverAnswers, responses=refusals(*WITH_BODY))
 async def answer_from_passages(service: Served, request: Request, body: requests.OverRequest) -> Response:
     """Phrases from passages that come with the request, or scores of given words; no index is asked."""
-    if (chars := sum(len(passage.text) for passage in body.passages)) > MOST_PASSAGE_CHARS:
-        message = f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}"
+    if (chars := sum(len(passage.text) for passage in body.passages)) > MAX_PASSAGE_CHARS:
+        message = f"passages must have at most {MAX_PASSAGE_CHARS:,} characters together, got {chars:,}"
         raise Problem("too_long", message, field="passages")
     _check_count(service, body.text)
+    for number, word in enumerate(body.words or ()):
+        check_text(word, f"words.{number}")
     opened, group = service.reloader.current, f"over {id(body)}"
     jobs = text_jobs(
         body.text,
@@ -85,9 +87,9 @@ async def answer_from_passages(service: Served, request: Request, body: requests
         total = None if isinstance(value, replies.FailedText) else sum(value)
         evidence.append(total if total is None else min(1.0, total))
         scores.append(value if total is None else [score / total if total else 0.0 for score in value])
-    if isinstance((await request.json())["text"], str):
-        return JSONResponse(asdict(replies.OverAnswers(None, scores[0], evidence[0], times)))
-    return JSONResponse(asdict(replies.OverAnswers(None, scores, evidence, times)))
+    single = isinstance(body.text, requests.SingleText)
+    answer = replies.OverAnswers(None, scores[0] if single else scores, evidence[0] if single else evidence, times)
+    return JSONResponse(asdict(answer))
 
 
 @answering.post("/v1/labels", response_model=replies.LabelAnswers, responses=refusals(*WITH_BODY))
@@ -144,7 +146,7 @@ async def get_document(
     start_char: Annotated[int, Query(ge=0, description="First character of interest.")] = 0,
     end_char: Annotated[int | None, Query(ge=0, description="End of interest; unset: `start_char`.")] = None,
     around: Annotated[
-        int, Query(ge=0, le=requests.MOST_AROUND_CHARS, description="Characters before and after.")
+        int, Query(ge=0, le=requests.MAX_AROUND_CHARS, description="Characters before and after.")
     ] = 2000,
 ) -> Response:
     """The text of a document around [start_char, end_char), `around` characters before and after."""
@@ -204,12 +206,13 @@ async def _filled(
     jobs = fill_jobs(opened, texts, options)
     if service.settings.log_texts:
         state_of(request).logged["text"] = texts
-    if LINES in request.headers.get("accept", "") and not all(job.result.done() for job in jobs):
-        service.batcher.submit(jobs)
+    as_lines = LINES in request.headers.get("accept", "")
+    done = await service.batcher.results(request, jobs, deadline, until_answer=as_lines)
+    answers = in_places(service, request, done)  # without any answer the request is refused, before a line is sent
+    if as_lines:
         lines = answer_lines(service, request, jobs, deadline, partial(_summary, request, opened, options))
         return StreamingResponse(lines, media_type=LINES)
-    done = await service.batcher.results(request, jobs, deadline)
-    answers, summary = in_places(service, request, done), _summary(request, opened, options, done)
+    summary = _summary(request, opened, options, done)
     if summary.partitions.answered < summary.partitions.asked:
         cached = None
     return JSONResponse({"answers": [asdict(each) for each in answers], **asdict(summary)}, headers=cached)
@@ -244,7 +247,7 @@ def text_jobs(texts: Sequence[str], job: Callable[[str, str], Job], *, max_masks
     """The `job` of each text and its name in messages; of a text that cannot be read, a job finished with its error."""
     jobs: list[Job] = []
     for number, given in enumerate(texts):
-        where = f"text.{number}"
+        where = "text" if isinstance(texts, requests.SingleText) else f"text.{number}"
         try:
             if len(given) > (most := requests.LIMITS["text_chars"]):
                 raise QueryError(f"{where} must have at most {most:,} characters, got {len(given):,}", code="too_long")
@@ -257,7 +260,7 @@ def text_jobs(texts: Sequence[str], job: Callable[[str, str], Job], *, max_masks
 
 def in_places(service: Service, request: Request, done: Sequence[Done]) -> list[Any]:
     """The values in the order of the texts, errors as FailedText. Raises the first error if there is nothing else."""
-    errors = [each.value for each in done if isinstance(each.value, QueryError)]
+    errors = [each.value for each in done if isinstance(each.value, Exception)]
     if len(errors) == len(done):
         raise errors[0]
     failed = {id(error): replies.FailedText(service.problem(error).details(state_of(request).id)) for error in errors}

@@ -19,7 +19,7 @@ from npm.serving.problems import Problem, http_problem, invalid_request
 from npm.serving.reload import IndexReloader
 from npm.serving.settings import ServeSettings
 
-FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages)\b")
+FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages|words)\b")
 """Field that the message of an error begins with."""
 
 

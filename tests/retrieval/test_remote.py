@@ -34,8 +34,8 @@ FACTS = {
 Reply = tuple[int, dict[str, str], bytes]
 
 
-def problem(status: int, title: str, field: str | None = None, **headers: str) -> Reply:
-    record = {"code": "a_code", "title": title, "status": status, "field": field, "request_id": "r7"}
+def problem(status: int, title: str, code: str = "a_code", **headers: str) -> Reply:
+    record = {"code": code, "title": title, "status": status, "field": None, "request_id": "r7"}
     return status, headers, json.dumps(record).encode()
 
 
@@ -160,14 +160,16 @@ def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent
 @pytest.mark.parametrize(
     ("reply", "kind", "parts"),
     [
-        (problem(422, "text.1: too long", "text"), QueryError, ["text 2 of 2: too long"]),
-        (problem(422, "k must be at most 100", "k"), SettingError, ["k must be at most 100"]),
-        (problem(413, "the body is too long"), QueryError, ["the body is too long"]),
+        (problem(422, "text.1: too long", "too_long"), QueryError, ["text 2 of 2: too long"]),
+        (problem(422, "k must be at most 100", "out_of_range"), SettingError, ["k must be at most 100"]),
+        (problem(413, "the body is too long", "body_too_long"), QueryError, ["the body is too long"]),
         (
             (200, {}, b'{"answers": [{"problem": {"code": "too_long", "title": "text.1: too long"}}]}'),
             QueryError,
             ["text 2 of 2: too long"],
         ),
+        (problem(422, "no document is left", "filter_empty"), QueryError, ["no document is left"]),
+        (problem(422, "where: no such field", "no_such_field"), SettingError, ["no such field"]),
         (problem(401, "wrong key"), SettingError, ['key="']),
         (problem(422, "\x1b[31mred\x07" + "x" * 9999), SettingError, ["[31mred"]),
         (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),

@@ -19,6 +19,7 @@ from npm.core.errors import UserError
 from npm.indexing.phrase_index import NoDocumentError
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
+from npm.retrieval.remote import QUERY_CODES
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving.problems import REFUSALS
 from tests.helpers.command_line import QUESTION, REPOSITORY, CommandLine
@@ -142,13 +143,28 @@ def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
     expected = server.fill(TEXTS).json
     assert lines == [{"index": number, "answer": answer} for number, answer in enumerate(expected.pop("answers"))]
     assert last == {"summary": {**expected, "took_ms": last["summary"]["took_ms"]}}
-    refused = {"text": TEXTS, "documents": ["nowhere"]}
-    reply = server.ask("POST", "/v1/fill", refused, headers={"Accept": "application/x-ndjson"})
-    *lines, last = map(json.loads, reply.body.splitlines())
-    assert [(line["index"], line["problem"]["code"]) for line in lines] == [
-        (number, "no_such_document") for number in range(len(TEXTS))
-    ]
-    assert (last["summary"]["answered"], last["summary"]["failed"]) == (0, len(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"documents": ["nowhere"]}, "no_such_document"),
+        ({"where": ["lang=en"]}, "no_such_field"),
+        ({"text": ["no gap", f"<mask> {'word ' * 600}<mask>"]}, "no_mask"),
+        ({"text": f"<mask> {'word ' * 600}<mask>"}, "masks_too_far_apart"),
+        ({"text": ["a <mask> b " + "word " * 900] * 8, "timeout_ms": 1}, "timeout"),
+    ],
+)
+def test_lines_do_not_begin_before_a_text_can_be_answered(
+    server: RunningServer, wrong: dict[str, Any], code: str
+) -> None:
+    body, headers = {"text": TEXTS, **wrong}, {"Accept": "application/x-ndjson"}
+    problem = assert_problem(server.ask("POST", "/v1/fill", body, headers=headers), REFUSALS[code].status)
+    assert problem["code"] == code
+    text = ["no gap", QUESTION]
+    *lines, last = map(json.loads, server.ask("POST", "/v1/fill", {"text": text}, headers=headers).body.splitlines())
+    assert [sorted(line) for line in lines] == [["index", "problem"], ["answer", "index"]]
+    assert (last["summary"]["answered"], last["summary"]["failed"]) == (1, 1)
 
 
 def test_a_text_that_cannot_be_answered_has_its_problem_in_its_place(server: RunningServer) -> None:
@@ -352,7 +368,10 @@ def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> No
         headers = {"Content-Type": kind}
         assert_problem(server.ask("POST", "/v1/fill", {"text": QUESTION}, headers=headers), 415, "application/json")
     assert_problem(server.fill(QUESTION, where=["lang=en"]), 422, "where")
-    assert_problem(server.ask("GET", "/v1/fill?text=x"), 422, "text")
+    for one in (server.ask("GET", "/v1/fill?text=x"), server.fill("x"), server.fill("\ud800 <mask>")):
+        assert assert_problem(one, 422)["title"].startswith("text ")
+    over = {"passages": ["Oslo"], "text": QUESTION, "words": ["Oslo", ""]}
+    assert assert_problem(server.ask("POST", "/v1/over", over), 422)["title"] == "words.1 is empty"
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "j")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&where=a%3D1&where=b%3D2"), 422, "where")
     assert_problem(server.ask("GET", "/v1/documents/iceland?around=-1"), 422, "around")
@@ -423,6 +442,7 @@ def test_head_is_answered_with_the_headers_of_get(server: RunningServer) -> None
         ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"]}}, "too_few", "labels"),
         ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"], "b": ["nowhere"]}}, "label_unknown", "labels"),
         ("trace", {"text": "Paris is here. " * 9}, "too_long", "text"),
+        ("over", {"text": QUESTION, "passages": ["Oslo"], "words": ["Oslo", " "]}, "empty", "words"),
     ],
 )
 def test_a_refusal_has_a_code_and_its_field(
@@ -438,7 +458,7 @@ def test_every_code_of_an_error_is_described() -> None:
     page = (REPOSITORY / "docs" / "http-api.md").read_text(encoding="utf-8")
     described = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)}
     assert described == {code: kind.status for code, kind in REFUSALS.items()}
-    assert len(named) > 8 and named | {UserError.code, NoDocumentError.code} <= REFUSALS.keys()
+    assert len(named) > 8 and named | {UserError.code, NoDocumentError.code} | QUERY_CODES <= REFUSALS.keys()
 
 
 def test_a_link_is_not_computed_again_for_who_has_its_answer(server: RunningServer) -> None:
