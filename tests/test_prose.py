@@ -26,6 +26,7 @@ PAGES = (
     *("docs/analyses.md", "docs/studies.md", "docs/own-objective.md", "docs/results/index.md"),
     *("docs/how-it-works.md", "docs/results/findings.md"),
     *("docs/reproduction.md", "docs/results/quality.md", "docs/results/zero-shot.md"),
+    *("docs/label.md", "docs/results/serving.md", "docs/results/studies.md", "docs/results/trainer.md"),
 )
 IDIOMS = re.compile(
     r"\b(stands? (?!for\b)|beside\b|anew\b|go(es)? on with\b|whatever\b|lack(s|ing)?\b|passed over\b|at hand\b"
