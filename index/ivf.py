@@ -1,8 +1,8 @@
 """Inverted lists by FAISS: training, the codes of vector shards, and the lists merged from them.
 
 A row belongs to the list with the nearest centroid, by Euclidean distance; queries find lists by inner product.
-Measured on contextual token vectors, these two together find more than lists by inner product, because codes of one bit
-per dimension want short residuals.
+Measured on contextual token vectors, these two together find more than lists by inner product, because codes of a bit
+or two per dimension want short residuals.
 
 Shapes: t training rows, n vectors, K lists, d dimensions as stored, e dimensions after the rotation.
 """
@@ -28,7 +28,7 @@ from index.faiss_library import (
     read_faiss,
     split,
 )
-from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, default_probed_lists
+from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, check_trainable, default_probed_lists
 from index.types import Report, no_report
 from npm.core.artifact import (
     Manifest,
@@ -37,7 +37,7 @@ from npm.core.artifact import (
     write_manifest,
     written_once,
 )
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError
 from npm.core.files import FolderWriter, digest_of
 
 QUANTIZER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantizer", "code-shard", "search"
@@ -48,8 +48,6 @@ lists a third of the time, another list for 2 % of the rows, on average 0.3 % fu
 ROWS_PER_CHUNK = 1 << 14
 """Rows coded at once; the lists and codes of a row may depend on it in the last bit, so it is no setting."""
 ID_BYTES = 8
-CODE_CENTROIDS = 16
-"""Values of a code of 4 bits."""
 TWO_LEVEL_LISTS = 1024
 """From this many lists on, centroids are trained in two levels."""
 
@@ -65,9 +63,9 @@ def train_quantizer(
     """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with any further
-    ones of the caller; a finished quantizer of the same settings is kept. `progress(groups of lists done, groups)`.
-    Raises SettingError for too few rows, ArtifactError if a vector is not finite, or `folder` was made with
-    other settings.
+    ones of the caller; a finished quantizer of the same settings is kept. `progress(done, of all)` counts groups of
+    lists, and the codec as one more. Raises SettingError as `check_trainable` does, ArtifactError if a vector is not
+    finite, or `folder` was made with other settings.
     """
 
     def write(writer: FolderWriter) -> None:
@@ -75,20 +73,9 @@ def train_quantizer(
         # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
         rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
         rows = rows if trainable_rows is None else trainable_rows[rows]
-        if resolved["list_count"] > len(rows):
-            raise SettingError(
-                f"search.list_count must be at most {len(rows)}, the rows to train on, got {resolved['list_count']}"
-            )
-        if resolved["tier"] == SearchTier.ivf_pq.value and len(rows) < CODE_CENTROIDS:
-            raise SettingError(
-                f"search.tier=ivf_pq needs at least {CODE_CENTROIDS} rows to train on, got {len(rows)}; "
-                "set search.tier=exact"
-            )
-        sample = vectors.take(rows)  # [t, d]
-        check_finite(sample, rows)
-        sample = to_float32(sample)  # [t, d]
+        check_trainable(resolved, len(rows))
         with faiss_threads(resolved["thread_count"]):
-            index = _trained(sample, resolved, progress)
+            index = _trained(vectors, rows, resolved, progress)
         faiss = import_faiss()
         # streamed, without a second copy of it in memory
         faiss.write_index(index, faiss.PyCallbackIOWriter(writer.open_binary(TRAINED_FILE).write))
@@ -96,31 +83,42 @@ def train_quantizer(
     return written_once(folder, kind=QUANTIZER_KIND, settings=resolved, write=write)
 
 
-def _trained(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> FaissIndex:
-    """The index without rows, trained on `sample` f32 [t, d]."""
-    index = new_faiss_index(resolved["factory"], sample.shape[1])
+def _trained(vectors: ShardedArray, rows: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> FaissIndex:
+    """The index without rows, trained on the `rows` i64 [t] of `vectors` f16|f32 [n, d]."""
+    index = new_faiss_index(resolved["factory"], vectors.shape[1])
     rotation, lists = split(index)
-    if rotation is not None:
-        rotation.train(sample)
-        # In place where the width stays, since the sample of many lists takes gigabytes.
-        rotated = sample if rotation.d_out == rotation.d_in else np.empty((len(sample), rotation.d_out), np.float32)
-        for start in range(0, len(sample), ROWS_PER_CHUNK):
-            piece = slice(start, start + ROWS_PER_CHUNK)
-            rotated[piece] = rotation.apply(sample[piece])  # f32 [c, e]
-        sample = rotated  # f32 [t, e]
+    sample = np.empty((len(rows), lists.d), dtype=np.float32)  # [t, e]
+    # In chunks, since the sample takes up to two gigabytes.
+    for start in range(0, len(rows), ROWS_PER_CHUNK):
+        piece = slice(start, start + ROWS_PER_CHUNK)
+        chunk = vectors.take(rows[piece])  # f16|f32 [c, d]
+        check_finite(chunk, rows[piece])
+        chunk = to_float32(chunk)  # [c, d]
+        if rotation is not None:
+            if start == 0:
+                rotation.train(chunk)  # random: the same for any rows
+            chunk = rotation.apply(chunk)  # f32 [c, e]
+        sample[piece] = chunk
     centroids = _centroids(sample, resolved, progress)  # f32 [K, e]
     lists.quantizer.add(centroids)
     # The codec codes the residuals of rows after subtracting the centroid of their list.
     coded = sample[:: -(-len(sample) // CODEC_TRAIN_ROWS)].copy()  # f32 [<= CODEC_TRAIN_ROWS, e]
     numbers = RowAssigner(centroids).nearest(coded)  # i64 [<= CODEC_TRAIN_ROWS]
     if lists.by_residual:
-        coded -= centroids[numbers]
+        coded -= centroids[numbers]  # f32 [<= CODEC_TRAIN_ROWS, e]
     faiss = import_faiss()
     if hasattr(lists, "pq"):
         lists.pq.cp.seed, lists.pq.cp.min_points_per_centroid = resolved["seed"], 1
     lists.train_encoder(len(coded), faiss.swig_ptr(coded), faiss.swig_ptr(numbers))
     lists.is_trained = index.is_trained = True
+    steps = _group_count(resolved["list_count"]) + 1
+    progress(steps, steps)
     return index
+
+
+def _group_count(list_count: int) -> int:
+    """Number of groups of lists that are trained one after the other."""
+    return round(math.sqrt(list_count)) if list_count >= TWO_LEVEL_LISTS else 1
 
 
 def _centroids(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> np.ndarray:
@@ -129,22 +127,22 @@ def _centroids(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report
     Each of √K groups of rows gets lists in proportion to its rows; then each centroid becomes the mean of the rows
     that are nearest to it among all. This is a small part of the work of all lists at once, for the same recall.
     """
-    list_count = resolved["list_count"]
-    group_count = round(math.sqrt(list_count)) if list_count >= TWO_LEVEL_LISTS else 1
+    list_count: int = resolved["list_count"]
+    group_count = _group_count(list_count)
     groups = RowAssigner(_k_means(sample, group_count, resolved)).nearest(sample)  # i64 [t]
     stops = np.cumsum(np.bincount(groups, minlength=group_count)) * list_count // len(sample)  # i64 [groups]
     centroids = []
     for number, count in enumerate(np.diff(stops, prepend=0).tolist()):  # at most the rows of the group
         if count:
             centroids.append(_k_means(sample[groups == number], count, resolved))  # f32 [count, e]
-        progress(number + 1, group_count)
+        progress(number + 1, group_count + 1)  # the codec follows
     result = np.concatenate(centroids)  # f32 [K, e]
     if group_count > 1:
         numbers = RowAssigner(result).nearest(sample)  # i64 [t]
         stops = np.cumsum(np.bincount(numbers, minlength=list_count))  # i64 [K]
         for number, rows in enumerate(np.split(np.argsort(numbers, kind="stable"), stops[:-1])):  # i64 [of the list]
             if len(rows):
-                result[number] = sample[rows].mean(axis=0)
+                result[number] = sample[rows].mean(axis=0)  # f32 [e]
     return result
 
 
@@ -158,8 +156,9 @@ def _k_means(rows: np.ndarray, count: int, resolved: Mapping[str, Any]) -> np.nd
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),  # all rows: no second sampling
     )
-    means.train(rows, init_centroids=rows[drawn_rows(len(rows), count, seed=resolved["seed"])])
-    return np.asarray(means.centroids)
+    first = rows[drawn_rows(len(rows), count, seed=resolved["seed"])]  # f32 [count, e]
+    means.train(rows, init_centroids=first)
+    return np.asarray(means.centroids)  # f32 [count, e]
 
 
 def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:

@@ -20,8 +20,12 @@ SHORT_DIMENSIONS = 192
 """Vectors of up to this many dimensions have codes of two bits per dimension, longer ones of one (docs/results)."""
 TRAIN_ROWS_PER_LIST = 39
 """Rows sampled to train a list, held in memory as float32; FAISS warns of poor centroids below this many."""
+MAX_TRAIN_BYTES = 2 << 30
+"""Most bytes of these rows, so that the memory of a build does not grow with its corpus."""
 CODEC_TRAIN_ROWS = 1 << 16
 """Rows that a codec is trained on; ranges of values and centroids of codes of 4 bits need no more."""
+CODE_CENTROIDS = 16
+"""Values of a code of 4 bits, each the mean of a row at least."""
 
 ThreadCount = Annotated[int, Field(ge=1, le=1024)]
 
@@ -47,7 +51,8 @@ class SearchSettings(Settings):
     list_count: PositiveInt | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two."""
     probed_lists: PositiveInt | None = None
-    """Number of inverted lists searched for one query; unset: one of 32, at least 256 or all."""
+    """Number of inverted lists searched for one query; unset: a 32nd of the lists, at least 256; all if there are
+    fewer."""
     rerank_factor: PositiveInt | None = None
     """Candidates scored exactly per requested hit; unset: 4 with codes of one or two bits per dimension, else 2."""
     train_iterations: PositiveInt = 10
@@ -76,15 +81,24 @@ def automatic_tier(row_count: int) -> SearchTier:
     return SearchTier.ivf_sq8 if row_count <= SQ8_ROWS else SearchTier.ivf_pq
 
 
-def automatic_list_count(row_count: int) -> int:
+def max_list_count(dimensions: int) -> int:
+    """The most lists that can be trained.
+
+    >>> [max_list_count(dimensions) for dimensions in (128, 384)]
+    [107546, 35848]
+    """
+    return MAX_TRAIN_BYTES // (4 * dimensions * TRAIN_ROWS_PER_LIST)
+
+
+def automatic_list_count(row_count: int, dimensions: int) -> int:
     """The power of two nearest to 4·√rows, by exponent, with enough rows to train all lists.
 
-    >>> automatic_list_count(1_000_000)
+    >>> automatic_list_count(1_000_000, 384)
     4096
     """
     wanted = round(math.log2(4 * math.sqrt(max(row_count, 1))))
-    most = int(math.log2(max(1, row_count // TRAIN_ROWS_PER_LIST)))
-    return 1 << min(wanted, most)
+    most = max(1, min(row_count // TRAIN_ROWS_PER_LIST, max_list_count(dimensions)))
+    return 1 << min(wanted, int(math.log2(most)))
 
 
 def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
@@ -125,7 +139,7 @@ def _resolved(
     resolved: dict[str, Any] = {"tier": tier.value, "dimensions": dimensions}
     if tier is SearchTier.exact:
         return resolved
-    list_count = settings.list_count or automatic_list_count(row_count)
+    list_count = settings.list_count or automatic_list_count(row_count, dimensions)
     # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
     lists, code_count = f"IVF{list_count}", -(-dimensions // code_dimensions)
     # The rotation gives all dimensions values of similar size, and adds those that the last code lacks.
@@ -150,7 +164,7 @@ class SearchShape:
     code_bytes: int
     block_rows: int
     quantizer_bytes: int
-    """Of lists and codes the centroids, and the rotation; with fast scan the sizes of empty lists too."""
+    """Bytes of the centroids of lists and codes and of the rotation; with fast scan, the sizes of empty lists too."""
 
     def list_bytes(self, rows: float) -> float:
         """Codes and row ids of inverted lists; each is padded to a multiple of `block_rows`, by half a block."""
@@ -188,13 +202,9 @@ def tier_reason(settings: SearchSettings, row_count: int, tier: str) -> str:
 
 
 def fitting_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:
-    """`resolved_settings`; raises SettingError for more lists than rows, or if every tier reads too much."""
-    if settings.list_count is not None and settings.list_count > row_count:
-        raise SettingError(
-            f"search.list_count must be at most {row_count}, the rows to train on, got {settings.list_count}; "
-            "leave it unset"
-        )
+    """`resolved_settings`; raises SettingError as `check_trainable` does, or if every tier reads too much."""
     resolved = resolved_settings(settings, row_count, dimensions)
+    check_trainable(resolved, row_count)
     found = search_shape(resolved).searched_bytes(row_count)
     if settings.memory_bytes is not None and found > settings.memory_bytes:
         needed = ByteSize(found).human_readable(decimal=True)
@@ -204,6 +214,22 @@ def fitting_settings(settings: SearchSettings, row_count: int, dimensions: int) 
             "fewer dimensions= with rotation=pca"
         )
     return resolved
+
+
+def check_trainable(resolved: Mapping[str, Any], row_count: int) -> None:
+    """Raise SettingError if `row_count` rows are too few to train on, or the lists too many for the sample."""
+    if resolved["tier"] == SearchTier.exact.value:
+        return
+    most, dimensions = max_list_count(resolved["dimensions"]), resolved["dimensions"]
+    if resolved["list_count"] > min(row_count, most):
+        limit = f"{row_count}, the rows to train on" if row_count < most else f"{most} with {dimensions} dimensions"
+        raise SettingError(
+            f"search.list_count must be at most {limit}, got {resolved['list_count']}; set a smaller one or none"
+        )
+    if resolved["tier"] == SearchTier.ivf_pq.value and row_count < CODE_CENTROIDS:
+        raise SettingError(
+            f"search.tier=ivf_pq needs at least {CODE_CENTROIDS} rows to train on, got {row_count}; set no search.tier"
+        )
 
 
 def default_probed_lists(list_count: int) -> int:

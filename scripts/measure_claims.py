@@ -43,7 +43,7 @@ def exchanged(rows: list[dict], row: dict, where: str, draw: random.Random) -> s
         own = [
             each
             for each in row["rivals"]
-            if normalized_text(each) not in {*answers} and normalized_text(each) not in asked
+            if normalized_text(each) not in answers and normalized_text(each) not in asked
         ]
         return draw.choice(own) if own else None
     others = [each["answers"][0] for each in draw.sample(rows, 50) if each["kind"] == row["kind"]]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from index.ivf import Quantizer
-from index.settings import fitting_settings
+from index.settings import SearchTier, fitting_settings
 from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
 from npm.core.locks import clear_locks, folder_lock
@@ -292,9 +292,9 @@ class _Build:
         return store
 
     def _check_rows(self, stores: Sequence[BlockStore], blocks: BlockStore, shard: Shard) -> None:
-        """Raise SettingError for more lists than rows, and CorpusError if documents of two segments have one id."""
+        """Raise SettingError as `fitting_settings` does, and CorpusError if documents of two segments have one id."""
         vectors, search = self.settings.vectors, self.settings.search
-        if search.list_count is not None or search.memory_bytes is not None:
+        if search.list_count is not None or search.memory_bytes is not None or search.tier is SearchTier.ivf_pq:
             kept = sum(pruning_counts(store, vectors.pruning)["kept"] for store in stores)
             fitting_settings(search, kept, self.encoder.dimensions)
         shard_count = sum(len(vector_shards(store, vectors.tokens_per_shard)) for store in stores)

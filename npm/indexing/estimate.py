@@ -182,7 +182,7 @@ def estimated_sizes(
         "search": shape.list_bytes(rows),
         "encoder": 4 * sum(each.numel() for each in encoder.model.parameters()) if settings.copy_encoder else 0,
     }
-    training = min(resolved.get("train_rows", 0), rows) * dimensions * 6 + 5 * quantizer  # as stored and as float32
+    training = min(resolved.get("train_rows", 0), rows) * dimensions * 4 + 5 * quantizer  # as float32
     with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
     estimate = Estimate(
         documents=document_count,

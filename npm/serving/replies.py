@@ -54,7 +54,7 @@ class Partitions:
     answered: int = 1
     """Partitions that answered."""
     missing_rows_share: float = 0.0
-    """Of all rows, those of the partitions that did not answer; their phrases are missing from the shares."""
+    """Share of all rows in partitions that did not answer; their phrases are missing from the scores."""
 
 
 @dataclass(frozen=True, slots=True)

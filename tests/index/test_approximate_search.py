@@ -217,10 +217,46 @@ def test_the_automatic_tier_goes_by_the_number_of_rows() -> None:
     assert automatic_tier(1_000_000) is SearchTier.exact
     assert automatic_tier(1_000_001) is automatic_tier(5_000_000) is SearchTier.ivf_sq8
     assert automatic_tier(5_000_001) is SearchTier.ivf_pq
-    assert automatic_list_count(1_000_000) == 4096
-    assert automatic_list_count(42_753_168) == 32768
-    assert automatic_list_count(20_000) == 512  # 39 rows each
-    assert automatic_list_count(10) == 1
+    assert automatic_list_count(1_000_000, 384) == 4096
+    assert automatic_list_count(42_753_168, 384) == 32768
+    assert automatic_list_count(20_000, 384) == 512  # 39 rows each
+    assert automatic_list_count(10, 384) == 1
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "lists"),
+    # 2 GiB / (39 rows · 4 bytes · dimensions) = 107,546.7, 35,848.9, 17,924.4 and 13,443.3 lists
+    [(128, 65536), (384, 32768), (768, 16384), (1024, 8192)],
+)
+def test_the_rows_to_train_on_take_at_most_two_gibibytes(dimensions: int, lists: int) -> None:
+    resolved = fitting_settings(SearchSettings(), 10**10, dimensions)
+    assert resolved["list_count"] == lists
+    assert resolved["train_rows"] * dimensions * 4 <= 2 << 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "message"),
+    [
+        (SearchSettings(list_count=11), 10, "search.list_count must be at most 10, the rows to train on, got 11"),
+        (SearchSettings(list_count=35849), 10**9, "search.list_count must be at most 35848 with 384 dimensions"),
+        (SearchSettings(tier=SearchTier.ivf_pq), 15, "search.tier=ivf_pq needs at least 16 rows"),
+    ],
+)
+def test_settings_that_cannot_be_trained_are_refused(settings: SearchSettings, rows: int, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        fitting_settings(settings, rows, 384)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        (SearchSettings(list_count=10), 10),
+        (SearchSettings(list_count=35848), 10**9),
+        (SearchSettings(tier=SearchTier.ivf_pq), 16),
+    ],
+)
+def test_the_last_settings_that_can_be_trained_are_accepted(settings: SearchSettings, rows: int) -> None:
+    assert fitting_settings(settings, rows, 384) == resolved_settings(settings, rows, 384)
 
 
 @pytest.mark.parametrize(
