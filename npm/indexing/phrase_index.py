@@ -284,8 +284,7 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         unknown = [repr(name) for name, number in zip(documents, numbers.tolist(), strict=True) if number < 0]
         if unknown:
             raise QueryError(
-                f"documents: no such document: {named(unknown)}; answers show ids in brackets behind titles, and as "
-                "`document` with output=json",
+                f"documents: no such document: {named(unknown)}; use ids that answers show",
                 code="no_such_document",
             )
         among = np.zeros(index.store.document_count, dtype=bool)  # [documents]

@@ -38,7 +38,9 @@ ANSWER_LINES = {
                 "type": "object",
                 "properties": {
                     "index": {"type": "integer", "description": "Number of the text in the request, from 0."},
-                    "answer": {"$ref": "#/components/schemas/Answer"},
+                    "answer": {
+                        "anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("JointAnswer", "Answer")]
+                    },
                     "problem": {"$ref": "#/components/schemas/ProblemDetails"},
                     "summary": {"$ref": "#/components/schemas/Summary"},
                 },
@@ -47,6 +49,12 @@ ANSWER_LINES = {
     },
 }
 """Response of the routes that fill."""
+TAG = {"ETag": {"description": "Tag of the answer, for If-None-Match.", "schema": {"type": "string"}}}
+LINK_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {**ANSWER_LINES, "headers": TAG},
+    304: {"description": "The client has the answer.", "headers": TAG},
+}
+"""Responses of the route that fills a link, without refusals."""
 DESCRIPTION = "\n".join(
     [
         "Offsets are Unicode code points. A refused request is answered with `application/problem+json` and one of "
@@ -54,7 +62,10 @@ DESCRIPTION = "\n".join(
         "",
         "| code | status | meaning |",
         "|---|---|---|",
-        *(f"| `{code}` | {kind.status} | {kind.meaning.replace('<', '&lt;')} |" for code, kind in REFUSALS.items()),
+        *(
+            f'| <code id="{code}">{code}</code> | {kind.status} | {kind.meaning.replace("<", "&lt;")} |'
+            for code, kind in REFUSALS.items()  # the `type` of a problem leads to the id
+        ),
     ]
 )
 

@@ -22,7 +22,7 @@ from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
+from npm.retrieval.queries import MAX_MASKS, encode_queries, masked_inputs, read_query
 from npm.retrieval.settings import FillSettings, Retrieval, given_options
 from npm.serving import replies, requests
 from npm.serving.batcher import Done
@@ -213,15 +213,14 @@ class OpenedIndex:
 
     def _tracer(self, request: requests.TraceRequest) -> Tracer:
         return Tracer(
-            self.filler, TraceSettings(kinds=list(request.kinds), documents=request.documents, where=request.where)
+            self.filler,
+            TraceSettings(kinds=list(request.kinds), documents=request.documents, where=request.where or []),
         )
 
     def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:
         """The share of each label of a request for each text, by the occurrences of its words in the index."""
         started = perf_counter()
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
-        if "" in {word for own in words.values() for word in own}:
-            raise QueryError("labels must have no empty words")
         labels = [Label(value=name, words=list(own)) for name, own in words.items()]
         data = TaskData(file="labels")
         task = Task(name="labels", suite=Suite.closed, data=data, template="{{ text }}", labels=labels)
@@ -234,13 +233,14 @@ class OpenedIndex:
         except SettingError as error:
             raise SettingError(f"labels: {error}", code=error.code) from error
         answers = []
-        for text, prediction in zip(texts, predictions, strict=True):
+        cuts = masked_inputs(self.filler.encoder, texts, self.filler.encoder.query_masks).cut.tolist()
+        for text, prediction, cut in zip(texts, predictions, cuts, strict=True):
             evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
             shares = [
                 replies.LabelShare(name, score, *evidence.get(number, (None, None)))
                 for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
             ]
-            answers.append(replies.TextLabels(text, shares))
+            answers.append(replies.TextLabels(text, shares, cut))
         notes, seconds = list(method.facts["notes"]), perf_counter() - started
         return [Done((answer, notes), search_seconds=seconds) for answer in answers]
 

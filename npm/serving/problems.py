@@ -14,7 +14,7 @@ from pydantic import Field
 from npm.retrieval.queries import shown_start
 
 SHOWN_CHARS = 200
-"""Of what a client sent, in a message."""
+"""Maximum characters of a client's value in a message."""
 CLIENT_LEFT = 499
 """Status in the log of a request whose client left; nobody receives it."""
 
@@ -34,13 +34,13 @@ REFUSALS = {
     "body_timeout": Refusal(408, "the body did not come in time: send the request again"),
     "body_too_long": Refusal(413, "the body is too long: send fewer texts in a request; the limits are in /v1/index"),
     "wrong_media_type": Refusal(415, "the body must be JSON: send the header Content-Type: application/json"),
-    "wrong_host": Refusal(421, "the header Host is no name of this machine"),
+    "wrong_host": Refusal(421, "the header Host does not name this machine"),
     "empty": Refusal(422, "the text is empty"),
     "no_mask": Refusal(422, "the text has no <mask>"),
     "too_many_masks": Refusal(422, "the text has too many <mask>"),
     "masks_too_far_apart": Refusal(422, "the encoder cannot read the text from its first <mask> to its last"),
     "not_a_statement": Refusal(422, "the text is a question that no rule turns into a statement"),
-    "invalid_unicode": Refusal(422, "half a character"),
+    "invalid_unicode": Refusal(422, "the text has one half of a surrogate pair, which is not a character"),
     "no_content_word": Refusal(422, "the phrase has function words only"),
     "label_unknown": Refusal(422, "no word of a label occurs in the index"),
     "no_such_document": Refusal(422, "an id in `documents` that no document has"),
@@ -52,15 +52,15 @@ REFUSALS = {
     "missing_field": Refusal(422, "a required field is missing"),
     "wrong_type": Refusal(422, "a value of another type"),
     "out_of_range": Refusal(422, "a number that is too small or too large"),
-    "unknown_value": Refusal(422, "none of the names that the field takes"),
+    "unknown_value": Refusal(422, "a name that the field does not accept: the message lists the accepted names"),
     "too_long": Refusal(422, "a text with too many characters or sentences"),
     "too_many": Refusal(422, "a list with too many entries"),
     "too_few": Refusal(422, "a list with too few entries"),
-    "invalid_value": Refusal(422, "another value that the field does not take"),
+    "invalid_value": Refusal(422, "another value that the field does not accept"),
     "busy": Refusal(429, "too many texts are waiting: ask again after Retry-After seconds"),
     "internal": Refusal(500, "internal server error: report it with the request_id"),
     "shutting_down": Refusal(503, "the server is shutting down: ask another one, or this one again when it is back"),
-    "index_unavailable": Refusal(503, "the index is damaged: tell who runs the server"),
+    "index_unavailable": Refusal(503, "the index is damaged: tell the server's administrator"),
     "partitions_lost": Refusal(503, "partitions of the index do not answer: ask again in some seconds"),
     "timeout": Refusal(
         504, "no answer within timeout_ms or the server's limit: ask again later, for fewer texts or with more time"
@@ -130,7 +130,7 @@ def http_problem(status: int, headers: Mapping[str, str] | None = None) -> Probl
 
 
 def stopping() -> Problem:
-    """The refusal of a server that was told to stop."""
+    """The refusal of a server that is shutting down."""
     return Problem("shutting_down", headers={"Retry-After": "5"})
 
 

@@ -33,7 +33,7 @@ class IndexState:
 
 @dataclass(frozen=True, slots=True)
 class Milliseconds:
-    """Time by part: waiting, encoding texts, looking for phrases (reading blocks among it), all of it."""
+    """Time by part: waiting, encoding texts, searching phrases, and the total."""
 
     queue: float
     """Longest wait for the computing thread."""
@@ -47,7 +47,7 @@ class Milliseconds:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Parts of the index that were asked, and that answered."""
+    """Number of partitions of the index, and of those that answered."""
 
     asked: int = 1
     """Partitions of the index."""
@@ -171,6 +171,8 @@ class TextLabels:
     """The text as it was read."""
     labels: list[LabelShare]
     """All labels, in the order given."""
+    cut: bool
+    """True if only a part of the text around the mask was read, because the text is too long for the encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class IndexFacts(Reply):
     partitions: int
     """Partitions in other processes, each of which may be lost for a while; 1: the server has all itself."""
     tier: str
-    """Kind of search: exact or compressed."""
+    """Kind of search: `exact`, or `ivf_sq8` or `ivf_pq` with compressed vectors."""
     rotation: str
     """Rotation of vectors before they were shortened: none, or pca."""
     encoder: EncoderFacts
@@ -258,7 +260,7 @@ class IndexFacts(Reply):
     limits: dict[str, int]
     """Largest values and longest lists of a request."""
     about: str
-    """Line about the corpus, by who runs the server."""
+    """Line about the corpus, written by the server's administrator."""
     examples: list[str]
     """Texts to try; one that begins with `#` is a heading."""
     version: str

@@ -53,7 +53,7 @@ class Filters(Timed):
 
     documents: Annotated[list[ShortText] | None, Field(max_length=LIMITS["documents"])] = None
     """Ids of the only documents to answer from; an empty list means none."""
-    where: Annotated[list[ShortText], Field(max_length=LIMITS["where"])] = Field(default_factory=list)
+    where: Annotated[list[ShortText] | None, Field(max_length=LIMITS["where"])] = None
     """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
 
 
@@ -63,8 +63,8 @@ class Options(Sizes, Filters):
     retrieval: RetrievalName | None = None
     """Candidates that phrases are searched in."""
     min_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the evidence below which the first phrase is no clear answer: the `status` is `low_evidence`, as it then
-    is for a text with a capitalized word that the corpus lacks."""
+    """Fraction of the evidence that a clear first phrase has at least; `status` is `low_evidence` if it has less. With
+    a value above 0, a text with a capitalized word that does not occur in the corpus has this status, too."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
     allow_partial: bool = False

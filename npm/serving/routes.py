@@ -13,7 +13,7 @@ from operator import attrgetter
 from time import perf_counter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -25,7 +25,7 @@ from npm.core.types import MASK_TEXT
 from npm.retrieval.queries import MAX_MASKS, check_text, read_query
 from npm.serving import replies, requests
 from npm.serving.batcher import Done, Job, give_up
-from npm.serving.description import ANSWER_LINES, COMPUTED, KEYS, LINES, WITH_BODY, refusals
+from npm.serving.description import ANSWER_LINES, COMPUTED, KEYS, LINES, LINK_ANSWERS, WITH_BODY, refusals
 from npm.serving.middleware import state_of
 from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost
@@ -51,20 +51,27 @@ async def fill(service: Served, request: Request, body: requests.FillRequest) ->
     return await _filled(service, request, body.text, body)
 
 
-@answering.get("/v1/fill", response_model=replies.Answers, responses={200: ANSWER_LINES, **refusals(*COMPUTED)})
-async def fill_get(service: Served, request: Request, query: Annotated[requests.FillQuery, Query()]) -> Response:
+@answering.get("/v1/fill", response_model=replies.Answers, responses={**LINK_ANSWERS, **refusals(*COMPUTED)})
+async def fill_get(
+    service: Served,
+    request: Request,
+    query: Annotated[requests.FillQuery, Query()],
+    if_none_match: Annotated[
+        str, Header(alias="If-None-Match", description="ETags of answers that the client has, or `*`.")
+    ] = "",
+) -> Response:
     """The same for one text, as a link, with an ETag for caches: it changes with the index, its options and npmlm."""
     opened = service.reloader.current
-    asked = f"{npm.__version__} {opened.state} {opened.fill_settings(query)} {query!r}"
-    headers = {"ETag": f'W/"{digest_of(asked)}"', "Cache-Control": "private, no-cache", "Vary": "Accept"}
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
+    tag = f'"{digest_of(f"{npm.__version__} {opened.state} {opened.fill_settings(query)} {query!r}")}"'
+    headers = {"ETag": f"W/{tag}", "Cache-Control": "private, no-cache", "Vary": "Accept"}
+    if {"*", tag} & {each.strip().removeprefix("W/") for each in if_none_match.split(",")}:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return await _filled(service, request, requests.SingleText([query.text]), query, headers)
 
 
 @answering.post("/v1/over", response_model=replies.OverAnswers, responses=refusals(*WITH_BODY))
 async def answer_from_passages(service: Served, request: Request, body: requests.OverRequest) -> Response:
-    """Phrases from passages that come with the request, or scores of given words; no index is asked."""
+    """Phrases from passages that come with the request, or scores of given words; no index is searched."""
     if (chars := sum(len(passage.text) for passage in body.passages)) > MAX_PASSAGE_CHARS:
         message = f"passages must have at most {MAX_PASSAGE_CHARS:,} characters together, got {chars:,}"
         raise Problem("too_long", message, field="passages")
@@ -96,6 +103,10 @@ async def answer_from_passages(service: Served, request: Request, body: requests
 async def classify(service: Served, request: Request, body: requests.LabelsRequest) -> Response:
     """The share of each label for each text, by how well the occurrences of its words in the index fit the mask."""
     _check_count(service, body.text)
+    for name, words in body.labels.items():
+        check_text(name, "labels: the name of a label")
+        for number, word in enumerate(words):
+            check_text(word, f"labels.{name}.{number}")
     opened, group = service.reloader.current, f"labels {id(body)}"
     jobs = text_jobs(body.text, lambda text, _: Job(lambda texts: opened.labels(body, texts), group, text))
     done = await service.batcher.results(request, jobs, service.deadline(body.timeout_ms))
@@ -170,7 +181,7 @@ async def health() -> dict[str, str]:
 
 @state.get("/ready", responses=refusals(503))
 async def ready(service: Served) -> dict[str, str | int]:
-    """Readiness: 503 when the server is told to stop, and while a partition is lost."""
+    """Readiness: 503 once the server is shutting down, and while a partition is lost."""
     if not service.ready:
         raise stopping()
     opened = service.reloader.current

@@ -25,7 +25,7 @@ FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages|word
 
 @dataclass
 class Service:
-    """State that all routes share; `ready` turns False when the server is told to stop."""
+    """State that all routes share; `ready` turns False when the server begins to shut down."""
 
     settings: ServeSettings
     reloader: IndexReloader
@@ -50,7 +50,7 @@ class Service:
         opened = self.reloader.current
         if isinstance(error, ArtifactError):  # a broken index is the server's matter
             self.notice(str(error))
-            message = f"the index {opened.facts.name} is unavailable: tell who runs the server, whose log says more"
+            message = f"the index {opened.facts.name} is unavailable: tell the server's administrator"
             return Problem("index_unavailable", message, headers={"Retry-After": "60"})
         message = str(error).replace(str(opened.folder), opened.facts.name)
         named = FIELD.match(message)
@@ -65,7 +65,7 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service of the application that was asked."""
+    """The service of the application that received the request."""
     service: Service = request.app.state.service
     return service
 

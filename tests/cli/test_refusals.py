@@ -89,7 +89,7 @@ REFUSED = [
     ("FILL {question} {space}", "is empty", "text 2 of 2"),
     ("FILL {question} broken\udcffbytes<mask>", "not valid Unicode", "text 2 of 2"),
     ("FILL {question} {far}", "text 2 of 2", "<mask> is far away. Paris is near."),
-    ("FILL documents=[icelnad] {question}", "no such document: 'icelnad'", "answers show ids", "output=json"),
+    ("FILL documents=[icelnad] {question}", "no such document: 'icelnad'", "ids that answers show"),
     ("FILL documents=[] {question}", "documents is empty"),
     ("FILL device=warp {question}", "device"),
     ("FILL device=cuda:77 {question}", "device"),

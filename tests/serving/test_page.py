@@ -601,6 +601,12 @@ def test_the_reference_of_the_routes_is_accessible(pages: WatchedPages) -> None:
     accessible(page)
 
 
+def test_the_type_of_a_problem_leads_to_its_description(pages: WatchedPages) -> None:
+    page = pages.open("docs#timeout")
+    expect(page.locator("tr", has=page.locator("#timeout"))).to_contain_text("504")
+    expect(page.locator("#timeout")).to_be_in_viewport()
+
+
 def test_the_files_of_the_page_stay_small() -> None:
     files = [path for path in (REPOSITORY / "npm" / "serving" / "static").iterdir() if path.is_file()]
     assert len(files) > 5

@@ -101,6 +101,8 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
     assert reply["index"] == {"generation": 0, "digest": filler.index.manifest.digest}
     assert reply["took_ms"].keys() == {"queue", "encode", "search", "total"}
     assert reply["partitions"] == {"asked": 1, "answered": 1, "missing_rows_share": 0.0}
+    server_choice = {"k": None, "occurrences": None, "retrieval": None, "documents": None, "where": None}
+    assert server.fill(QUESTION, **server_choice).json["answers"] == server.fill(QUESTION).json["answers"]
     nothing = server.fill(QUESTION, documents=[]).json["answers"][0]
     assert nothing["phrases"] == [] and "empty" in nothing["notes"][0]
 
@@ -254,6 +256,9 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
     mixed = server.ask("POST", "/v1/labels", {"text": ["x", *texts], "labels": labels}).json["answers"]
     assert mixed[0]["problem"]["code"] == "no_mask"
     assert_close(mixed[1:], reply["answers"])
+    long = "It is <mask>. " + "word " * 900
+    answers = server.ask("POST", "/v1/labels", {"text": [texts[0], long], "labels": labels}).json["answers"]
+    assert [each["cut"] for each in answers] == [False, True]
     body = {"text": "It is <mask>.", "labels": {"a": ["Paris"], "b": ["nowhere"]}}
     assert_problem(server.ask("POST", "/v1/labels", body), 422, "labels")
 
@@ -441,6 +446,8 @@ def test_head_is_answered_with_the_headers_of_get(server: RunningServer) -> None
         ("find", {"phrase": "of the"}, "no_content_word", "phrase"),
         ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"]}}, "too_few", "labels"),
         ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"], "b": ["nowhere"]}}, "label_unknown", "labels"),
+        ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"], " ": ["Rome"]}}, "empty", "labels"),
+        ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"], "b": ["Rome", ""]}}, "empty", "labels"),
         ("trace", {"text": "Paris is here. " * 9}, "too_long", "text"),
         ("over", {"text": QUESTION, "passages": ["Oslo"], "words": ["Oslo", " "]}, "empty", "words"),
     ],
@@ -468,6 +475,10 @@ def test_a_link_is_not_computed_again_for_who_has_its_answer(server: RunningServ
     tag = first.headers["etag"]
     again = server.ask("GET", link, headers={"If-None-Match": f'"other", {tag}'})
     assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+    for known in ("*", tag.removeprefix("W/"), f'{tag},W/"other"'):
+        assert server.ask("GET", link, headers={"If-None-Match": known}).status == 304
+    for other_tag in ("", '"*"', tag.replace('"', ""), f'"a{tag}'):
+        assert server.ask("GET", link, headers={"If-None-Match": other_tag}).status == 200
     other = server.ask("GET", link.replace("k=2", "k=3"), headers={"If-None-Match": tag})
     assert other.status == 200 and other.headers["etag"] != tag
 

@@ -8,5 +8,6 @@ SwaggerUIBundle({
     // the library's head is in no landmark, and its headings skip a level
     document.querySelector(".information-container").setAttribute("role", "banner");
     for (const heading of document.querySelectorAll("h3.opblock-tag, .models h4")) heading.setAttribute("aria-level", "2");
+    document.getElementById(location.hash.slice(1))?.scrollIntoView();
   },
 });
