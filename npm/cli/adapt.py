@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from pydantic import NonNegativeInt
+
 from npm.cli.base import EncoderCommand, OutputCommand, say, write_report
 from npm.cli.registry import verb
 from npm.core.errors import exclusive, missing
@@ -20,10 +22,10 @@ class AdaptCommand(OutputCommand, EncoderCommand):
 
     questions: list[PathText] = field(default_factory=list)
     """Files of corrected answers, rows such as {"question": "Iceland is governed from <mask>.", "answers":
-    ["Reykjavík"]}; at least 20, better some hundreds. A fifth is held out to measure."""
+    ["Reykjavík"]}; at least 50, better some hundreds. A fifth is held out to measure."""
     retrieval: Retrieval = Retrieval.hybrid
     """The `retrieval` of fill that learns; the others answer as before."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the choice of the held-out fifth."""
     remove: bool = False
     """Remove what was learned."""
@@ -46,7 +48,7 @@ def run_adapt(settings: AdaptCommand) -> int:
         raise missing("questions", "questions=[corrected.jsonl]")
     if settings.remove:
         removed = remove_adaptation(settings.index)
-        say("removed what the index had learned" if removed else "the index has learned nothing: nothing was removed")
+        say("removed what the index had learned" if removed else "nothing to remove: the index has not learned")
         return 0
     questions = read_corrections(settings.questions)
     filler = PhraseFiller.open(
@@ -61,16 +63,18 @@ def run_adapt(settings: AdaptCommand) -> int:
 def adaptation_text(found: Adaptation) -> str:
     """The report of `npmlm adapt`: the held-out questions before and after, and what was written."""
     from npm.cli.tables import plain_table
+    from npm.evaluation.metrics import wilson_interval
+    from npm.evaluation.report import percent
 
     def row(name: str, measures: Measures) -> tuple[str, ...]:
-        shares = (f"{100 * count / found.held_out:.1f} %" for count in (measures.first, measures.among_five))
-        return name, *shares, f"{measures.loss:.3f}"
+        intervals = (wilson_interval(count, found.held_out) for count in (measures.first, measures.among_five))
+        return name, *map(percent, intervals), f"{measures.loss:.3f}"
 
     table = plain_table(
-        (f"{found.held_out} held-out questions", "right first", "right among five", "loss"),
+        (f"{found.held_out} held-out questions", "right first, %", "right among five, %", "loss"),
         [row("before", found.before), row("after", found.after)],
     )
-    written = f"the index answers with it from now on (generation {found.generation}); remove=true removes it"
+    written = f"written as generation {found.generation} of the index; remove=true removes it"
     nothing = "the held-out questions are not answered better, so nothing was written"
     learned = f"learned from {found.learned} of {found.questions} questions for retrieval={found.retrieval}"
     return f"{table}\n{learned}; {nothing if found.generation is None else written}\n"

@@ -6,8 +6,7 @@
 
 `negatives` are passages of the same document, `rivals` phrases of the block that could be taken for an answer, and
 `wrong_block` a passage of another document that looks like the right one. All but question, answers and block may be
-missing, other fields are ignored. One row form serves questions made by program (`scripts/make_questions.py`) and a
-user's own corrections.
+missing, other fields are ignored. `scripts/make_questions.py` makes such rows.
 
 Shapes: r rows, x texts of all rows, T tokens of all texts.
 """
@@ -102,22 +101,16 @@ class QuestionTable:
         return Question(before, after, title, block, wrong, lists[:negatives], lists[negatives:rivals], lists[rivals:])
 
 
-def read_questions(files: Sequence[str], *, with_blocks: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Checked rows with the index of their file; without `with_blocks` a question and its answers are enough.
-
-    Raises CorpusError with file and line for a row in another form.
-    """
+def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Checked rows with the index of their file. Raises CorpusError with file and line for a row in another form."""
     for number, source in enumerate(find_sources(files)):
         for line, row in read_records(source):
             where = f"{source.path}:{line}"
             question, answers, block = row.get("question"), row.get("answers"), row.get("block")
             if not isinstance(question, str) or question.count(MASK_TEXT) != 1:
                 raise unusable_value(where, "question", f"a text with one {MASK_TEXT}", question)
-            if not _are_texts(answers):
+            if not are_texts(answers):
                 raise unusable_value(where, "answers", "a list of texts", answers)
-            if not with_blocks:
-                yield number, row
-                continue
             if not isinstance(block, str) or not block.strip():
                 raise unusable_value(where, "block", "the text of a passage", block)
             if not any(each.casefold() in block.casefold() for each in answers):
@@ -126,12 +119,13 @@ def read_questions(files: Sequence[str], *, with_blocks: bool = True) -> Iterato
                 if not isinstance(row.get(name, ""), str):
                     raise unusable_value(where, name, "a text", row[name])
             for name in ("negatives", "rivals"):
-                if row.get(name) and not _are_texts(row[name]):
+                if row.get(name) and not are_texts(row[name]):
                     raise unusable_value(where, name, "a list of texts", row[name])
             yield number, row
 
 
-def _are_texts(value: object) -> TypeGuard[list[str]]:
+def are_texts(value: object) -> TypeGuard[list[str]]:
+    """Return True for a list of texts, one at least and none of them blank."""
     return isinstance(value, list) and bool(value) and all(isinstance(text, str) and text.strip() for text in value)
 
 

@@ -215,6 +215,15 @@ class Generation:
             part_folder(folder, name)
         return cls(folder, manifest)
 
+    def unchanged_since(self, opened: IndexManifest, *, verb: str) -> Generation:
+        """This generation. Raises ArtifactError if its manifest is not `opened`, from which `verb` measured."""
+        if self.manifest.digest != opened.digest:
+            raise ArtifactError(
+                f"{self.folder} was changed while it was measured, from generation {opened.generation} to "
+                f"{self.manifest.generation}; open it again and repeat {verb}"
+            )
+        return self
+
     @property
     def segments(self) -> tuple[Segment, ...]:
         """In their order: documents, blocks, tokens and rows are counted through them."""

@@ -113,7 +113,7 @@ def rank_blocks(
         if block_vectors is None:
             raise SettingError(
                 "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
-                "vectors.blocks=true and an encoder with a sentence pooler",
+                "an encoder that has a sentence pooler",
                 code="retrieval_unavailable",
             )
         assert sentences is not None, "encoded with the sentence_pooler"

@@ -1,7 +1,7 @@
 """Questions with known answers as `npmlm adapt` learns from them: candidates, and what their scores depend on.
 
-Shapes: n questions, m candidates of one (the most of any where questions are joined), b blocks it is answered from (one
-for all of the index), t keys of the joint pass over a block, k dimensions of stored vectors, d of the encoder's.
+Shapes: m candidates of one question, chosen from r, b blocks it is answered from (one for all of the index), t keys of
+the joint pass over a block, k dimensions of stored vectors, d of the encoder's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from npm.retrieval.search import Search
     from npm.retrieval.spans import CandidateSpans
 
-QUESTIONS_AT_ONCE = 16
+MAX_QUESTIONS_AT_ONCE = 16
 CANDIDATES = 256
-"""Best candidates of a question, next to those that are right among the first `LOOKED_AT`."""
-LOOKED_AT = 1024
+"""Best candidates of a question, next to those that are right among the first `MAX_CANDIDATES`."""
+MAX_CANDIDATES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +58,33 @@ class Example:
 def examples_of(
     filler: PhraseFiller, questions: Sequence[CorrectedAnswer], settings: FillSettings
 ) -> Iterator[Example | None]:
-    """The example of each question in turn; None if no candidate is right, or all are.
+    """The example of each question in turn; None if no candidate is right, all are, or no map changes their scores.
 
     `filler` is over an index without maps.
     """
+    jointly = settings.retrieval is Retrieval.hybrid and joint_share(settings, filler.encoder) > 0
     index, encoder = filler.index, filler.encoder
     allowed, pooler = select(index, None, ()), sentence_pooler(index, settings)
-    for first in range(0, len(questions), QUESTIONS_AT_ONCE):
-        batch = questions[first : first + QUESTIONS_AT_ONCE]
+    for first in range(0, len(questions), MAX_QUESTIONS_AT_ONCE):
+        batch = questions[first : first + MAX_QUESTIONS_AT_ONCE]
         texts = [question.text for question in batch]
         vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
         restrictions: list[Restriction | None] = [None] * len(batch)
         passes: list[ReadPair] = []
         if settings.retrieval is not Retrieval.dense:
             restrictions = block_restrictions(index, texts, vectors, settings, allowed=allowed.blocks)
-        if settings.retrieval is Retrieval.hybrid and (settings.reading_share or joint_share(settings, encoder)):
+        if settings.retrieval is Retrieval.hybrid and (settings.reading_share or jointly):
             passes = list(read_restrictions(index, encoder, texts, restrictions, settings))
             restrictions = with_reading(index, encoder, texts, vectors, restrictions, settings, passes=passes)
         counts = [0 if each is None or each.joint is None else len(each.blocks) for each in restrictions]
         of_question = list(itertools.pairwise(np.cumsum([0, *counts]).tolist()))
         found: list[Example | None] = [None] * len(batch)
         for number, search in filler.searches(vectors, restrictions, allowed, settings):
-            own, queries = passes[slice(*of_question[number])], np.stack([vectors.start[number], vectors.end[number]])
-            found[number] = _example(filler, batch[number], search, queries, own, settings)
+            if jointly and search.restriction is None:
+                continue  # no block has its words: it is searched everywhere, without the joint pass that is learned
+            queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, k]
+            of_text = passes[slice(*of_question[number])]
+            found[number] = _example(filler, batch[number], search, queries, of_text, settings)
         yield from found
 
 
@@ -94,10 +98,10 @@ def _example(
 ) -> Example | None:
     """The example of one question with the queries f32 [2, k] of its text alone."""
     candidates, weights = filler.weighed(question.text, search, settings)
-    order = np.argsort(-weights, kind="stable")[:LOOKED_AT]  # i64 [looked at]
+    order = np.argsort(-weights, kind="stable")[:MAX_CANDIDATES]  # i64 [r]
     texts = filler.reader.texts(candidates.starts[order], candidates.lengths[order])
     answers = frozenset(map(normalized_text, question.answers))
-    right = np.array([normalized_text(text) in answers for text in texts], dtype=bool)  # [looked at]
+    right = np.array([normalized_text(text) in answers for text in texts], dtype=bool)  # [r]
     chosen = order[right | (np.arange(len(order)) < CANDIDATES)]  # i64 [m]
     is_right = np.isin(chosen, order[right])  # bool [m]
     if not is_right.any() or is_right.all():

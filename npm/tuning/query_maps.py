@@ -30,12 +30,15 @@ class Lesson:
     """Examples as a loss of maps."""
 
     def __init__(self, examples: Sequence[Example], scale: float) -> None:
-        """`scale` is that of the encoder's full vectors. Queries are those of the joint pass if examples have one."""
+        """`scale` is that of the encoder's full vectors. Queries are those of the joint pass if the examples have one.
+
+        All examples have one, or none has.
+        """
         self.examples, self.scale = examples, scale
         self.is_joint = any(len(example.joint_queries) for example in examples)
-        own = [example.joint_queries if self.is_joint else example.queries for example in examples]
-        self.queries = torch.from_numpy(np.concatenate(own))  # f32 [n, 2, d]
-        self._sizes = [len(queries) for queries in own]
+        queries = [example.joint_queries if self.is_joint else example.queries for example in examples]
+        self.queries = torch.from_numpy(np.concatenate(queries))  # f32 [n, 2, d]
+        self._sizes = [len(each) for each in queries]
         self._fixed: list[torch.Tensor] = []  # e of f32 [m], what no map changes
         with torch.no_grad():
             for example, before in zip(examples, self.queries.split(self._sizes), strict=True):
@@ -43,7 +46,8 @@ class Lesson:
 
     def loss(self, maps: torch.Tensor) -> torch.Tensor:
         """The mean loss with the maps f32 [2, d, d + 1], a scalar."""
-        loss, moved = torch.zeros(()), changed(self.queries, maps).split(self._sizes)
+        moved = mapped_tensor(self.queries, maps).split(self._sizes)  # e of f32 [b, 2, d]
+        loss = torch.zeros(())  # []
         for example, fixed, after in zip(self.examples, self._fixed, moved, strict=True):
             loss = loss + right_loss(fixed + self._scores(example, after), torch.from_numpy(example.is_right))
         return loss / len(self.examples)
@@ -71,7 +75,7 @@ def learned_maps(lesson: Lesson, *, penalty: float = PENALTY, on_step: Callable[
     return np.array(maps.detach().numpy())
 
 
-def changed(queries: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+def mapped_tensor(queries: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
     """Queries f32 [n, 2, d] changed by maps f32 [2, d, d + 1], as `npm.indexing.adaptation.mapped` does."""
     return queries + torch.einsum("nsd,sed->nse", queries, maps[..., :-1]) + maps[..., -1]  # f32 [n, 2, d]
 

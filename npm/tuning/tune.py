@@ -22,13 +22,13 @@ from index.partitioned import parts_of
 from index.search import FaissSearcher
 from index.types import Hits
 from npm.core.artifact import read_manifest
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import SettingError
 from npm.core.files import check_writable, json_bytes, replace_file
 from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.corpus.text import normalized_text
 from npm.indexing.changes import commit
-from npm.indexing.generation import Generation, IndexManifest, Searching
+from npm.indexing.generation import Generation, Searching
 from npm.indexing.inspect import Footprint, footprint
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.drawn_questions import draw_questions, held_out_documents
@@ -278,7 +278,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     cannot have.
     """
     index = PhraseIndex.open(Path(settings.index))
-    generation = _unchanged(index.folder, index.manifest)
+    generation = Generation.read(index.folder).unchanged_since(index.manifest, verb="tune")
     list_count = None if generation.quantizer is None else Quantizer.open(generation.quantizer).list_count
     present = SearchChoice(None, None, min(index.candidates_per_side, len(index.rows)))
     if isinstance(part := parts_of(index.searcher)[0], FaissSearcher):  # all are searched alike
@@ -341,16 +341,5 @@ def write_searching(generation: Generation, choice: SearchChoice) -> int:
     changed.
     """
     with folder_lock(generation.folder):
-        present = _unchanged(generation.folder, generation.manifest)
+        present = Generation.read(generation.folder).unchanged_since(generation.manifest, verb="tune")
         return commit(present, replace(present.manifest, searching=Searching(**asdict(choice)))).generation
-
-
-def _unchanged(folder: Path, measured: IndexManifest) -> Generation:
-    """The generation in `folder`, whose manifest must be the one `measured`. Raises ArtifactError."""
-    present = Generation.read(folder)
-    if present.manifest.digest != measured.digest:
-        raise ArtifactError(
-            f"{folder} was changed while it was measured, from generation {measured.generation} to "
-            f"{present.manifest.generation}; run npmlm tune again"
-        )
-    return present

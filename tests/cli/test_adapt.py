@@ -14,7 +14,7 @@ from tests.helpers.tuned_indexes import WORDS
 
 def corrections(file: Path) -> Path:
     rng = np.random.default_rng(1)
-    questions = (" ".join(rng.choice(WORDS, 6).tolist()) + " <mask>." for _ in range(30))
+    questions = (" ".join(rng.choice(WORDS, 6).tolist()) + " <mask>." for _ in range(50))
     rows = [{"question": question, "answers": ["Oslo"]} for question in questions]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return file
@@ -34,7 +34,7 @@ def test_what_adapt_learns_is_used_shown_and_removed(npmlm: CommandLine, built_i
     assert learned["generation"] == 1 and learned["after"]["first"] > learned["before"]["first"]
     after = npmlm(*ask).answers()
     assert [answer[0]["phrases"][0]["phrase"] == "Oslo" for answer in (before, after)] == [False, True]
-    assert "6 held-out ones" in npmlm("inspect", f"index={index}").out
+    assert "10 held-out ones" in npmlm("inspect", f"index={index}").out
     assert npmlm("verify", f"index={index}").status == 0
     assert npmlm("adapt", f"index={index}", "remove=true").status == 0
     assert npmlm(*ask).answers() == before
@@ -47,7 +47,7 @@ def test_the_table_says_what_was_written_and_an_index_that_gains_nothing_stays(
     shutil.copytree(built_index, index)
     outcome = npmlm("adapt", f"index={index}", f"questions=[{rows}]", "retrieval=dense")
     assert outcome.status == 0 and "generation 1" in outcome.out, outcome.err
-    held_out = np.random.default_rng(0).permutation(30)[:6].tolist()
+    held_out = np.random.default_rng(0).permutation(50)[:10].tolist()
     lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
     changed = [line.replace("Oslo", "Madrid") if number in held_out else line for number, line in enumerate(lines)]
     rows.write_text("".join(changed), encoding="utf-8")
@@ -62,4 +62,5 @@ def test_mistakes_are_refused(npmlm: CommandLine, built_index: Path, tmp_path: P
     npmlm("adapt", index).refused("questions")
     npmlm("adapt", index, "remove=true", "questions=[rows.jsonl]").refused("remove", "questions")
     npmlm("adapt", index, f"questions=[{tmp_path / 'none.jsonl'}]").refused("none.jsonl")
+    npmlm("adapt", index, "questions=[rows.jsonl]", "seed=-1").refused("seed", "-1")
     npmlm("adapt", f"index={tmp_path / 'none'}", "remove=true").refused("none")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import npm
-from npm.core.errors import ArtifactError, CorpusError, QueryError
+from npm.core.errors import ArtifactError, CorpusError, QueryError, SettingError
 from npm.core.types import Answer
 from npm.indexing.adaptation import QueryMaps
 from npm.indexing.changes import add_documents, delete_documents
@@ -24,13 +24,13 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.tuning.adapt import remove_adaptation
+from npm.tuning.adapt import Adaptation, Measures, corrected_answers, merged, read_corrections, remove_adaptation
 from npm.tuning.examples import CorrectedAnswer, Example, examples_of
 from npm.tuning.query_maps import Lesson, learned_maps
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import WORDS, build_measured
 
-COUNT = 30
+COUNT = 50
 LEARNED = "Iceland"
 """The word that is right in all corrections that teach something."""
 
@@ -67,7 +67,7 @@ def shares(example: Example, logits: np.ndarray) -> np.ndarray:
 def test_the_scores_that_maps_are_learned_by_are_those_that_fill_gives_with_them(
     retrieval: Retrieval, reader: Encoder, folder: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CANDIDATES", "LOOKED_AT"):
+    for name in ("CANDIDATES", "MAX_CANDIDATES"):
         monkeypatch.setattr(f"npm.tuning.examples.{name}", 100_000)
     settings = FillSettings(retrieval=retrieval, literal_weight=0.0)
     plain = PhraseFiller.open(folder, reader)
@@ -188,13 +188,91 @@ def test_an_index_is_left_as_it_is_where_the_held_out_part_gains_nothing(folder:
     assert (folder / "manifest.json").read_bytes() == before and not list(folder.glob("adaptation-*"))
 
 
+def test_a_second_adaptation_is_measured_against_the_maps_in_use(
+    folder: Path, encoder: Encoder, corrected: Path
+) -> None:
+    first = npm.adapt(corrected, folder, encoder, retrieval="dense")
+    second = npm.adapt(corrected, folder, encoder, retrieval="dense")
+    assert second.before == first.after == second.after
+    assert (first.generation, second.generation) == (1, None)
+    with pytest.raises(SettingError, match="retrieval must be dense"):
+        npm.adapt(corrected, folder, encoder, retrieval="bm25")
+
+
+def test_an_index_that_is_changed_meanwhile_is_not_written(folder: Path, encoder: Encoder, corrected: Path) -> None:
+    def change(stage: str, done: int, total: int | None) -> None:
+        if stage == "maps" and done == 1:
+            delete_documents(folder, DeleteSettings(ids=["d3"]))
+
+    with pytest.raises(ArtifactError, match="was changed"):
+        npm.adapt(corrected, folder, encoder, retrieval="dense", progress=change)
+    assert PhraseIndex.open(folder).query_maps is None and not list(folder.glob("adaptation-*"))
+    opened = PhraseFiller.open(folder, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d4"]))
+    with pytest.raises(ArtifactError, match="was changed"):
+        npm.adapt(corrected, opened, retrieval="dense")
+
+
+def test_questions_without_a_block_teach_nothing_and_are_answered_next_to_others(folder: Path, reader: Encoder) -> None:
+    nowhere = [f"{letters} <mask>." for letters in ("xyzzy", "quux", "plugh", "frobnitz")]
+    filler = PhraseFiller.open(folder, reader)
+    questions = [CorrectedAnswer(text, (LEARNED,)) for text in (*nowhere, *texts(COUNT))]
+    examples = list(examples_of(filler, questions, FillSettings(retrieval=Retrieval.hybrid)))
+    assert examples[: len(nowhere)] == [None] * len(nowhere) and any(examples)
+    found = npm.adapt({each.text: LEARNED for each in questions}, filler)
+    assert found.questions == len(questions) and 0 < found.learned <= COUNT
+
+
+@pytest.mark.parametrize(
+    ("after", "is_better"),
+    [
+        (Measures(5, 7, 0.9), True),
+        (Measures(6, 8, 0.9), True),
+        (Measures(6, 6, 0.9), False),
+        (Measures(4, 8, 0.9), False),
+        (Measures(6, 8, 1.0), False),
+    ],
+)
+def test_maps_are_better_if_no_right_answer_is_lost_and_the_loss_falls(after: Measures, is_better: bool) -> None:
+    found = Adaptation("hybrid", 50, 40, 10, 0, before=Measures(5, 7, 1.0), after=after, generation=None)
+    assert found.is_better is is_better
+
+
+def test_rows_of_one_question_are_one_with_all_their_answers(folder: Path, encoder: Encoder, corrected: Path) -> None:
+    rows = [CorrectedAnswer("A <mask>.", ("x", "y")), CorrectedAnswer("B <mask>.", ("z",))]
+    assert merged([*rows, CorrectedAnswer("a  <mask>.", ("y", "v"))]) == [
+        replace(rows[0], answers=("x", "y", "v")),
+        rows[1],
+    ]
+    once = npm.adapt(corrected, folder, encoder, retrieval="dense")
+    remove_adaptation(folder)
+    corrected.write_text(2 * corrected.read_text(encoding="utf-8"), encoding="utf-8")
+    twice = npm.adapt(corrected, folder, encoder, retrieval="dense")
+    assert replace(twice, generation=once.generation) == once
+
+
+def test_questions_are_read_as_fill_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{"question": "A ___.", "answers": "x"}, {"question": "Who governs Iceland?", "answers": ["y", "z"]}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    expected = [CorrectedAnswer("A <mask>.", ("x",)), CorrectedAnswer("<mask> governs Iceland.", ("y", "z"))]
+    assert read_corrections([str(file)]) == expected
+    assert corrected_answers({"A ___.": "x", "Who governs Iceland?": ("y", "z")}) == expected
+
+
 def test_corrections_that_cannot_be_used_are_refused(folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="at least 20, got 2"):
+    with pytest.raises(CorpusError, match="at least 50 different ones, got 2"):
         npm.adapt(dict.fromkeys(texts(2), LEARNED), folder, encoder)
-    with pytest.raises(CorpusError, match="no answer is among the candidates"):
+    with pytest.raises(CorpusError, match="none of the 40 questions to learn from"):
         npm.adapt(dict.fromkeys(texts(COUNT), "no such phrase"), folder, encoder)
+    held_out = np.random.default_rng(0).permutation(COUNT)[: COUNT // 5].tolist()
+    unknown = {text: "no such phrase" if row in held_out else LEARNED for row, text in enumerate(texts(COUNT))}
+    with pytest.raises(CorpusError, match="none of the 10 held-out questions"):
+        npm.adapt(unknown, folder, encoder)
     with pytest.raises(QueryError, match="exactly one <mask>"):
         npm.adapt({"Nothing is masked.": LEARNED}, folder, encoder)
+    with pytest.raises(CorpusError, match="entry 2: 'answers'"):
+        npm.adapt({"A <mask>.": "x", "B <mask>.": []}, folder, encoder)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "A <mask>."}\n')
     with pytest.raises(CorpusError, match=r"rows.jsonl:1.*answers"):
