@@ -25,7 +25,7 @@ from index.exact import exact_top
 from index.faiss_library import block_rows, faiss_threads, import_faiss, new_faiss_index, split
 from index.ivf import ID_BYTES, Quantizer, attach_lists, train_quantizer, write_code_shard, write_search_folder
 from index.search import FaissSearcher, open_search
-from index.settings import SearchSettings, SearchTier, default_probed_lists, resolved_settings
+from index.settings import SHORT_DIMENSIONS, SearchSettings, SearchTier, default_probed_lists, resolved_settings
 from npm.evaluation.report import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rotation import principal_axes
@@ -65,13 +65,18 @@ def data(given: dict[str, str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     yield "made up", made.astype(np.float16), made[:: len(made) // len(queries)][: len(queries)]
 
 
+def codecs(dimensions: int) -> tuple[str, str]:
+    """The codes by RaBitQ with as many bits per dimension as those of the tier, and these."""
+    factory = resolved_settings(SearchSettings(tier=SearchTier.ivf_pq), 1, dimensions)["factory"]
+    return "RaBitQ2" if dimensions <= SHORT_DIMENSIONS else "RaBitQ", factory.rpartition(",")[2]
+
+
 def compare(name: str, vectors: np.ndarray, queries: np.ndarray, list_count: int) -> Iterator[list[str]]:
     """A row of the table for each codec."""
     stored, dimensions = ShardedArray([vectors]), vectors.shape[1]
     best = exact_top(stored, queries, RECALL_AT).rows  # i64 [q, 100]
     resolved = resolved_settings(SearchSettings(tier=SearchTier.ivf_pq, list_count=list_count), *vectors.shape)
-    before = "RaBitQ2" if dimensions == SHORT else "RaBitQ"
-    for codes in dict.fromkeys((before, resolved["factory"].rpartition(",")[2], f"PQ{dimensions // 2}x4fsr")):
+    for codes in dict.fromkeys((*codecs(dimensions), f"PQ{dimensions // 2}x4fsr")):
         made_with = resolved | {"factory": f"RR{dimensions},IVF{list_count},{codes}", "thread_count": 1}
         with TemporaryDirectory() as temporary:
             root, started = Path(temporary), time.process_time()
@@ -156,10 +161,11 @@ def main(arguments: list[str]) -> None:
             print(markdown_table(HEADER, rows))
             return
         dimensions, counts = int(given["dimensions"]), given.get("lists", "8192,32768").split(",")
-        codecs = (
-            ("RaBitQ2", f"PQ{dimensions // 2}x4fsr") if dimensions <= 192 else ("RaBitQ", f"PQ{dimensions // 4}x4fsr")
-        )
-        rows = [scan_alone(int(given["rows"]), dimensions, int(count), codes) for count in counts for codes in codecs]
+        rows = [
+            scan_alone(int(given["rows"]), dimensions, int(count), codes)
+            for count in counts
+            for codes in codecs(dimensions)
+        ]
         print(markdown_table(["codes", "lists", "ms per query, 256 probed", "by default"], rows))
 
 

@@ -21,7 +21,7 @@ SHORT_DIMENSIONS = 192
 TRAIN_ROWS_PER_LIST = 39
 """Rows sampled to train a list, held in memory as float32; FAISS warns of poor centroids below this many."""
 MAX_TRAIN_BYTES = 2 << 30
-"""Most bytes of these rows, so that the memory of a build does not grow with its corpus."""
+"""Most bytes of these rows, so that the memory of training does not grow with the corpus."""
 CODEC_TRAIN_ROWS = 1 << 16
 """Rows that a codec is trained on; ranges of values and centroids of codes of 4 bits need no more."""
 CODE_CENTROIDS = 16
@@ -49,7 +49,8 @@ class SearchSettings(Settings):
     """Most bytes that a search over all vectors may read; where the automatic tier reads more, the next smaller one is
     made. Unset: no limit."""
     list_count: PositiveInt | None = None
-    """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two."""
+    """Number of inverted lists, with 384 dimensions at most 35,848; unset: about 4 times the square root of the rows,
+    a power of two."""
     probed_lists: PositiveInt | None = None
     """Number of inverted lists searched for one query; unset: a 32nd of the lists, at least 256; all if there are
     fewer."""
