@@ -51,7 +51,7 @@ class Application(FastAPI):
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application that answers with `service`, which is asked only when it runs."""
+    """The application that answers with `service`, which is used only when it runs."""
 
     @contextlib.asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:

@@ -94,7 +94,7 @@ class RequestMiddleware:
                 await problem.response(state.id)(scope, receive, answer)
             else:
                 await self.app(inner, self._limited(receive), answer)
-        except asyncio.CancelledError:  # the server was told to stop, and its grace is over
+        except asyncio.CancelledError:  # the server is shutting down, and its grace period is over
             if begun:
                 raise
             await stopping().response(state.id)(scope, receive, answer)

@@ -1,4 +1,4 @@
-"""One opened generation of an index with its encoder, and what can be asked of it."""
+"""One opened generation of an index with its encoder, and the queries that it answers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class OpenedIndex:
         return opened
 
     def close(self) -> None:
-        """Let partitions go; to be called when nothing is asked any more."""
+        """Close the partitions; to be called after the last query."""
         if self.partitions is not None:
             self.partitions.close()
 

@@ -1,6 +1,6 @@
-"""Partitions of an index that run elsewhere: asked at once, left out while they do not answer, and taken back.
+"""Partitions of an index in other processes: queried in parallel, omitted while they do not answer, then used again.
 
-A question is answered by all partitions that it asks, or refused; who allows a partial answer gets one that says so.
+A question is answered by all partitions that it needs, or refused; with `allow_partial` by the rest, with a note.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class PartitionsLost(Problem):
 
 
 class ServedPartitions(PartitionedSearcher):
-    """A searcher over remote parts, which are asked at once and looked at every `CHECK_SECONDS`.
+    """A searcher over remote parts, which are queried in parallel and checked every `CHECK_SECONDS`.
 
-    One that did not answer is not asked, and refused at once, until it answers again. `notice` is told of it.
+    One that did not answer is not queried, and refused at once, until it answers again. `notice` reports it.
     """
 
     def __init__(self, parts: Sequence[RemotePart], *, notice: Callable[[str], None]) -> None:

@@ -23,7 +23,7 @@ class ServeSettings(Settings):
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port to listen at; 0 takes a free one, which is printed."""
     key_file: PathText = ""
-    """File with the keys that clients may send, one a line, at least 8 characters each; unset: no key is asked for."""
+    """File with the keys that clients may send, one a line, at least 8 characters each; unset: no key is required."""
     cors: list[str] = field(default_factory=list)
     """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
     examples: PathText = ""
@@ -43,7 +43,7 @@ class ServeSettings(Settings):
     timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 10.0
     """Longest time for an answer, from the arrival of the request; 504 after it. A client may ask for less."""
     grace_seconds: Annotated[float, Field(ge=0, le=3_600)] = 10.0
-    """Time that accepted requests have to end when the server is told to stop."""
+    """Time that accepted requests have to finish once the server is shutting down."""
     reload_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = 5.0
     """Interval of checks for a new generation of the index; null: never."""
     log: PathText = ""
