@@ -7,12 +7,11 @@ const STRENGTHS = [[0.8, "Strong"], [0.4, "Mixed"], [0, "Weak"]];
 const CLOSE_RATIO = 1.5; // of the first share to the second, below which neither is the answer
 const MEANING =
   "The percentage is the share of the evidence in these documents that points to a phrase. It is not the probability " +
-  "that the phrase is right. If the documents do not contain the answer, the best match is wrong: read its sentence. " +
-  "Run npmlm evaluate with questions of your own to measure how often answers with such a share are right.";
+  "that the phrase is right. If the documents do not contain the answer, the best match is wrong: read its sentence.";
 
 /**
- * The answer to one text. `actions` are `open(places, number)` for the passages of a phrase and `askOnly(document)`.
- * Returns its elements and the line that a screen reader hears.
+ * The answer to one text. `actions` are `open(places, number)` for the passages of a phrase, `askOnly(document)`, and
+ * `onChoice(heard)` after a press on a chip. Returns its elements and what is heard of it.
  */
 export function answerView(asked, response, actions) {
   const [answer] = response.answers;
@@ -21,27 +20,30 @@ export function answerView(asked, response, actions) {
   const blanks = (joint ? answer.masks : [answer]).map(({ phrases }) => candidatesOf(phrases));
   const single = () => blanks[0].map((each, number) => ({ ...each, chosen: [number] }));
   const choices = joint ? combinationsOf(answer.fillings, blanks) : single();
-  const unclear = answer.status === "low_evidence";
   const bands = warnings(answer, response);
   if (choices.length === 0) {
     const text = "Nothing found. Try fewer filters or another wording.";
-    return { shown: [element("p", { class: "none" }, text), ...bands], said: text };
+    return { shown: [element("p", { class: "none" }, text), ...bands], heard: text };
   }
-  const head = element("div", { class: "head" });
+  const head = element("div");
   const found = element("div");
   const chips = []; // each with the choice that pressing it makes
   let chosen = choices[0].chosen;
 
-  /** Put the phrases of a choice into the heading, and their sentences below. */
+  /** Put the phrases of a choice into the heading, and their sentences below; returns what is heard. */
   function choose(numbers) {
     chosen = numbers;
     const sentences = sentencesOf(blanks);
     const own = sentences.filter((each) => blanksOf(each, chosen).size > 0);
     own.sort((a, b) => blanksOf(b, chosen).size - blanksOf(a, chosen).size); // one for all blanks before one for one
-    const heading = unclear ? noAnswer(answer, asked, response) : headline(answer, blanks, choices, chosen, own, isShare);
+    const phrases = chosen.map((number, blank) => blanks[blank][number].phrase);
+    const choice = choices.find((each) => same(each.chosen, chosen));
+    const doubt = doubtOf(answer, response.settings, choices, choice, isShare);
+    const heading = doubt ? doubtful(doubt, answer.text, asked) : headline(answer.text, phrases, choice, own, isShare);
     head.replaceChildren(...heading);
     found.replaceChildren(...sources(own, sentences, blanks, chosen, response, actions));
-    for (const [made, choice] of chips) made.setAttribute("aria-pressed", `${same(choice(), chosen)}`);
+    for (const [made, choiceOf] of chips) made.setAttribute("aria-pressed", `${same(choiceOf(), chosen)}`);
+    return `${doubt?.[0] ?? ""} ${phrases.join(" · ")}`.trim();
   }
 
   /** A row of chips under its heading. */
@@ -49,7 +51,7 @@ export function answerView(asked, response, actions) {
     const most = isShare ? 1 : Math.max(...candidates.map((each) => each.score ?? 0)) || 1;
     const items = candidates.map((candidate, number) => {
       const choice = () => choiceOf(number);
-      const made = chip(candidate, most, isShare, () => choose(choice()));
+      const made = chip(candidate, most, isShare, () => actions.onChoice(choose(choice())));
       chips.push([made, choice]);
       return element("li", {}, made);
     });
@@ -59,8 +61,8 @@ export function answerView(asked, response, actions) {
   const rows = row(joint ? "Best combinations" : "Candidates", choices, (number) => choices[number].chosen);
   const ofBlank = (own, blank) => row(`Blank ${blank + 1}`, own, (number) => chosen.with(blank, number));
   const ofBlanks = joint ? blanks.flatMap(ofBlank) : [];
-  choose(chosen);
-  return { shown: [head, ...bands, ...rows, found, ...ofBlanks], said: unclear ? "No clear answer" : choices[0].phrase };
+  const heard = choose(chosen);
+  return { shown: [head, ...bands, ...rows, found, ...ofBlanks], heard };
 }
 
 // --- candidates: phrases inside one another are one ---
@@ -120,32 +122,42 @@ function chip(candidate, most, isShare, onPress) {
 
 // --- the heading ---
 
-function headline(answer, blanks, choices, chosen, own, isShare) {
-  const phrases = chosen.map((number, blank) => blanks[blank][number].phrase);
-  const numbers = blanks.map((_, blank) => own.findIndex((each) => blanksOf(each, chosen).has(blank)) + 1); // 0: none
-  const filled = element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(answer.text), phrases, numbers));
-  const sentence = phrases.reduce((text, phrase) => text.replace(MASK, () => phrase), answer.text);
-  const choice = choices.find((each) => same(each.chosen, chosen));
-  const trust = isShare && choice ? evidence(choice, choices) : [];
+function headline(text, phrases, choice, own, isShare) {
+  const numbers = phrases.map((_, blank) => own.findIndex((each) => blanksOf(each, choice.chosen).has(blank)) + 1); // 0: none
+  const filled = element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(text), phrases, numbers));
+  const sentence = phrases.reduce((rest, phrase) => rest.replace(MASK, () => phrase), text);
+  const trust = isShare ? evidence(choice) : [];
   return [filled, ...trust, element("p", { class: "acts" }, ...copyButton("Copy answer", sentence))];
 }
 
 /** How much of the evidence a choice has, in words: the share is no probability. */
-function evidence(choice, choices) {
-  const [first, second] = choices;
-  const [, word] = STRENGTHS.find(([least]) => choice.score >= least);
-  const close = choice === first && second !== undefined && first.score < CLOSE_RATIO * second.score;
-  const more = close ? " Two candidates are close." : "";
-  const line = element("p", {}, element("b", {}, `${word} evidence`), ` – ${percent(choice.score)} of it points here.${more}`);
+function evidence({ score }) {
+  const [, word] = STRENGTHS.find(([least]) => score >= least);
+  const line = element("p", {}, element("b", {}, `${word} evidence`), ` – ${percent(score)} of it points here.`);
   return [element("div", { class: "trust" }, line, folded("What does this mean?", element("p", {}, MEANING)))];
 }
 
-function noAnswer(answer, asked, response) {
-  const best = (answer.fillings ?? answer.phrases)[0].score;
-  const low = best < response.settings.min_share;
-  const why = low ? `The best candidate has ${percent(best)} of the evidence.` : "A name in the text does not occur in the corpus.";
-  const made = [element("h2", { class: "filled" }, "No clear answer. Closest passages:"), element("p", { class: "trust" }, why)];
-  if (answer.text !== asked) made.push(element("p", { class: "trust", dir: "auto" }, "Asked as: ", ...withMasks(nearMasks(answer.text))));
+/** Why a choice is not put into the sentence: a heading and perhaps a line below; null for an answer. */
+function doubtOf(answer, settings, choices, choice, isShare) {
+  const [first, second] = choices;
+  if (answer.status === "low_evidence") {
+    const unknown = answer.notes.find((note) => note.startsWith("not in the corpus"));
+    const low = `The first candidate has ${percent(first.score)} of the evidence.`;
+    return ["No clear answer. Closest passages:", unknown ? `N${unknown.slice(1)}.` : low];
+  }
+  if (!choice) return ["This combination is not among the best."];
+  if (!isShare) return null;
+  if (second && first.score < CLOSE_RATIO * second.score && [first, second].includes(choice)) {
+    const shares = [first, second].map(({ phrase, score }) => `${phrase} ${percent(score)}`);
+    return [`Two candidates are close: ${shares.join(", ")}.`];
+  }
+  return choice.score < settings.min_share ? ["Another candidate has more evidence."] : null;
+}
+
+function doubtful([title, why], text, asked) {
+  const made = [element("h2", { class: "filled", dir: "auto" }, title)];
+  if (why) made.push(element("p", { class: "trust" }, why));
+  if (text !== asked) made.push(element("p", { class: "trust", dir: "auto" }, "Asked as: ", ...withMasks(nearMasks(text))));
   return made;
 }
 
@@ -164,7 +176,8 @@ function nearMasks(text) {
 
 /** Notes to read before trusting the answer, each a visible line. */
 function warnings(answer, response) {
-  const lines = answer.notes.filter((note) => !note.startsWith("the corpus has no clear answer")); // the heading says it
+  const unclear = answer.status === "low_evidence"; // the heading says it, and why
+  const lines = answer.notes.filter((note) => !unclear || !/^(the corpus has no clear|not in the corpus)/.test(note));
   if (answer.cut && lines.length === 0) lines.push("The text was longer than the encoder accepts: it was cut.");
   const { asked = 1, answered = 1 } = response.partitions ?? {};
   if (answered < asked) lines.push(`Partial answer: ${answered} of ${asked} partitions answered.`);

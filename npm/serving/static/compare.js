@@ -21,7 +21,7 @@ export function comparison(columns, open) {
   const table = element(
     "table",
     { class: "ranks" },
-    element("caption", {}, "Rank of each phrase. Shares of different methods cannot be compared."),
+    element("caption", {}, "Rank of each phrase"),
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Phrase"), ...head)),
     element("tbody", {}, ...lines),
   );

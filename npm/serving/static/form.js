@@ -151,8 +151,6 @@ export function connectFilters(onChange) {
 }
 
 export function offerFields({ fields, limits, defaults: usual }) {
-  const known = fields.length > 0 ? `Fields you can filter by: ${fields.join(", ")}.` : "This corpus has no fields to filter by.";
-  byId("where-hint").textContent = known;
   byId("where-field").replaceChildren(...[...fields, ID].map((field) => element("option", {}, field)));
   byId("where-operator").hidden = fields.length === 0;
   for (const name of NUMBERS) byId(name).max = limits[name] ?? 1;

@@ -97,9 +97,12 @@ async function asked(request, signal) {
   const body = bodyOf(request, index);
   const response = await patient(signal)("v1/fill", body);
   const open = (places, number) => openPassage(places, number, response.index.generation);
-  const { shown, said } = answerView(request.text, response, { open, askOnly });
+  const said = `answered in ${seconds(response.took_ms.total)}`;
+  const onChoice = (heard) => say(said, (came.heard = heard));
+  const came = answerView(request.text, response, { open, askOnly, onChoice });
   const how = howAnswered([response], [curl("v1/fill", body)], response.took_ms.total);
-  return { shown: [...shown, how], said: `${said} – answered in ${seconds(response.took_ms.total)}` };
+  came.shown.push(how);
+  return Object.assign(came, { said });
 }
 
 /** The same text by each search method; one that is refused says so below the table, unless all are. */
@@ -117,7 +120,7 @@ async function compared(request, signal) {
   );
   const responses = columns.flatMap((column) => (column.response ? [column.response] : []));
   if (responses.length === 0) throw columns[0].problem;
-  const total = responses.reduce((sum, response) => sum + response.took_ms.total, 0);
+  const total = Math.max(...responses.map((response) => response.took_ms.total)); // asked at the same time
   const how = howAnswered(responses, bodies.map((body) => curl("v1/fill", body)), total);
   const shown = comparison(columns, (places, number) => openPassage(places, number, responses[0].index.generation));
   return { shown: [...shown, how], said: `Search methods compared in ${seconds(total)}` };
@@ -140,15 +143,16 @@ function cancel() {
 
 // --- what is shown ---
 
-function say(line) {
-  byId("status").textContent = line;
+/** Show a line; `heard` is before it for screen readers alone. */
+function say(line, heard = "") {
+  byId("status").replaceChildren(element("span", { class: "heard" }, heard && `${heard} – `), line);
 }
 
-function show({ shown, said }) {
+function show({ shown, said, heard }) {
   clear();
   byId("answers").append(...shown);
   byId("answers").hidden = false;
-  say(said);
+  say(said, heard);
   if (byId("answers").getBoundingClientRect().top > innerHeight / 2) byId("answers").scrollIntoView();
 }
 
@@ -228,7 +232,9 @@ function followLink(event) {
   event.preventDefault();
   const address = link.getAttribute("href").replace(/^\?$/, "");
   if (address !== location.search) history.pushState(null, "", address || location.pathname);
+  const typed = byId("text").value;
   apply();
+  if (link.closest("nav")) byId("text").value = typed;
   byId("text").focus();
 }
 

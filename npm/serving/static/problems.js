@@ -1,23 +1,20 @@
 // Refusals in the words of the page, at the field that they are about.
 
-import { button, byId, element, MASK } from "./elements.js";
-
-const MAX_BLANKS = 8;
+import { button, byId, element } from "./elements.js";
 
 /** The text of a problem for the reader, by its code; the server's own sentence for the rest. */
 function wording(problem, request, index) {
   const limit = index?.limits ?? {};
   const length = Array.from(request?.text ?? "").length;
-  const blanks = (request?.text ?? "").split(MASK).length - 1;
   const filters = [...(request?.where ?? []), ...(request?.documents ?? []).map((id) => `document ${id}`)].join(" and ");
   const texts = {
     unreachable: `Can't reach the server at ${location.host}. Is npmlm serve still running?`,
     empty: request?.view === "trace" ? "Write or paste a text." : "Write a sentence with a blank, or pick an example.",
     no_mask: "Add a blank where the answer should go.",
     not_a_statement: "This question cannot be turned into a sentence with a blank. Write it as one.",
-    too_many_masks: `Use at most ${MAX_BLANKS} blanks (you have ${blanks}).`,
     too_long: `The text has ${length.toLocaleString("en")} characters; the limit is ${limit.text_chars?.toLocaleString("en")}.`,
     filter_empty: `No document matches ${filters}. Remove a filter or choose another value.`,
+    no_such_document: `Unknown document ID: ${request?.documents.join(", ")}. Each source shows its ID behind the title.`,
     no_such_field: `There is no such field. Available: ${index?.fields.join(", ") || "none"}.`,
     busy: "The server is busy. Try again in a moment.",
     timeout: `This took longer than ${limit.timeout_ms / 1000} s. Try a shorter text or fewer answers.`,
@@ -61,7 +58,7 @@ export function showProblem(problem, request, index, { again, addBlank }) {
   (field || byId("general-problem")).append(box);
   if (!field) return text;
   if (field.closest("details")) field.closest("details").open = true;
-  const control = field.querySelector("textarea, input, select");
+  const control = field.querySelector("textarea, input") ?? field.querySelector("select");
   control.setAttribute("aria-invalid", "true");
   control.setAttribute("aria-describedby", `${control.getAttribute("aria-describedby") ?? ""} problem`.trim());
   return text;

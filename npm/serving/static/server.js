@@ -10,7 +10,7 @@ export class Problem extends Error {
   }
 }
 
-export function hasKey() {
+function hasKey() {
   return sessionStorage.getItem(KEY) !== null;
 }
 

@@ -4,7 +4,7 @@ import { howAnswered } from "./answers.js";
 import { codePoints, counted, documentOf, element, marked, percent, seconds } from "./elements.js";
 import { curl } from "./server.js";
 
-const VERDICTS = { found: "Found", other: "Other phrase found", not_found: "Not found" };
+const VERDICTS = { found: "Found", other: "Other phrase found", elsewhere: "Occurs elsewhere", not_found: "Not found" };
 const CAUTION =
   "No verdict says that a text is true or false: it says what these documents contain. Read the sentence of a place.";
 
@@ -13,15 +13,17 @@ export async function traced(body, post, openPassage) {
   const response = await post("v1/trace", body);
   const { spans, index, took_ms: took } = response;
   const open = (place) => openPassage([place], 0, index.generation);
-  const counts = Object.keys(VERDICTS).map((verdict) => [spans.filter((span) => span.verdict === verdict).length, verdict]);
-  const summary = counts.map(([count, verdict]) => `${count} ${verdict.replace("_", " ")}`).join(", ");
+  const summary = Object.entries(VERDICTS).map(([key, words]) => {
+    const count = spans.filter((span) => verdictOf(span) === key).length;
+    return count > 0 ? ` · ${words.toLowerCase()} ${count}` : "";
+  });
   const shown = [
     element("p", { class: "traced", dir: "auto" }, ...markedText(body.text, spans)),
     element("p", { class: "trust" }, CAUTION),
     element("ol", { class: "sources", role: "list" }, ...spans.map((span) => item(span, open))),
     howAnswered([response], [curl("v1/trace", body)], took.total),
   ];
-  return { shown, said: `${counted(spans.length, "phrase")}: ${summary} – traced in ${seconds(took.total)}` };
+  return { shown, said: `${counted(spans.length, "phrase")}${summary.join("")} – traced in ${seconds(took.total)}` };
 }
 
 function markedText(text, spans) {
@@ -35,6 +37,11 @@ function markedText(text, spans) {
   return [...nodes, codePoints(text, done)];
 }
 
+/** The verdict; a phrase that is not found in its context may be shown in another one. */
+function verdictOf({ verdict, place }) {
+  return verdict === "not_found" && place ? "elsewhere" : verdict;
+}
+
 function classOf({ verdict }) {
   return verdict.replace("_", "-");
 }
@@ -44,7 +51,7 @@ function item(span, open) {
   const place = verdict === "other" ? instead : span.place;
   const said = verdict === "other" ? [`: ${other} (${percent(score)})`] : [];
   const head = element("p", { class: "from", dir: "auto" }, element("mark", { class: classOf(span) }, text), " ");
-  head.append(element("b", {}, VERDICTS[verdict]), ...said, ` · support ${percent(support)}`);
+  head.append(element("b", {}, VERDICTS[verdictOf(span)]), ...said, ` · support ${percent(support)}`);
   return element("li", {}, head, ...(place ? source(place, open) : []));
 }
 
