@@ -6,7 +6,7 @@ const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a blan
 const STRENGTHS = [[0.8, "Strong"], [0.4, "Mixed"], [0, "Weak"]];
 const CLOSE_RATIO = 1.5; // of the first share to the second, below which neither is the answer
 const MEANING =
-  "The percentage is the share of the evidence in these documents that points to a phrase. It is not the probability " +
+  "The percentage is the share of the evidence that points to a phrase. It is not the probability " +
   "that the phrase is right. If the documents do not contain the answer, the best match is wrong: read its sentence.";
 
 /**

@@ -5,8 +5,7 @@ import { codePoints, counted, documentOf, element, marked, percent, seconds } fr
 import { curl } from "./server.js";
 
 const VERDICTS = { found: "Found", other: "Other phrase found", elsewhere: "Occurs elsewhere", not_found: "Not found" };
-const CAUTION =
-  "No verdict says that a text is true or false: it says what these documents contain. Read the sentence of a place.";
+const CAUTION = "A verdict says what these documents contain, not whether a text is true: read the sentence.";
 
 /** Trace a text by `post(path, body)`; returns its elements and the line that says what came. */
 export async function traced(body, post, openPassage) {
