@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.settings import SearchSettings
+from index.settings import SearchSettings, SearchTier
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError, UserError
 from npm.core.settings import Shard
@@ -165,10 +165,20 @@ def test_all_shares_together_have_every_item_once_in_order(count: int) -> None:
     assert together == items
 
 
-def test_more_lists_than_rows_are_refused_before_anything_is_encoded(
-    settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (SearchSettings(list_count=99_999), "list_count must be at most"),
+        (SearchSettings(tier=SearchTier.ivf_pq), "at least 16 rows to train on, got"),
+    ],
+)
+def test_lists_and_codes_without_enough_rows_are_refused_before_anything_is_encoded(
+    search: SearchSettings, message: str, settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
 ) -> None:
-    asked = IndexBuildSettings(corpus=settings.corpus, blocks=settings.blocks, search=SearchSettings(list_count=99_999))
-    with pytest.raises(UserError, match="list_count must be at most"):
+    short = tmp_path / "short.jsonl"
+    short.write_text('{"text": "Rome."}\n', encoding="utf-8")
+    corpus = replace(settings.corpus, files=[str(short)])
+    asked = IndexBuildSettings(corpus=corpus, blocks=settings.blocks, search=search)
+    with pytest.raises(UserError, match=message):
         build_index(tmp_path / "index", asked, encoder)
     assert not list(tmp_path.glob("index/vectors-*"))
