@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AdaptCommand(OutputCommand, EncoderCommand):
-    """Learn from corrected answers how to read questions; vectors of the corpus stay as they are."""
+    """Learn a correction of query vectors from corrected answers; vectors of the corpus do not change."""
 
     questions: list[PathText] = field(default_factory=list)
     """Files of corrected answers, rows such as {"question": "Iceland is governed from <mask>.", "answers":
@@ -76,5 +76,6 @@ def adaptation_text(found: Adaptation) -> str:
     )
     written = f"written as generation {found.generation} of the index; remove=true removes it"
     nothing = "the held-out questions are not answered better, so nothing was written"
-    learned = f"learned from {found.learned} of {found.questions} questions for retrieval={found.retrieval}"
+    others = f"the {found.questions - found.held_out} other questions for retrieval={found.retrieval}"
+    learned = f"learned from {found.learned} of {others}"
     return f"{table}\n{learned}; {nothing if found.generation is None else written}\n"

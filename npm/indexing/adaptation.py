@@ -33,13 +33,13 @@ class QueryMaps:
 
     retrieval: str
     is_joint: bool
-    """They change the queries of the joint pass over text and block, of all d dimensions of the encoder; else those
-    of stored vectors, of the d dimensions of these."""
+    """True: the maps change the queries of the joint pass over text and block, which have all d dimensions of the
+    encoder. False: they change the queries of stored vectors, which have d dimensions."""
     maps: np.ndarray  # f32 [2, d, d + 1]
 
     @classmethod
     def open(cls, folder: Path, manifest: IndexManifest) -> QueryMaps | None:
-        """Those of the index in `folder`, or None. Raises ArtifactError if their part is damaged."""
+        """Maps of the index in `folder`; None if it has none. Raises ArtifactError if their part is damaged."""
         if manifest.adaptation_folder is None:
             return None
         place = part_folder(folder, manifest.adaptation_folder)

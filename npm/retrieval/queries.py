@@ -60,9 +60,9 @@ class QueryVectors:
         return np.append(0, np.cumsum(counts))
 
     def mapped(self, maps: np.ndarray) -> QueryVectors:
-        """The same with both queries of each mask changed by `maps` f32 [2, d, d + 1]."""
-        changed = mapped(np.stack([self.start, self.end], axis=1), maps)  # f32 [n, 2, d]
-        return replace(self, start=changed[:, 0], end=changed[:, 1])
+        """Query vectors with both queries of each mask changed by `maps` f32 [2, d, d + 1]."""
+        queries = mapped(np.stack([self.start, self.end], axis=1), maps)  # f32 [n, 2, d]
+        return replace(self, start=queries[:, 0], end=queries[:, 1])
 
     def per_mask(self, of_texts: Sequence[Value]) -> list[Value]:
         """Repeat the value of each of the q texts once per mask: n values."""

@@ -72,14 +72,14 @@ def with_reading(
     """
     jointly = joint_share(settings, encoder) > 0
     given = read_restrictions(index, encoder, texts, restrictions, settings) if passes is None else passes
-    read_again = (compared(index, encoder, pair, jointly=jointly) for pair in given)
+    of_blocks = (block_queries(index, encoder, pair, jointly=jointly) for pair in given)
     share = np.float32(settings.reading_share)
     result: list[Restriction | None] = []
     for restriction, (first, stop) in zip(restrictions, itertools.pairwise(vectors.offsets.tolist()), strict=True):
         if restriction is None:
             result += [None] * (stop - first)
             continue
-        read = list(itertools.islice(read_again, len(restriction.blocks)))
+        read = list(itertools.islice(of_blocks, len(restriction.blocks)))
         for mask in range(first, stop):
             alone = np.stack([vectors.start[mask], vectors.end[mask]])  # f32 [2, k]
             with_block = np.array([queries[mask - first] for queries, _ in read], dtype=np.float32)  # [blocks, 2, k]
@@ -107,7 +107,7 @@ def read_restrictions(
     return read_pairs(index, encoder, pairs, jointly=jointly, tokens_per_batch=settings.tokens_per_batch)
 
 
-def compared(
+def block_queries(
     index: PhraseIndex, encoder: Encoder, pair: ReadPair, *, jointly: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The queries f32 [m, 2, k] of stored vectors and, with `jointly`, for each mask the similarities f64 [2, T].

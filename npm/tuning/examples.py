@@ -116,14 +116,18 @@ def _example(
     if restriction is not None:
         blocks = np.searchsorted(restriction.blocks, filler.index.store.block_of(candidates.starts))  # i64 [m]
     of_blocks = None if restriction is None else restriction.queries
+    joint_queries, joint_keys, is_key, slots = _joint(filler, candidates, blocks, passes)
     return Example(
-        np.log(np.maximum(weights[chosen], np.finfo(np.float64).tiny)).astype(np.float32),
-        is_right,
-        blocks,
-        np.broadcast_to(queries, (blocks.max() + 1, *queries.shape)) if of_blocks is None else of_blocks,
-        keys,
-        search.factors,
-        *_joint(filler, candidates, blocks, passes),
+        logits=np.log(np.maximum(weights[chosen], np.finfo(np.float64).tiny)).astype(np.float32),
+        is_right=is_right,
+        blocks=blocks,
+        queries=np.broadcast_to(queries, (blocks.max() + 1, *queries.shape)) if of_blocks is None else of_blocks,
+        keys=keys,
+        factors=search.factors,
+        joint_queries=joint_queries,
+        joint_keys=joint_keys,
+        is_key=is_key,
+        slots=slots,
     )
 
 

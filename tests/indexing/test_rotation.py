@@ -46,7 +46,7 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.reading import compared, read_pairs
+from npm.retrieval.reading import block_queries, read_pairs
 from tests.helpers.live_indexes import (
     QUESTIONS,
     added,
@@ -189,7 +189,7 @@ def test_a_joint_pass_compares_whole_vectors_and_asks_the_index_with_rotated_one
     pairs = [(QUESTIONS[0], 0), (QUESTIONS[0], 1)]
     rotated, whole = (
         [
-            compared(opened, each, pair, jointly=True)
+            block_queries(opened, each, pair, jointly=True)
             for pair in read_pairs(opened, each, pairs, jointly=True, tokens_per_batch=512)
         ]
         for each in (opened.check_encoder(encoder), encoder)
