@@ -76,7 +76,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
         *("donor", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}
-    assert texts == {"column", "device", "host", "labels", "shard", "template"}
+    assert texts == {"about", "column", "device", "host", "labels", "shard", "template"}
     lists = {name for name, item in declared.items() if item.kind == list[str]}
     assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists
 
