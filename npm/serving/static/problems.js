@@ -53,7 +53,7 @@ export function showProblem(problem, request, index, { again, addBlank }) {
   if (["unreachable", "busy", "timeout"].includes(problem.code)) actions.push(button("Try again", again));
   const box = problemBox(text, problem, ...actions);
   box.id = "problem";
-  const name = problem.code === "filter_empty" ? "where" : problem.field?.split(".")[0];
+  const name = problem.field?.split(".")[0];
   const field = name && document.querySelector(`[data-field~="${name}"]`);
   (field || byId("general-problem")).append(box);
   if (!field) return text;
