@@ -23,12 +23,12 @@ CMD ["serve", "index=/data", "host=0.0.0.0"]
 FROM runtime AS cuda
 ARG TORCH=torch==2.13.0
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-  pip install --no-cache-dir "$TORCH" && pip install --no-cache-dir "$(ls /dist/*.whl)[cpu,serve]"
+  pip install --no-cache-dir "$TORCH" && pip install --no-cache-dir "$(ls /dist/*.whl)[serve]"
 USER npmlm
 
 FROM runtime AS cpu
 ARG TORCH=torch==2.13.0+cpu
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-  pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" "$TORCH" && pip install --no-cache-dir "$(ls /dist/*.whl)[cpu,serve]"
+  pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" "$TORCH" && pip install --no-cache-dir "$(ls /dist/*.whl)[serve]"
 USER npmlm

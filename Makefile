@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "npmlm needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": use make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(PIP_ARGS) "$(TORCH)"
-	$(BIN)/pip install --quiet $(PIP_ARGS) --editable ".[cpu,plots,serve,documents,mcp,browser,docs,dev]"
+	$(BIN)/pip install --quiet $(PIP_ARGS) --editable ".[plots,serve,documents,mcp,browser,docs,dev]"
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print hit@1 and hit@5

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from npm.core.errors import ArtifactError, UserError
+from npm.core.errors import ArtifactError
 
 FaissIndex = Any
 """A `faiss.Index`; FAISS has no types and is imported late."""
@@ -19,19 +18,10 @@ FAST_SCAN_ORDER = np.arange(32).reshape(2, 2, 8).transpose(0, 2, 1).reshape(-1) 
 
 
 def import_faiss() -> Any:
-    """The module `faiss`; raises UserError with the install line if there is none."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise UserError(
-            f"approximate search needs FAISS ({error}): pip install faiss-cpu (or faiss-gpu), or set search.tier=exact"
-        ) from error
+    """The module `faiss`, loaded when it is first used, as exact search needs none of it."""
+    import faiss
+
     return faiss
-
-
-def has_faiss() -> bool:
-    """Return True if FAISS is installed."""
-    return find_spec("faiss") is not None
 
 
 @contextmanager

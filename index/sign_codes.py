@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.exact import exact_top, scan_rows
-from index.faiss_library import FaissIndex, has_faiss, import_faiss
+from index.exact import scan_rows
+from index.faiss_library import FaissIndex, import_faiss
 from index.types import Hits
 
 EXACT_ROWS = 1 << 10
@@ -30,7 +30,7 @@ class SignSearcher:
     """Searches `vectors` f16 [n, d], of about equal length, by inner product.
 
     Signs are read of all vectors by the first search that needs them: a tenth of a second for a million of 384
-    dimensions that are in the cache of the disk. Without FAISS every search scores all rows.
+    dimensions that are in the cache of the disk.
     """
 
     def __init__(self, vectors: ShardedArray, *, exact_rows: int = EXACT_ROWS, candidates: int = CANDIDATES) -> None:
@@ -46,8 +46,6 @@ class SignSearcher:
         rows = np.arange(self.row_count) if allowed is None else np.flatnonzero(allowed)  # i64 [n]
         if len(rows) <= self._exact_rows:
             return scan_rows(self._vectors, queries, rows).top(k)
-        if not has_faiss():
-            return exact_top(self._vectors, queries, k, allowed)
         hits = Hits.none(len(queries), k)
         for number, query in enumerate(queries[:, None]):  # f32 [1, d] each
             candidates = self._candidates(query, max(self._candidate_count, 4 * k), rows, allowed)  # i64 [m]

@@ -45,7 +45,7 @@ def main(version: str) -> int:
     wheel, archive = next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
     with tempfile.TemporaryDirectory() as empty:
         run(sys.executable, "-m", "venv", empty)
-        packages = [*os.environ.get("PIP_ARGS", "").split(), os.environ.get("TORCH", "torch"), f"{wheel}[cpu]"]
+        packages = [*os.environ.get("PIP_ARGS", "").split(), os.environ.get("TORCH", "torch"), str(wheel)]
         run(f"{empty}/bin/pip", "install", "--quiet", *packages)
         assert run(f"{empty}/bin/npmlm", "--version").split() == ["npmlm", version]
         answer = run(f"{empty}/bin/npmlm", "fill", "The Mona Lisa was painted by <mask>.", XDG_CACHE_HOME=empty)

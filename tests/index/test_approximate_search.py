@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
@@ -29,7 +27,7 @@ from index.settings import (
 )
 from index.types import Hits
 from npm.core.artifact import verify_folder
-from npm.core.errors import ArtifactError, SettingError, UserError
+from npm.core.errors import ArtifactError, SettingError
 from tests.index.search_folders import (
     DIMENSIONS,
     QUERIES,
@@ -146,19 +144,6 @@ def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
     faiss.write_index(faiss.index_factory(DIMENSIONS, "IVF8,Flat", faiss.METRIC_L2), str(tmp_path / "trained.faiss"))
     with pytest.raises(ArtifactError, match="inner product"):
         read_faiss(tmp_path / "trained.faiss")
-
-
-def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def no_faiss(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "faiss":
-            raise ImportError("No module named 'faiss'")
-        return real_import(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", no_faiss)
-    with pytest.raises(UserError, match="pip install faiss-cpu"):
-        resolved_settings(SearchSettings(list_count=4), ROWS, DIMENSIONS)
 
 
 def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:

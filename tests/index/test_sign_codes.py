@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index import sign_codes
 from index.arrays import ShardedArray
 from index.sign_codes import SignSearcher
 from tests.index.search_folders import mask_of
@@ -94,14 +93,3 @@ def test_many_hits_have_more_candidates(rng: np.random.Generator) -> None:
     hits = SignSearcher(ShardedArray([values]), exact_rows=10, candidates=20).top(values[:1].astype(np.float32), 100)
     assert hits.found.all()
     assert len(np.unique(hits.rows)) == 100
-
-
-def test_without_faiss_all_rows_are_scored(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = clustered(rng, 300, 16)
-    queries = values[:3].astype(np.float32)
-    monkeypatch.setattr(sign_codes, "has_faiss", lambda: False)
-    searcher = SignSearcher(ShardedArray([values]), exact_rows=10, candidates=1)
-    for allowed in (None, rng.random(300) < 0.5):
-        hits = searcher.top(queries, 4, allowed)
-        rows = list(range(300)) if allowed is None else np.flatnonzero(allowed).tolist()
-        assert hits.rows.tolist() == [plain_top(values, query, 4, rows) for query in queries]
