@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import multiprocessing
@@ -32,8 +31,9 @@ from npm.core.artifact import (
     write_manifest,
 )
 from npm.core.errors import ArtifactError
-from npm.core.files import NewFile, sha256_of_bytes, sha256_of_file
+from npm.core.files import sha256_of_bytes, sha256_of_file
 from npm.core.locks import clear_locks, folder_lock
+from tests.helpers.kills import fail_writes
 from tests.helpers.sample_folders import MATRIX, flip_byte, rewrite_manifest, write_sample
 
 FORK = multiprocessing.get_context("fork")
@@ -164,17 +164,8 @@ def test_a_refused_write_names_the_folder_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: int
 ) -> None:
     old = write_manifest(tmp_path / "whole", kind="whole", settings={"n": 1})
-    written: list[int] = []
-    real_write = NewFile.write
-
-    def write(self: NewFile, data: bytes) -> int:
-        if len(written) == writes_before:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(len(data))
-        return real_write(self, data)
-
     with monkeypatch.context() as patched:
-        patched.setattr(NewFile, "write", write)
+        fail_writes(patched, lambda number, _: number > writes_before)
         with pytest.raises(OSError, match="No space left") as caught:
             write_sample(tmp_path / "folder")
         assert caught.value.filename.startswith(str(tmp_path))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from npm.evaluation.tasks import DEMO
-from tests.cli.test_train import refuse_writing
 from tests.helpers.command_line import CommandLine, all_bytes
+from tests.helpers.kills import fail_writes
 
 QUESTIONS = [
     ("q1", "capital", "The capital of Iceland is <mask>.", ["Reykjavík", "Reykjavik"], "test"),
@@ -70,14 +70,13 @@ def test_a_folder_with_other_things_is_no_place_for_results(
     assert all_bytes(tmp_path) == before
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_a_disk_that_refuses_leaves_the_directory_unchanged(
-    code: int, npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
 ) -> None:
     before = all_bytes(tmp_path)
     with pytest.MonkeyPatch.context() as patched:
-        refuse_writing(patched, code, after=2)
-        npmlm(*evaluate).refused(os.strerror(code))
+        fail_writes(patched, lambda number, _: number >= 2)
+        npmlm(*evaluate).refused("No space left")
     assert all_bytes(tmp_path) == before
     assert npmlm(*evaluate).status == 0
 

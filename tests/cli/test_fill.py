@@ -291,11 +291,6 @@ def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
     assert "Traceback" in npmlm("fill", f"index={built_index}", "debug=true", QUESTION).err
 
 
-def test_an_empty_list_of_documents_never_means_all(npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("fill", f"index={built_index}", "documents=[]", QUESTION).refused("documents is empty")
-    assert npmlm("fill", f"index={built_index}", "output=json", "documents=[norway]", QUESTION).answers()
-
-
 def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_nothing_else_was_asked_for(
     npmlm: CommandLine, built_index: Path, tmp_path: Path
 ) -> None:

@@ -21,14 +21,6 @@ SETTING = re.compile(r"  [\w.]+ = ")
 """A line of help that names a setting."""
 
 
-def test_what_looks_like_an_option_is_text_where_it_holds_a_mask_or_stands_behind_dashes(
-    npmlm: CommandLine, built_index: Path
-) -> None:
-    for text in (["-k <mask>"], ["--", "--index <mask>"]):
-        assert npmlm("fill", f"index={built_index}", "output=json", *text).status == 0
-    npmlm("fill", f"index={built_index}", "no mask here").refused("<mask>", "no mask here")
-
-
 @pytest.mark.parametrize("verb", MODULES)
 def test_help_is_given_however_it_is_asked_for(verb: str, npmlm: CommandLine) -> None:
     expected = npmlm(verb, "--help")
@@ -100,10 +92,6 @@ def test_what_the_system_refuses_is_one_message(
     npmlm("inspect", "index=i").refused("8.0 TiB" if isinstance(error, MemoryError) else "Too many open files")
 
 
-def test_the_package_runs_as_a_module() -> None:
-    assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")
-
-
 LIMITED = """
 import resource, sys
 from npm.cli.main import main
@@ -117,7 +105,3 @@ def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Pa
     folder = shutil.copytree(built_index, tmp_path / "index")
     done = run_subprocess(sys.executable, "-c", LIMITED, "add", f"index={folder}", f"corpus.files={more}")
     assert done.refused()
-
-
-def test_a_file_of_settings_that_does_not_exist(npmlm: CommandLine) -> None:
-    assert "Errno" not in npmlm("edit", "encoder=a", "out=o", "edit=absent.yaml").refused("cannot read absent.yaml")

@@ -63,6 +63,7 @@ REFUSED = [
     ("TRAIN experiment=magic", "experiment"),
     ("TRAIN schedule=5", "schedule"),
     ("BUILD corpus.split=word", "corpus.split"),
+    ("BUILD corpus.files={texts} encoder={pairs}", "config.json is missing"),
     ("BUILD corpus.files=['open]", "corpus.files"),
     ("CLOSED corpus.max_documents=0", "corpus.max_documents"),
     ("TUNE queries=1,2", "queries must be a valid integer", "got 1,2"),
@@ -81,6 +82,7 @@ REFUSED = [
     ("fill index=i texts=/dev/zero", "texts"),
     ("BUILD corpus.files=[{pipe}]", "corpus.files"),
     ("TRAIN experiment={pipe}", "experiment"),
+    ("edit encoder=a out=o edit=absent.yaml", "cannot read absent.yaml"),
     ("CLOSED task={pipe}", "task"),
     # texts
     ("FILL {question} Oslo", "got 0", "text 2 of 2"),

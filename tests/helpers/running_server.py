@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from npm.serving.problems import REFUSALS
 from tests.helpers.command_line import REPOSITORY
 
 ADDRESS = re.compile(r"serving on (http://\S+)")
@@ -59,6 +60,24 @@ class Reply:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+MEMBERS = {"type", "code", "title", "status", "field", "request_id"}
+"""Of a problem."""
+
+
+def assert_problem(reply: Reply, status: int, *parts: str) -> dict[str, Any]:
+    """A refusal with this status and these parts, without a path; returns it."""
+    assert reply.status == status, reply.body
+    assert reply.headers["content-type"].startswith("application/problem+json")
+    problem: dict[str, Any] = reply.json
+    assert problem.keys() == MEMBERS and problem["status"] == status
+    assert REFUSALS[problem["code"]].status == status and problem["type"] == f"/docs#{problem['code']}"
+    assert problem["request_id"] == reply.headers["x-request-id"]
+    assert "Traceback" not in reply.body.decode() and "/tmp" not in reply.body.decode()
+    for part in parts:
+        assert part in json.dumps(problem), problem
+    return problem
 
 
 class RunningServer:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from npm.core.errors import StorageError
-from npm.core.files import KEPT_FREE_BYTES, NewFile, check_room, stored_bytes
+from npm.core.files import KEPT_FREE_BYTES, check_room, stored_bytes
 from npm.indexing.build import build_index
 from npm.indexing.estimate import check_disk_needs, estimated_sizes
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
+from tests.helpers.kills import fail_writes
 from tests.indexing.crashes import COMMANDS, NEW, prepared, write_inputs
 from tests.indexing.small_builds import small_settings, write_corpus
 
@@ -59,18 +60,17 @@ def test_a_full_disk_is_told_and_the_same_call_goes_on_when_there_is_space(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write = NewFile.write
     before: list[dict[str, bytes]] = []
 
-    def full(self: NewFile, data: bytes) -> int:
-        if PLACES[place] in str(self.name):
-            before.append(finished_files(tmp_path / "index"))
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(self, data)
+    def is_full(_: int, file: Path) -> bool:
+        if PLACES[place] not in str(file):
+            return False
+        before.append(finished_files(tmp_path / "index"))
+        return True
 
     settings = small_settings(corpus)
     with monkeypatch.context() as patched:
-        patched.setattr(NewFile, "write", full)
+        fail_writes(patched, is_full)
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
             build_index(tmp_path / "index", settings, encoder)
     assert len(before) == 1, "the disk was full at another place"
@@ -91,18 +91,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "base" / "index"
 
 
-def filled_after(writes: int, patched: pytest.MonkeyPatch) -> None:
-    """Let the disk be full after so many writes."""
-    write, left = NewFile.write, iter(range(writes))
-
-    def full(self: NewFile, data: bytes) -> int:
-        if next(left, None) is None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(self, data)
-
-    patched.setattr(NewFile, "write", full)
-
-
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in NEW])
 def test_a_change_on_a_full_disk_leaves_the_index_as_it_was_and_the_same_command_finishes(
     command: str, base: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,7 +100,7 @@ def test_a_change_on_a_full_disk_leaves_the_index_as_it_was_and_the_same_command
     before, writes, is_done = (index / "manifest.json").read_bytes(), 0, False
     while not is_done:  # each run has a later end, since finished parts are kept
         with monkeypatch.context() as patched:
-            filled_after(writes, patched)
+            fail_writes(patched, lambda number, _, most=writes: number > most)
             try:
                 COMMANDS[command](index)
                 is_done = True
