@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         text = re.sub(
-            r'^(version = |version: |  "version": )("?)[\d.]+', rf"\1\g<2>{VERSION}", text, flags=re.MULTILINE
+            r'^(version = |version: | +"version": )("?)[\d.]+', rf"\1\g<2>{VERSION}", text, flags=re.MULTILINE
         )
         text = re.sub(r"^## [\d.]+ \(.*\)$", f"## {VERSION} ({DAY})", text, count=1, flags=re.MULTILINE)
         text = re.sub(r"^date-released:.*\n", "", text, flags=re.MULTILINE)
@@ -69,12 +69,18 @@ def test_another_version_is_refused_with_every_place_that_has_it(checkout: Path)
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
+        (
+            "docs/openapi.json",
+            f'\n  "version": "{VERSION}"',
+            '\n  "version": "7.8.8"',
+            f"docs/openapi.json: expected {VERSION}, got 7.8.8, {VERSION}",
+        ),
         ("CHANGELOG.md", f"({DAY})", "(unreleased)", f"CITATION.cff, date-released: expected a day, got {DAY}"),
         ("CITATION.cff", DAY, "2031-02-04", f"CITATION.cff, date-released: expected {DAY}, got 2031-02-04"),
         ("CITATION.cff", f"date-released: {DAY}\n", "", f"CITATION.cff, date-released: expected {DAY}, got none"),
     ],
 )
-def test_a_day_that_the_changelog_and_the_citation_do_not_share_is_refused(
+def test_a_version_or_a_day_that_the_files_do_not_share_is_refused(
     checkout: Path, name: str, old: str, new: str, said: str
 ) -> None:
     text = (checkout / name).read_text(encoding="utf-8")
