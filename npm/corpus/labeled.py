@@ -59,6 +59,9 @@ class LabeledSettings(Settings):
     layer: NonNegativeInt | None = None
     """Probing: the head reads the states after this layer (0: the embeddings) of an encoder that is not trained.
     null: fine-tuning; the head reads the last layer, and the encoder is trained too."""
+    mean_pooled: bool = False
+    """The head of a text reads the mean of its tokens instead of the first one, as it must for an encoder whose tokens
+    read neighbors only."""
     max_tokens: Annotated[int, Field(ge=8)] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
     max_examples: PositiveInt | None = None

@@ -51,7 +51,7 @@ from npm.training.validation import Evaluator
 RESULT, METRICS_FILE = "result.json", "metrics.json"
 TOKENS_PER_BATCH = 4096
 PREFIX = "dev_"
-SHOWN = ("seeds", "learning_rates", "epochs", "max_tokens", "limit", "layer", "contrast_weight")
+SHOWN = ("seeds", "learning_rates", "epochs", "max_tokens", "limit", "layer", "mean_pooled", "contrast_weight")
 """Settings that metrics.json repeats; each run has all of its own."""
 
 
@@ -107,7 +107,8 @@ def prepare(task: Task, settings: FinetuneSettings, encoder: Encoder) -> Prepare
     """Read all data of a task. Raises CorpusError or SettingError for what cannot be used."""
     data = task_data(task, settings.data_dir, max_tokens=settings.max_tokens, limit=settings.limit)
     per_batch = settings.examples_per_device_batch
-    train = replace(data.train, layer=settings.layer, examples_per_device_batch=per_batch)
+    pooled, layer = settings.mean_pooled, settings.layer
+    train = replace(data.train, layer=layer, mean_pooled=pooled, examples_per_device_batch=per_batch)
     train_examples = len(encode_labeled(train, encoder.tokenizer))
     development = {half: encode_labeled(each, encoder.tokenizer) for half, each in data.development.items()}
     held_out = {

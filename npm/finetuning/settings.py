@@ -47,6 +47,9 @@ class FinetuneSettings(Settings):
     """Examples of each file used at most, from its beginning; null uses all."""
     layer: NonNegativeInt | None = None
     """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained."""
+    mean_pooled: bool = False
+    """The head of a text reads the mean of its tokens instead of the first one, as it must for an encoder whose tokens
+    read neighbors only (`start.fresh.window_tokens`)."""
     warmup_fraction: Annotated[float, Field(ge=0, le=0.999)] = 0.1
     """Share of a run in which the learning rate rises from zero; it then falls to zero."""
     contrast_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0

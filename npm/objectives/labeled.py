@@ -1,6 +1,6 @@
 """Labeled text: a head over the encoder predicts the label or the score of a text, of a pair, or of each word.
 
-    sequences   z = W₂ tanh(W₁ h_cls + b₁) + b₂, dropout before both maps
+    sequences   z = W₂ tanh(W₁ h + b₁) + b₂, dropout before both maps, h the first token or the mean of all tokens
     words       z = W h_t + b, dropout before the map, h_t at the first piece of a word
     L = −(1/n) Σ_i log softmax(z_i)[y_i],   or (1/n) Σ_i (z_i − y_i)² for scores
 
@@ -10,7 +10,7 @@ positives (Gunel et al. 2021, arXiv 2011.01403, equation 3; Khosla et al. 2020, 
 
     L = −(1/N) Σ_i 1/(N_{y_i} − 1) Σ_{j ≠ i, y_j = y_i} log  exp(h_i·h_j / τ) / Σ_{k ≠ i} exp(h_i·h_k / τ)
 
-h is h_cls divided by its length, N the texts of all ranks, N_y those with label y; a text that is alone with its label
+h is divided by its length, N the texts of all ranks, N_y those with label y; a text that is alone with its label
 adds nothing to the sum.
 
 Shapes: N texts of all ranks, n targets, B rows, L padded length, d dimensions, C labels (1 for scores).
@@ -22,6 +22,8 @@ import torch
 from torch import nn
 
 from npm.core.types import LabeledBatch, Term
+from npm.models.sentences import pool
+from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 
@@ -34,10 +36,18 @@ class LabeledText(nn.Module):
     view = "labeled"
     reads_clean_copies = False
 
-    def __init__(self, dimensions: int, outputs: int, *, of_words: bool = False, layer: int | None = None) -> None:
+    def __init__(
+        self,
+        dimensions: int,
+        outputs: int,
+        *,
+        of_words: bool = False,
+        mean_pooled: bool = False,
+        layer: int | None = None,
+    ) -> None:
         """The head starts from torch's default generator; it reads the states after `layer`, None: the last one."""
         super().__init__()
-        self.outputs, self.layer = outputs, layer
+        self.outputs, self.layer, self.mean_pooled = outputs, layer, mean_pooled and not of_words
         parts: list[nn.Module] = [nn.Dropout(HEAD_DROPOUT), nn.Linear(dimensions, outputs)]
         if not of_words:
             parts = [nn.Dropout(HEAD_DROPOUT), nn.Linear(dimensions, dimensions), nn.Tanh(), *parts]
@@ -54,8 +64,7 @@ class LabeledText(nn.Module):
 
     def predictions(self, encoded: EncodedRows[LabeledBatch]) -> torch.Tensor:
         """Outputs of the head for each target, f32 [n, C]."""
-        batch = encoded.batch
-        vectors = encoded.states(self.layer)[batch.rows, batch.slots]  # [n, d]
+        vectors = target_vectors(encoded, self.layer, mean_pooled=self.mean_pooled)  # [n, d]
         outputs: torch.Tensor = self.head(vectors).float()  # f32 [n, C]
         return outputs
 
@@ -76,9 +85,9 @@ class LabeledContrast(nn.Module):
     view = "labeled"
     reads_clean_copies = False
 
-    def __init__(self, temperature: float = 0.3) -> None:
+    def __init__(self, temperature: float = 0.3, *, mean_pooled: bool = False) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature, self.mean_pooled = temperature, mean_pooled
 
     def counts(self, batch: LabeledBatch) -> dict[str, int]:
         """Texts of this rank."""
@@ -86,10 +95,18 @@ class LabeledContrast(nn.Module):
 
     def forward(self, encoded: EncodedRows[LabeledBatch]) -> dict[str, Term]:
         """The term of one batch."""
-        batch = encoded.batch
-        vectors = nn.functional.normalize(encoded.states()[batch.rows, batch.slots].float(), dim=1)  # f32 [n, d]
-        loss = supervised_contrast(vectors, batch.targets, temperature=self.temperature)
+        vectors = target_vectors(encoded, mean_pooled=self.mean_pooled).float()  # f32 [n, d]
+        vectors = nn.functional.normalize(vectors, dim=1)  # f32 [n, d]
+        loss = supervised_contrast(vectors, encoded.batch.targets, temperature=self.temperature)
         return {"labeled_contrast": Term(loss, len(vectors))}
+
+
+def target_vectors(encoded: EncodedRows[LabeledBatch], layer: int | None = None, *, mean_pooled: bool) -> torch.Tensor:
+    """Vectors [n, d] of the targets after a layer, None: the last one; with `mean_pooled` the mean of the row."""
+    batch, states = encoded.batch, encoded.states(layer)  # [B, L, d]
+    if mean_pooled:
+        return pool(PoolerKind.avg, states, batch.attention_mask)[batch.rows]  # [n, d]
+    return states[batch.rows, batch.slots]  # [n, d]
 
 
 def supervised_contrast(vectors: torch.Tensor, labels: torch.Tensor, *, temperature: float) -> torch.Tensor:

@@ -12,7 +12,7 @@ from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, keep_freed_memory
 from npm.core.types import Term, TrainingBatch
 from npm.corpus.documents import read_corpus
-from npm.corpus.labeled import LabelLevel
+from npm.corpus.labeled import LabeledSettings, LabelLevel
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import LABELED, MASKS_PER_SPAN, PHRASES, SENTENCES, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
@@ -60,9 +60,26 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
         if others := [name for name, weight in weights.items() if weight and name != "labeled_weight"]:
             raise SettingError(f"labeled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")
         model.model.requires_grad_(False)
+    chosen = settings.objective
+    if chosen.labeled_weight + chosen.labeled_contrast_weight > 0 and isinstance(model, Encoder):
+        _check_first_token(settings.labeled, model)
     if model.device.type == "cpu":
         keep_freed_memory()
     return model
+
+
+def _check_first_token(settings: LabeledSettings, encoder: Encoder) -> None:
+    """Raise SettingError if the head would read a first token that the end of a text cannot reach."""
+    config = encoder.model.config
+    if settings.mean_pooled or settings.level is LabelLevel.token:
+        return
+    if set(getattr(config, "layer_types", None) or [""]) == {"sliding_attention"}:
+        tokens = config.num_hidden_layers * (config.local_attention // 2) + 1
+        if tokens < settings.max_tokens:
+            raise SettingError(
+                f"the first token of {encoder.name} depends on {tokens} tokens only, as every layer has a window: set"
+                f" labeled.mean_pooled=true (finetune: mean_pooled=true), or max_tokens={tokens} or less"
+            )
 
 
 def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
@@ -174,9 +191,12 @@ def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[st
             )
     if chosen.labeled_weight:
         of_words = labeled.level is LabelLevel.token
-        parts["labeled"] = LabeledText(encoder.dimensions, labeled.output_count, of_words=of_words, layer=labeled.layer)
+        pooled, outputs = labeled.mean_pooled, labeled.output_count
+        parts["labeled"] = LabeledText(
+            encoder.dimensions, outputs, of_words=of_words, mean_pooled=pooled, layer=labeled.layer
+        )
     if chosen.labeled_contrast_weight:
-        parts["labeled_contrast"] = LabeledContrast()
+        parts["labeled_contrast"] = LabeledContrast(mean_pooled=labeled.mean_pooled)
     if chosen.reading_weight:
         parts["reading"] = JointReading(scale)
     if teacher is not None and chosen.block_teacher_weight:

@@ -15,6 +15,7 @@ from npm.finetuning.tasks import TASKS, task_data
 from npm.training.run import run_training
 from tests.helpers.command_line import CommandLine, all_bytes
 from tests.helpers.labeled_texts import PAIRS, SENTENCES, WORDS, encoder_of_pairs, write_rows
+from tests.helpers.tiny_models import tiny_encoder
 
 
 @pytest.fixture
@@ -140,6 +141,15 @@ def test_random_weights_are_fine_tuned_as_a_baseline(npmlm: CommandLine, data: P
     first = finetune(npmlm, data, *command)
     assert first.status == 0, first.err
     assert finetune(npmlm, data, *command).out == first.out
+
+
+def test_a_first_token_that_sees_a_window_only_is_no_reading_of_the_text(npmlm: CommandLine, data: Path) -> None:
+    windows = {"layer_types": ["sliding_attention"] * 2, "local_attention": 4}
+    tiny_encoder("modernbert", **windows).save(data.parent / "start")
+    command = ("task=[sst2]", "seeds=[1]", "learning_rates=[1e-2]", "epochs=1", "max_tokens=16")
+    finetune(npmlm, data, *command).refused("depends on 5 tokens")
+    outcome = finetune(npmlm, data, *command, "mean_pooled=true")
+    assert outcome.status == 0, outcome.err
 
 
 def test_bad_input_is_refused_before_anything_is_trained(npmlm: CommandLine, data: Path) -> None:

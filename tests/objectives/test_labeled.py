@@ -72,6 +72,20 @@ def test_words_and_layers_are_read_where_they_stand(encoder: Encoder) -> None:
         torch.testing.assert_close(head.predictions(encoded(encoder, batch)), expected)
 
 
+def test_pooled_heads_read_the_mean_of_all_tokens_but_padding(encoder: Encoder) -> None:
+    batch = batch_of(torch.tensor([1, 1, 0]), rows=[0, 1, 1], slots=[0, 0, 0])
+    states = encoder.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+    means = torch.stack([states[0].mean(0), *[states[1, :5].mean(0)] * 2])  # f32 [3, d]
+    head = LabeledText(encoder.dimensions, 2, mean_pooled=True).eval()
+    torch.testing.assert_close(head.predictions(encoded(encoder, batch)), head.head(means))
+    contrast = LabeledContrast(mean_pooled=True)(encoded(encoder, batch))["labeled_contrast"]
+    unit = torch.nn.functional.normalize(means, dim=1)  # f32 [3, d]
+    expected = supervised_contrast(unit, batch.targets, temperature=0.3)
+    torch.testing.assert_close(contrast.sum, expected)
+    words = LabeledText(encoder.dimensions, 2, of_words=True, mean_pooled=True).eval()
+    torch.testing.assert_close(words.predictions(encoded(encoder, batch)), words.head(states[batch.rows, 0]))
+
+
 def test_token_types_reach_the_encoder_and_pieces_change_nothing(encoder: Encoder) -> None:
     head = LabeledText(encoder.dimensions, 2).eval()
     targets, place = torch.tensor([1, 0]), {"rows": [0, 1], "slots": [0, 0]}
