@@ -307,8 +307,8 @@ def _score(
     kept = right[mask]  # bool [kept]
     if not len(kept):
         return Score(0, None)
-    macro = None
-    if groups is not None:
+    macro = None if groups is None else interval(kept)
+    if groups is not None and 0 < kept.mean() < 1:
         numbers = np.unique(np.array(groups)[mask], return_inverse=True)[1]  # i64 [kept]
         macro = group_mean_interval(kept, numbers, np.random.default_rng(seed), resamples=resamples)
     return Score(len(kept), interval(kept), macro, None if among is None else interval(among[mask]))
