@@ -72,7 +72,6 @@ ONLY_IN = {
     "rich": (
         "npm/cli/progress.py",
         "npm/core/display.py",
-        "npm/cli/tables.py",
         "npm/cli/trace.py",
         "npm/evaluation/report.py",
     ),

@@ -11,6 +11,7 @@ from npm.cli.base import EncoderCommand, OutputCommand, say, write_report
 from npm.cli.registry import verb
 from npm.core.errors import exclusive, missing
 from npm.core.settings import PathText
+from npm.core.types import Table
 from npm.retrieval.settings import Retrieval
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def run_adapt(settings: AdaptCommand) -> int:
 
 def adaptation_text(found: Adaptation) -> str:
     """The report of `npmlm adapt`: the held-out questions before and after, and what was written."""
-    from npm.cli.tables import plain_table
+    from npm.core.display import report_text
     from npm.evaluation.metrics import wilson_interval
     from npm.evaluation.report import percent
 
@@ -70,10 +71,8 @@ def adaptation_text(found: Adaptation) -> str:
         intervals = (wilson_interval(count, found.held_out) for count in (measures.first, measures.among_five))
         return name, *map(percent, intervals), f"{measures.loss:.3f}"
 
-    table = plain_table(
-        (f"{found.held_out} held-out questions", "right first, %", "right among five, %", "loss"),
-        [row("before", found.before), row("after", found.after)],
-    )
+    header = (f"{found.held_out} held-out questions", "right first, %", "right among five, %", "loss")
+    table = report_text([Table("", header, [row("before", found.before), row("after", found.after)])])
     written = f"written as generation {found.generation} of the index; remove=true removes it"
     nothing = "the held-out questions are not answered better, so nothing was written"
     others = f"the {found.questions - found.held_out} other questions for retrieval={found.retrieval}"

@@ -38,7 +38,7 @@ def run_evaluate(settings: EvaluationSettings) -> int:
 
     with StageProgress() as progress:
         report = run_evaluation(settings, task_folder=config_folder() / "task", progress=progress, notice=progress.say)
-        sys.stdout.write(report + "\n")
+        sys.stdout.write(report)
     return 0
 
 
@@ -62,8 +62,8 @@ class CompareCommand(OutputCommand):
 )
 def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     """Compare two folders of results, or two methods in one."""
-    from npm.cli.tables import plain_table
-    from npm.evaluation.compare import compare_results, comparison_rows
+    from npm.core.display import report_text
+    from npm.evaluation.compare import compare_results, comparison_table
 
     methods = tuple(settings.methods)
     if len(folders) not in (1, 2) or len(methods) not in (0, 2) or (len(folders) == 1 and not methods):
@@ -80,7 +80,7 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     )
     for note in comparison.notes:
         say(f"note: {note}")
-    write_report(settings.output, comparison.record(), plain_table(*comparison_rows(comparison)))
+    write_report(settings.output, comparison.record(), report_text([comparison_table(comparison)], min_columns=100))
     return 0
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from npm.core.display import one_line
+from npm.core.display import report_text
 from npm.core.errors import named
 from npm.core.files import shown_bytes
-from npm.evaluation.report import memory_console, terminal_table, written_on
+from npm.core.types import Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from npm.core.figures import NumberTable
     from npm.indexing.estimate import Estimate
     from npm.indexing.inspect import Footprint, Inspection
     from npm.tuning.tune import Measured, TuneResult
@@ -35,8 +32,8 @@ def tune_text(result: TuneResult) -> str:
     shown |= {id(each): each for each in result.measured if each.choice == result.present}
     header = ["list", "rerank", "side", "@1", "@10", "@100", "agree", "p50", "p95", ""]
     rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
-    tables = [terminal_table(header, rows, title=heading), *_bytes_tables(result.footprint)]
-    return _printed(tables, most=80) + "\n".join(["", *_conclusion(result), ""])
+    tables = [Table(heading, header, rows), *_bytes_tables(result.footprint)]
+    return report_text(tables) + "\n".join(["", *_conclusion(result), ""])
 
 
 def generated_text(report: Mapping[str, Any]) -> str:
@@ -54,11 +51,11 @@ def generated_text(report: Mapping[str, Any]) -> str:
          if ceilings else "not known of brackets"),
         ("shared by pairs of words", f"{report['pairs']['excess']:.3f} nats above chance"),
     ]  # fmt: skip
-    return plain_table(["", ""], [list(fact) for fact in facts])
+    return report_text([Table("", ["", ""], facts, ())])
 
 
 def inspection_text(inspection: Inspection) -> str:
-    """The report of `npmlm inspect`: contents, how the index was built, and bytes, in 80 columns."""
+    """The report of `npmlm inspect`: contents, how the index was built, and bytes."""
     counts, encoder, partitions = inspection.counts, inspection.encoder, inspection.partitions
     contents = [
         ("generation", f"{inspection.generation}, digest {inspection.digest[:DIGEST_CHARS]}…"),
@@ -100,13 +97,13 @@ def inspection_text(inspection: Inspection) -> str:
     ]
     columns = ("", "documents", "blocks", "tokens", "vectors", "sources")
     tables = [
-        terminal_table(("", "in all segments"), contents, title="contents", numbers=()),
-        terminal_table(columns, segments, title="segments", numbers=range(1, 5)),
-        terminal_table(("", "settings"), built, title="how it was built", numbers=()),
-        terminal_table(("vectors.pruning", "tokens", "share"), kept, title="tokens with a vector, by rule"),
+        Table("contents", ("", "in all segments"), contents, ()),
+        Table("segments", columns, segments, range(1, 5)),
+        Table("how it was built", ("", "settings"), built, ()),
+        Table("tokens with a vector, by rule", ("vectors.pruning", "tokens", "share"), kept),
         *_bytes_tables(inspection.footprint),
     ]
-    return _printed(tables, most=80)
+    return report_text(tables)
 
 
 def estimate_text(estimate: Estimate) -> str:
@@ -130,25 +127,8 @@ def estimate_text(estimate: Estimate) -> str:
     if estimate.unknown_sources:
         names = ", ".join(estimate.unknown_sources)
         lines.append(f"only the sample of {names} counts, since their size is unknown; set corpus.max_documents")
-    table = terminal_table(("part", "size", "bytes a token"), rows, title="what a build needs on disk")
-    return _printed([table]) + "\n".join(["", *lines, ""])
-
-
-def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows as they are, under their heading; text to the left in the first two columns, numbers to the right."""
-    return _printed([terminal_table(header, rows, numbers=range(2, len(header)))])
-
-
-def number_tables(tables: Iterable[NumberTable]) -> str:
-    """The numbers of a picture."""
-    return _printed(
-        [
-            terminal_table(
-                each.header, ([one_line(cell) for cell in row] for row in each.rows), title=one_line(each.title)
-            )
-            for each in tables
-        ]
-    )
+    table = Table("what a build needs on disk", ("part", "size", "bytes a token"), rows)
+    return report_text([table]) + "\n".join(["", *lines, ""])
 
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
@@ -191,17 +171,10 @@ def _bytes_tables(footprint: Footprint) -> list[Table]:
     hot = [(name, shown_bytes(size), f"{size / rows:.2f}") for name, size in footprint.hot.items()]
     hot.append(("all", shown_bytes(sum(footprint.hot.values())), f"{footprint.hot_bytes_per_vector:.2f}"))
     return [
-        terminal_table(("part", "size", "bytes a token"), disk, title="on disk"),
-        terminal_table(("item", "size", "bytes a vector"), hot, title="hot, in memory or mapped"),
+        Table("on disk", ("part", "size", "bytes a token"), disk),
+        Table("hot, in memory or mapped", ("item", "size", "bytes a vector"), hot),
     ]
 
 
 def _number(value: int | None) -> str:
     return "–" if value is None else f"{value}"
-
-
-def _printed(tables: Sequence[Table], *, most: int = 140) -> str:
-    console = memory_console(least=min(100, most), usual=120, most=most)
-    for table in tables:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in written_on(console).splitlines())

@@ -220,7 +220,7 @@ class PlotCommand(OutputCommand, CurveSettings):
 )
 def run_plot(settings: PlotCommand, folders: list[str]) -> int:
     """Draw, and print the numbers."""
-    from npm.cli.tables import number_tables
+    from npm.core.display import report_text
     from npm.core.figures import check_figure, save_figure
     from npm.training.plotting import draw_runs
 
@@ -228,7 +228,7 @@ def run_plot(settings: PlotCommand, folders: list[str]) -> int:
     check_figure(out)
     drawn = draw_runs([Path(folder) for folder in folders], settings)
     save_figure(drawn.figure, out)
-    write_report(settings.output, drawn.record, number_tables(drawn.tables))
+    write_report(settings.output, drawn.record, report_text([drawn.table]))
     say(f"the figure is in {out}")
     return 0
 

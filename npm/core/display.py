@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from npm.core.errors import UNPRINTABLE
-from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence
+from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence, Table
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 OPENING_MARK, CLOSING_MARK = "«", "»"
 TITLE_CHARS = 400
@@ -24,6 +29,7 @@ SENTENCE_CHARS = 400
 """Characters of a sentence shown alone."""
 PASSAGE_CHARS = 1500
 """Characters of a document shown around a phrase."""
+REPORT_COLUMNS, MAX_REPORT_COLUMNS, MIN_TEXT_COLUMNS = 100, 120, 20
 
 
 def answer_json(answer: Answer, *, line: int | None = None) -> str:
@@ -125,12 +131,50 @@ def indented(context: Text, document: str) -> list[RenderableType]:
 
 def write_rendered(shown: RenderableType) -> None:
     """Write what rich renders to stdout."""
-    console = Console(file=sys.stdout, highlight=False)
-    with console.capture() as printed:
-        console.print(shown)
     # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
-    sys.stdout.write(printed.get())
+    sys.stdout.write(rendered([shown]))
     sys.stdout.flush()
+
+
+def rendered(parts: Iterable[RenderableType], *, columns: int | None = None) -> str:
+    """Text that rich makes of the parts, as colorful as stdout; as wide as its terminal unless `columns` are given."""
+    console = Console(file=sys.stdout, width=columns, highlight=False)
+    with console.capture() as printed:
+        for part in parts:
+            console.print(part)
+    return printed.get()
+
+
+def report_text(parts: Iterable[RenderableType | Table], *, min_columns: int = 80) -> str:
+    """Tables, plain texts, and what rich renders, of a report; as wide as the terminal, within bounds."""
+    columns = max(min_columns, min(MAX_REPORT_COLUMNS, shutil.get_terminal_size((REPORT_COLUMNS, 24)).columns))
+    shown = (
+        _rich_table(part) if isinstance(part, Table) else Text(part) if isinstance(part, str) else part
+        for part in parts
+    )
+    return "".join(f"{line.rstrip()}\n" for line in rendered(shown, columns=columns).splitlines())
+
+
+def _rich_table(table: Table) -> RichTable:
+    """The table for a terminal.
+
+    Numbers are not broken, so that a column of text keeps space for its longest cell, or for MIN_TEXT_COLUMNS of it.
+    """
+    from rich import box
+    from rich.table import Table as RichTable
+
+    right = range(1, len(table.header)) if table.numbers is None else table.numbers
+    heading = Text(one_line(table.title)) if table.title else None
+    shown = RichTable(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(table.header):
+        if place in right:
+            shown.add_column(name, justify="right", no_wrap=True)
+        else:
+            longest = max((len(row[place]) for row in table.rows), default=0)
+            shown.add_column(name, min_width=min(MIN_TEXT_COLUMNS, longest))
+    for row in table.rows:
+        shown.add_row(*(Text(one_line(cell)) for cell in row))
+    return shown
 
 
 def _end_of(text: str, most_chars: int) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.files import replace_file
+from npm.core.types import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,20 +36,11 @@ MARKERS = "osD^vP*X<>"
 
 
 @dataclass(frozen=True, slots=True)
-class NumberTable:
-    """Numbers of a figure, for people: the first column is text, the others are numbers."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Plot:
     """A figure and the numbers in it."""
 
     figure: Figure
-    tables: tuple[NumberTable, ...]
+    table: Table
     record: dict[str, Any]
     """All numbers, as JSON values."""
 

@@ -6,7 +6,7 @@ Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded seque
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
 from html import escape
@@ -95,6 +95,17 @@ class Progress(Protocol):
 
 def silent(stage: str, done: float, total: float | None, /) -> None:
     """Default: no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells to show."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] | None = None
+    """Columns of numbers, by default all but the first."""
 
 
 class View(Protocol):

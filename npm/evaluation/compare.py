@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from npm.core.errors import ArtifactError, SettingError
+from npm.core.types import Table
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.report import Row, percent
+from npm.evaluation.report import percent
 from npm.evaluation.results import read_predictions
 
 LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": int}
@@ -112,17 +113,17 @@ def compare_results(
     return RunComparison((*found, *averages), tuple(notes))
 
 
-def comparison_rows(comparison: RunComparison) -> tuple[Row, list[Row]]:
-    """Header and rows of a table: shares in per cent, differences in percentage points."""
+def comparison_table(comparison: RunComparison) -> Table:
+    """Table of all comparisons: shares in per cent, differences in percentage points."""
     header = ["task", "method", "examples", "A, %", "B, %", "A − B [95 %]", "only A right", "only B right", "p"]
-    rows: list[Row] = []
+    rows = []
     for each in comparison.comparisons:
         counts = ("" if count is None else str(count) for count in (each.only_a, each.only_b))
         shares = (f"{100 * share:.1f}" for share in (each.share_a, each.share_b))
         p_value = "" if each.p_value is None else f"{each.p_value:.2g}"
         count = "" if each.count is None else str(each.count)
         rows.append([each.task, each.methods, count, *shares, percent(each.difference, sign="+"), *counts, p_value])
-    return header, rows
+    return Table("", header, rows, range(2, len(header)))
 
 
 def mcnemar_p_value(only_a: int, only_b: int) -> float:

@@ -27,11 +27,11 @@ import torch
 from npm.core.errors import CorpusError, SettingError
 from npm.core.files import digest_of
 from npm.core.settings import as_json
-from npm.core.types import Progress, Sequences, silent
+from npm.core.types import Progress, Sequences, Table, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.text import is_title
 from npm.evaluation.metrics import Interval, bootstrap_interval, ratio_standard_error
-from npm.evaluation.report import Table, percent
+from npm.evaluation.report import percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.types import Table
 from npm.evaluation.metrics import wilson_interval
-from npm.evaluation.report import Table, percent
+from npm.evaluation.report import percent
 
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Lower edges of the shares in the table."""

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING
 
+from npm.core.types import Table
 from npm.evaluation.metrics import Interval
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
-    from rich.table import Table as RichTable
+    from rich.console import Group
 
     from npm.core.types import Occurrence
 
 
 Row = Sequence[str]
-LEAST_TEXT_COLUMNS = 20
 PHRASE_COLUMNS = 22
 """Widest a phrase may be in a sample before it is wrapped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells to show."""
-
-    title: str
-    header: Row
-    rows: Sequence[Row]
-    numbers: Sequence[int] | None = None
-    """Columns of numbers, by default all but the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,32 +109,6 @@ def markdown_table(header: Row, rows: Iterable[Row]) -> str:
     return "\n".join([written[0], "|---" + "|---:" * (len(header) - 1) + "|", *written[1:]])
 
 
-def terminal_table(
-    header: Row, rows: Iterable[Row], *, title: str | None = None, numbers: Iterable[int] | None = None
-) -> RichTable:
-    """The same table for a terminal; `numbers` are the columns of numbers, by default all but the first.
-
-    Numbers are not broken, so that a column of text keeps space for its longest cell, or for LEAST_TEXT_COLUMNS of it.
-    """
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    right = set(range(1, len(header)) if numbers is None else numbers)
-    heading = Text(title) if title else None
-    table = RichTable(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    cells = list(rows)
-    for number, name in enumerate(header):
-        if number in right:
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            longest = max((len(row[number]) for row in cells), default=0)
-            table.add_column(name, min_width=min(LEAST_TEXT_COLUMNS, longest))
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One prediction to show."""
@@ -189,18 +148,3 @@ def sample_card(sample: Sample) -> Group:
     if not sample.rows:
         grid.add_row("", "", Text("no phrase found", style="dim"), "")
     return Group(heading, Padding(grid, (0, 0, 1, 2)))
-
-
-def memory_console(*, least: int, usual: int, most: int) -> Console:
-    """A console that writes to memory, as colorful as stdout and as wide, within bounds; see `written_on`."""
-    from rich.console import Console
-
-    width = max(least, min(most, shutil.get_terminal_size((usual, 24)).columns))
-    return Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)
-
-
-def written_on(console: Console) -> str:
-    """Text that was printed on a console of `memory_console`."""
-    written = console.file
-    assert isinstance(written, io.StringIO), "made by memory_console"
-    return written.getvalue().rstrip()

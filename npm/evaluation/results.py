@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.core.artifact import MANIFEST_NAME, check_folder, read_manifest, remove, write_folder
+from npm.core.display import report_text
 from npm.core.errors import ArtifactError, named
 from npm.core.files import check_writable, digest_of, json_bytes, replace_file
 from npm.core.records import refuse_changed
 from npm.core.settings import as_json
-from npm.evaluation.report import Table, terminal_table
+from npm.core.types import Table
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.stored import StoredModel
@@ -67,14 +68,9 @@ class Result:
         metrics = self.metrics()
         write_results(out, record=self.record, predictions=self.lines, metrics=metrics, report=self.report)
 
-    def show(self, console: Console) -> None:
-        """Print the tables and the notes."""
-        for each in self.tables:
-            console.print(terminal_table(each.header, each.rows, title=each.title or None, numbers=each.numbers))
-        for note in self.notes:
-            console.print(f"note: {note}", markup=False)
-        for sample in self.samples:
-            console.print(sample)
+    def text(self) -> str:
+        """Tables, notes and samples for stdout."""
+        return report_text([*self.tables, *(f"note: {note}" for note in self.notes), *self.samples])
 
 
 def check_out(out: str | Path, *, report: bool = True) -> Path:

@@ -9,7 +9,6 @@ from typing import Any
 
 from npm.core.errors import SettingError, exclusive, missing
 from npm.core.types import Progress
-from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, Result, any_record, check_out, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, GeometryPairs, PoolerPost
 
@@ -42,9 +41,7 @@ def run_evaluation(
             notice("note: without index=DIR no method that needs an index is asked")
         result = evaluate_suite(settings, tasks, show=settings.show, check_record=check_record, progress=progress)
     result.write(settings.out)
-    console = memory_console(least=60, usual=100, most=120)
-    result.show(console)
-    return written_on(console)
+    return result.text()
 
 
 def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:

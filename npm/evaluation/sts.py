@@ -21,12 +21,12 @@ import numpy as np
 from npm.core.errors import CorpusError, EncoderError
 from npm.core.files import sha256_of_file
 from npm.core.settings import as_json
-from npm.core.types import Progress, silent
+from npm.core.types import Progress, Table, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
 from npm.evaluation.geometry import alignment, layer_geometry, mean_cosine, spectrum, uniformity, whitened
 from npm.evaluation.metrics import Interval
-from npm.evaluation.report import Table, percent
+from npm.evaluation.report import percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import PoolerPost, SampleSettings, StsSettings
 from npm.models.sentences import SentenceEncoder

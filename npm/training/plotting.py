@@ -14,7 +14,6 @@ from pydantic import PositiveInt
 
 from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.figures import (
-    NumberTable,
     Plot,
     color,
     count_ticks,
@@ -26,6 +25,7 @@ from npm.core.figures import (
     shown_name,
 )
 from npm.core.settings import Settings
+from npm.core.types import Table
 from npm.training.loggers import read_metrics
 from npm.training.settings import HELD_OUT_PREFIX
 
@@ -94,8 +94,8 @@ def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
         count_ticks(panel)
     legend_below(figure, panels, columns=len(panels))
     title = f"curves; of training, means of up to {settings.smoothed_points} lines"
-    table = NumberTable(title, ("curve", "points", axis, "first", "last", "lowest", "highest"), tuple(rows))
-    return Plot(figure=figure, tables=(table,), record={"x": axis, "curves": record})
+    table = Table(title, ("curve", "points", axis, "first", "last", "lowest", "highest"), rows)
+    return Plot(figure=figure, table=table, record={"x": axis, "curves": record})
 
 
 def read_curves(run: Path, settings: CurveSettings) -> dict[str, Curve]:

@@ -76,7 +76,8 @@ def test_bytes_are_shown_by_part_a_token_and_a_vector(result: TuneResult) -> Non
     assert alls == [f"{bytes_.disk_bytes_per_token:.2f}", f"{bytes_.hot_bytes_per_vector:.2f}"]
 
 
-def test_an_inspection_is_shown_whole(inspection: Inspection) -> None:
+def test_an_inspection_is_shown_whole(inspection: Inspection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     shown = inspection_text(inspection)
     for part in ("150, 0 of them deleted", "tiny-bert", "index.jsonl", f"IVF{LISTS},SQ8", "without_stopwords (chosen)"):
         assert part in shown, part

@@ -16,7 +16,7 @@ from npm.evaluation.compare import (
     Comparison,
     average_of,
     compare_results,
-    comparison_rows,
+    comparison_table,
     mcnemar_p_value,
     read_answers,
 )
@@ -141,7 +141,8 @@ def test_two_methods_of_one_run_can_be_compared(tmp_path: Path) -> None:
 def test_the_table_shows_points_with_their_sign(tmp_path: Path) -> None:
     a = results(tmp_path / "a", [*lines([1, 1]), *lines([1, 1], task="agn")])
     b = results(tmp_path / "b", [*lines([0, 0]), *lines([1, 1], task="agn")])
-    header, rows = comparison_rows(compare_results(a, b))
+    table = comparison_table(compare_results(a, b))
+    header, rows = table.header, table.rows
     assert header[5] == "A − B [95 %]"
     assert rows[0] == ["sst2", "npm", "2", "100.0", "0.0", "+100.0 [+100.0, +100.0]", "2", "0", "0.5"]
     assert rows[2][:2] == ["average of 2", "npm"] and rows[2][5].startswith("+50.0 [")
@@ -197,6 +198,6 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
     assert found.difference.mean == pytest.approx(-3 / 20)
     assert found.difference.low == pytest.approx(float(np.quantile(means, 0.025)))
     assert found.difference.high == pytest.approx(float(np.quantile(means, 0.975)))
-    _, (row,) = comparison_rows(compared)
+    (row,) = comparison_table(compared).rows
     assert row[:3] == ["masked_tokens", "a / b", "20"] and row[-3:] == ["", "", ""]
     json.dumps(compared.record(), allow_nan=False)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from npm.core.types import Occurrence
-from npm.evaluation.report import Sample, markdown_table, sample_card, terminal_table
+from npm.core.display import report_text
+from npm.core.types import Occurrence, Table
+from npm.evaluation.report import Sample, markdown_table, sample_card
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."
 PLACE = Occurrence("poland", "Poland", 127, 131, SENTENCE, 100)
@@ -51,5 +52,5 @@ def test_numbers_are_the_same_in_markdown_and_in_the_terminal() -> None:
         "|---|---:|---:|",
         "| encoder-mini, hybrid | 161 | 62.5 [55.0, 70.0] |",
     ]
-    shown = printed(terminal_table(header, rows)).splitlines()
+    shown = report_text([Table("", header, rows)]).splitlines()
     assert any(line.split() == " ".join(rows[0]).split() for line in shown)

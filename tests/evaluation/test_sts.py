@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from rich.console import Console
 from scipy.stats import spearmanr
 
 from npm.core.errors import CorpusError, EncoderError
 from npm.evaluation.geometry import alignment, mean_cosine, uniformity
-from npm.evaluation.results import Result
 from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, StsSettings
 from npm.evaluation.sts import (
     SentencePairs,
@@ -280,13 +277,10 @@ def test_notes_say_what_is_absent_and_what_cannot_be_compared() -> None:
     assert "published" not in "\n".join(evaluate_sts([PLANE], [dev], SETTINGS, SAMPLE).notes)
 
 
-def shown(result: Result) -> str:
-    console = Console(file=io.StringIO(), width=80, highlight=False)
-    result.show(console)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
-
-
-def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_terminal(tmp_path: Path) -> None:
+def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     tiny_encoder("bert").save(tmp_path / "encoder")
     vectors = [
         sentence_vectors(str(tmp_path / "encoder"), pooler=kind, device="cpu")
@@ -298,7 +292,7 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
     rows = result.tables[-1].rows
     assert [row[0] for row in rows] == ["embeddings", "1", "2"]
     assert all(row[1] == row[2] and row[3] == row[4] for row in rows)
-    report = shown(result)
+    report = result.text()
     for part in ("sentence before", "any two after", "before: encoder (avg)", "after: encoder (cls_before_pooler)"):
         assert part in report
     assert max(len(line) for line in report.splitlines()) <= 80
