@@ -8,6 +8,7 @@ Shapes: n examples that both runs answered, r resamples.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.artifact import check_folder
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.types import Table
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import percent
-from npm.evaluation.results import read_predictions
+from npm.evaluation.results import EVALUATION_KIND, PREDICTIONS
 
 LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": int}
 """Keys of a line of predictions.jsonl that are read."""
@@ -159,17 +161,17 @@ def read_answers(folder: Path) -> Answers:
     Raises ArtifactError if the folder has no results, a file is damaged, or it is of a task that has no right and wrong
     answers by example.
     """
+    check_folder(folder, kind=EVALUATION_KIND, hash_all=True).file(PREDICTIONS)
     answers: Answers = {}
-    for where, line in read_predictions(folder):
-        if not all(key in line and isinstance(line[key], kind) for key, kind in LINE_TYPES.items()):
-            raise ArtifactError(
-                f"{where}: expected an object with {', '.join(LINE_TYPES)}; compare two folders that npmlm evaluate "
-                "suite=… or task=… wrote"
-            )
-        of_method = answers.setdefault((line["task"], line["method"]), {})
-        if line["id"] in of_method:
-            raise ArtifactError(f"{where}: {line['method']} answers the example {line['id']} of {line['task']} twice")
-        of_method[line["id"]] = {key: line[key] for key in line.keys() & {*LINE_TYPES, "predictions"}}
+    with (folder / PREDICTIONS).open("rb") as lines:
+        for line in map(json.loads, lines):
+            if not (isinstance(line, dict) and all(isinstance(line.get(key), LINE_TYPES[key]) for key in LINE_TYPES)):
+                raise ArtifactError(
+                    f"{folder / PREDICTIONS} has a line without {', '.join(LINE_TYPES)}; compare two folders that "
+                    "npmlm evaluate suite=… or task=… wrote"
+                )
+            kept = {key: line[key] for key in line.keys() & {*LINE_TYPES, "predictions"}}
+            answers.setdefault((line["task"], line["method"]), {})[line["id"]] = kept
     return answers
 
 

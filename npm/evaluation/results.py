@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm.core.artifact import MANIFEST_NAME, check_folder, read_manifest, remove, write_folder
+from npm.core.artifact import MANIFEST_NAME, read_manifest, remove, write_folder
 from npm.core.display import report_text
 from npm.core.errors import ArtifactError, named
 from npm.core.files import check_writable, digest_of, json_bytes, replace_file
@@ -149,22 +149,6 @@ def write_results(
         (fresh / name).replace(out / name)
     (fresh / MANIFEST_NAME).unlink()  # last: by it the folder of a killed evaluation is known
     fresh.rmdir()
-
-
-def read_predictions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place and JSON object of each line of predictions.jsonl; one without a key for a line that is none.
-
-    Raises ArtifactError, with the first line, if the folder holds no results or a file of it is damaged.
-    """
-    check_folder(folder, kind=EVALUATION_KIND).file(PREDICTIONS)
-    file = folder / PREDICTIONS
-    with file.open("rb") as lines:
-        for number, text in enumerate(lines, start=1):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                line = None
-            yield f"{file}, line {number}", line if isinstance(line, dict) else {}
 
 
 def model_facts(model: StoredModel) -> dict[str, Any]:

@@ -163,11 +163,6 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, other: Lin
         compare_results(a, b)
 
 
-def test_an_example_answered_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="twice"):
-        read_answers(results(tmp_path / "a", [*lines([1]), *lines([0])]))
-
-
 def test_a_folder_without_results_and_a_changed_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError):
         read_answers(tmp_path / "nothing")
