@@ -40,7 +40,6 @@ class AdaptCommand(OutputCommand, EncoderCommand):
 def run_adapt(settings: AdaptCommand) -> int:
     """Learn, measure on held-out questions, and write what helps."""
     from npm.cli.progress import StageProgress
-    from npm.retrieval.fill import PhraseFiller
     from npm.tuning.adapt import adapt_index, read_corrections, remove_adaptation
 
     if settings.remove and settings.questions:
@@ -52,9 +51,7 @@ def run_adapt(settings: AdaptCommand) -> int:
         say("removed what the index had learned" if removed else "nothing to remove: the index has not learned")
         return 0
     questions = read_corrections(settings.questions)
-    filler = PhraseFiller.open(
-        settings.index, settings.encoder or None, device=settings.device, dtype=settings.precision
-    )
+    filler = settings.open_filler()
     with StageProgress() as progress:
         found = adapt_index(filler, questions, retrieval=settings.retrieval, seed=settings.seed, progress=progress)
     write_report(settings.output, found.record(), adaptation_text(found))

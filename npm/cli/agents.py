@@ -26,10 +26,8 @@ def run_mcp(settings: McpCommand) -> int:
         raise SettingError("npmlm mcp requires the package mcp: pip install 'mcp>=2.3'") from error
     from npm.agents import agent_server
     from npm.indexing.phrase_index import select
-    from npm.retrieval.fill import PhraseFiller
 
-    made_by, device = settings.encoder or None, settings.device
-    filler = PhraseFiller.open(settings.index, made_by, settings=settings, device=device, dtype=settings.precision)
+    filler = settings.open_filler(settings)
     select(filler.index, settings.documents, settings.where)  # a mistake is reported now, not to each call
     agent_server(filler).run("stdio")
     return 0

@@ -79,10 +79,7 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
         rows = table_texts(settings.table, settings.template)
     asked = given_texts(texts, settings.texts, settings.output)
     if settings.index:
-        from npm.retrieval.fill import PhraseFiller
-
-        made_by, device = settings.encoder or None, settings.device
-        filler = PhraseFiller.open(settings.index, made_by, settings=settings, device=device, dtype=settings.precision)
+        filler = settings.open_filler(settings)
     else:
         from npm.cli.demo import demo_filler
 

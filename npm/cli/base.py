@@ -8,10 +8,15 @@ import sys
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from npm.core.errors import QueryError
 from npm.core.settings import PathText, Settings
 from npm.models.settings import Precision
+
+if TYPE_CHECKING:
+    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.settings import FillSettings
 
 TEXT_SETTINGS = "files split text_field max_documents skip_bad"
 """Of a corpus whose documents need no name."""
@@ -56,12 +61,29 @@ class EncoderCommand(IndexCommand):
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
 
+    def open_filler(self, settings: FillSettings | None = None) -> PhraseFiller:
+        """The index and its encoder, to fill with `settings`."""
+        from npm.retrieval.fill import PhraseFiller
+
+        return PhraseFiller.open(
+            self.index, self.encoder or None, settings=settings, device=self.device, dtype=self.precision
+        )
+
 
 def say(message: str) -> None:
     """Write a line to stderr, where everything but answers goes; one that cannot be written changes nothing else."""
     with suppress(OSError):
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
+
+
+def decoded(data: bytes, place: str) -> str:
+    """The text that was read at `place`, without a byte order mark. Raises QueryError unless it is UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise QueryError(f"{place}: invalid UTF-8: byte 0x{byte:02x} at place {error.start}; convert it") from error
 
 
 def write_json(record: Any) -> None:

@@ -56,14 +56,11 @@ def run_label(settings: LabelCommand) -> int:
     from npm.cli.progress import StageProgress
     from npm.cli.rows import check_out, columns_of, read_table, write_rows, writes_csv
     from npm.evaluation.labeling import label_rows, label_task
-    from npm.retrieval.fill import PhraseFiller
 
     check_out(settings.out, settings.texts, settings.output)
     task = label_task(settings.labels, settings.template, settings.column)
     rows = read_table("texts", settings.texts, line_column=settings.column or "text", added=(*ADDED, "labels"))
-    filler = PhraseFiller.open(
-        settings.index, settings.encoder or None, device=settings.device, dtype=settings.precision
-    )
+    filler = settings.open_filler()
     is_csv = writes_csv(settings.out, settings.output)
     with StageProgress() as progress:
         labeled = label_rows(

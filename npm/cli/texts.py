@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from npm.cli.base import Output, say
+from npm.cli.base import Output, decoded, say
 from npm.core.display import answer_json, print_answer, print_sentences
 from npm.core.errors import QueryError, exclusive
 from npm.core.types import MASK_TEXT, Answer
@@ -102,11 +101,6 @@ def _decoded(source: str, lines: list[bytes], first: int = 1) -> Iterator[Query]
     """The lines that are not blank, without a byte order mark. Raises QueryError for one that is not UTF-8."""
     for number, line in enumerate(lines, start=first):
         place = f"{source}, line {number}"
-        data = line.removeprefix(BOM_UTF8) if number == 1 else line
-        try:
-            text = data.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise QueryError(f"{place}: invalid UTF-8: byte 0x{byte:02x} at place {error.start}") from error
+        text = decoded(line, place).rstrip("\r\n")
         if text.strip():
             yield Query(text, place, number)

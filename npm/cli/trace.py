@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, ReportOutput, write_json
+from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, ReportOutput, decoded, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import QueryError, missing
@@ -107,14 +107,12 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
     """Trace files and texts of the command line, or what comes through a pipe."""
     given = [_read(each) for each in texts]
     if not given and sys.stdin is not None and not sys.stdin.isatty():
-        given = [("", _decoded("standard input", sys.stdin.buffer.read()))]
+        given = [("", decoded(sys.stdin.buffer.read(), "standard input"))]
     if not given:
         raise missing("a text or a file", "npmlm trace index=DIR draft.txt")
-    from npm.retrieval.fill import PhraseFiller
     from npm.tracing.trace import Tracer
 
-    made_by, device = settings.encoder or None, settings.device
-    tracer = Tracer(PhraseFiller.open(settings.index, made_by, device=device, dtype=settings.precision), settings)
+    tracer = Tracer(settings.open_filler(), settings)
     if settings.output is TraceOutput.csv:
         _write_row(COLUMNS)
     status = 0
@@ -138,20 +136,12 @@ def _read(argument: str) -> tuple[str, str]:
     """Name and text of a file; an argument that names none is a text itself."""
     try:
         if len(argument) < MAX_PATH_CHARS and Path(argument).is_file():
-            return argument, _decoded(argument, Path(argument).read_bytes())
+            return argument, decoded(Path(argument).read_bytes(), argument)
     except OSError as error:
         raise QueryError(f"cannot read {argument}: {error.strerror}") from error
     if FILE_NAME.fullmatch(argument):
         raise QueryError(f"no file {argument}: name one that exists, or give a text of several words")
     return "", argument
-
-
-def _decoded(name: str, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise QueryError(f"{name}: invalid UTF-8: byte 0x{byte:02x} at place {error.start}; convert it") from error
 
 
 def _write_row(values: Sequence[object]) -> None:

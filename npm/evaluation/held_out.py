@@ -2,7 +2,7 @@
 
 in_batch       the first blocks of an article are masked as in training; the keys of a span are all tokens of the
                article's other blocks, and it is right if its best key is a positive of the training loss (Min et al.
-               2022, arXiv 2212.01349, §3.2), by full-dimensional vectors and by their leading dimensions alone
+               2022, arXiv 2212.01349, §3.2)
 masked_tokens  every model predicts the same fraction of tokens, masked evenly, regardless of its training rate and
                strategy, because losses at different rates cannot be compared; single tokens or complete words,
                since a model that was trained on complete words guesses wrong where the rest of a word is visible
@@ -30,7 +30,7 @@ from npm.core.settings import as_json
 from npm.core.types import Progress, Sequences, Table, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.text import is_title
-from npm.evaluation.metrics import Interval, bootstrap_interval, ratio_standard_error
+from npm.evaluation.metrics import bootstrap_interval, ratio_standard_error
 from npm.evaluation.report import percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
@@ -171,10 +171,10 @@ def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
     return asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples}
 
 
-NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 0.0}
+NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 0.0, "chance": 0.0}
 
 
-def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, lengths: Sequence[int], seed: int) -> Measure:
+def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, seed: int) -> Measure:
     one_mask, of_words = encoder.query_masks == 1, settings.unit is MaskedUnit.word
     renderer = MaskRenderer(
         masks_per_span=encoder.query_masks,
@@ -187,16 +187,13 @@ def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, lengths: Sequ
     unit = MaskingUnit.phrase_words if of_words else MaskingUnit.phrase
     masker = build_masker(MaskingSettings(unit=MaskingUnit.token if one_mask else unit))
     objective = NonparametricMasked(
-        NonparametricSettings(dimensions=list(lengths)),
-        end_queries=not one_mask,
-        similarity_scale=encoder.similarity_scale,
-        dimensions=encoder.dimensions,
+        NonparametricSettings(), end_queries=not one_mask, similarity_scale=encoder.similarity_scale
     )
 
     def measure(article: Article) -> list[Line]:
         spans = masker.select(article.sequences, mask_rng(seed, 0, article.number))
         if spans is None:
-            return [{"spans": 0, **NO_SUMS, "chance": 0.0, "shorter": dict.fromkeys(lengths, NO_SUMS)}]
+            return [{"spans": 0, **NO_SUMS}]
         batch = renderer.render(article.sequences, spans).to(encoder.device)
         # a span of one token has become two masks
         longest = batch.query_input_ids.shape[1]
@@ -209,8 +206,10 @@ def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, lengths: Sequ
         positive = positive_keys(batch.span_token_ids, following) & foreign  # bool [n, T]
         # Σ over spans of |S⁺| / |K|, the same for starts and ends: each occurrence has one of both
         chance = float((positive.sum(1).double() / foreign.sum(1)).sum())
-        shorter = {length: _sums(terms, f"_{length}") for length in lengths}
-        return [{"spans": len(spans), **_sums(terms, ""), "chance": chance, "shorter": shorter}]
+        start = round(terms["start_top1"])  # a single query is right on both sides
+        correct = {"start_correct": start, "end_correct": round(terms.get("end_top1", start))}
+        losses = {"start_loss": terms["start"], "end_loss": terms.get("end", 0.0)}
+        return [{"spans": len(spans), **correct, **losses, "chance": chance}]
 
     return measure
 
@@ -228,49 +227,35 @@ def evaluate_in_batch(
     with one mask single tokens are masked, and the one query counts for both sides, its loss once. Raises CorpusError
     if nothing could be masked, SettingError for blocks that the encoder does not accept with their masks.
     """
-    lengths = [each for each in sorted(settings.dimensions) if each < encoder.dimensions]
     names = ("similarity_scale", "dimensions", "trained_dimensions")
     facts = as_json({name: getattr(encoder, name) for name in names})
-    measure = _in_batch_measure(encoder, settings, lengths, sample.seed)
+    measure = _in_batch_measure(encoder, settings, sample.seed)
     asked = _asked(settings, sample)
     record, lines = _measured("in_batch", encoder, articles, asked, measure, facts=facts, **tell)
     spans = np.array([line["spans"] for line in lines])  # i64 [A]
     if not spans.any():
         raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
-    whole = _means(lines, spans, sample)
-    shorter = {each: _means([line["shorter"][each] for line in lines], spans, sample) for each in lengths}
-    span_count, chance = int(spans.sum()), sum(line["chance"] for line in lines) / int(spans.sum())
-    counts = {"chance": chance, "span_count": span_count, "article_count": len(lines)}
-    rows = []
-    named = {encoder.name: whole} | {f"its first {each} dimensions": shorter[each] for each in lengths[::-1]}
-    for name, own in named.items():
-        sides = [f"{100 * own[side]:.1f}" for side in ("start_top1", "end_top1")]
-        rows.append([name, percent(Interval(**own["top1"])), *sides, f"{own['loss']:.2f}"])
-    rows.append(["a random key", *[f"{100 * chance:.2f}"] * 3, ""])
-    means = {**whole, **counts, "shorter": {str(each): {"dimensions": each, **shorter[each]} for each in lengths}}
-    title = f"in-batch retrieval of {span_count} spans on {len(lines)} held-out articles"
-    return Result(record, lines, means, [Table(title, ["", "top-1, % [95 %]", "start, %", "end, %", "loss"], rows)])
-
-
-def _sums(terms: Mapping[str, float], suffix: str) -> dict[str, Any]:
-    """The sums of the terms of one length, by the suffix of their names; a single query is right on both sides."""
-    start = round(terms[f"start{suffix}_top1"])
-    end = round(terms.get(f"end{suffix}_top1", start))
-    losses = {"start_loss": terms[f"start{suffix}"], "end_loss": terms.get(f"end{suffix}", 0.0)}
-    return {"start_correct": start, "end_correct": end, **losses}
-
-
-def _means(sums: Sequence[Mapping[str, Any]], spans: np.ndarray, sample: SampleSettings) -> dict[str, Any]:
-    """Means over all spans, of which each of the A articles has `spans` i64 [A]."""
-    total = {name: sum(each[name] for each in sums) / int(spans.sum()) for name in NO_SUMS}
-    correct = np.array([each["start_correct"] + each["end_correct"] for each in sums])  # i64 [A]
+    span_count = int(spans.sum())
+    total = {name: sum(line[name] for line in lines) / span_count for name in NO_SUMS}
+    correct = np.array([line["start_correct"] + line["end_correct"] for line in lines])  # i64 [A]
     rng = np.random.default_rng(sample.seed)
-    return {
+    top1 = bootstrap_interval(correct, rng, counts=2 * spans, resamples=sample.resamples)
+    means = {
         "start_top1": total["start_correct"],
         "end_top1": total["end_correct"],
-        "top1": asdict(bootstrap_interval(correct, rng, counts=2 * spans, resamples=sample.resamples)),
+        "top1": asdict(top1),
         "loss": total["start_loss"] + total["end_loss"],
+        "chance": total["chance"],
+        "span_count": span_count,
+        "article_count": len(lines),
     }
+    sides = [f"{100 * means[side]:.1f}" for side in ("start_top1", "end_top1")]
+    rows = [
+        [encoder.name, percent(top1), *sides, f"{means['loss']:.2f}"],
+        ["a random key", *[f"{100 * total['chance']:.2f}"] * 3, ""],
+    ]
+    title = f"in-batch retrieval of {span_count} spans on {len(lines)} held-out articles"
+    return Result(record, lines, means, [Table(title, ["", "top-1, % [95 %]", "start, %", "end, %", "loss"], rows)])
 
 
 def _masked_measure(encoder: Encoder, head: MaskedHead, settings: HeldOutSettings, seed: int) -> Measure:

@@ -56,7 +56,6 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
     from npm.models.encoder import Encoder
     from npm.models.masked_lm import attach_masked_head
     from npm.models.names import locate_encoder
-    from npm.models.settings import check_leading_dimensions
 
     (task,) = settings.task
     _require(",".join(settings.corpus.files), "corpus.files", "held-out documents, such as the last file of the corpus")
@@ -79,7 +78,6 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
     if task == "masked_tokens":
         head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
         return evaluate_masked_tokens(encoder, head, articles(encoder, chosen), chosen, settings, **tell)
-    check_leading_dimensions(chosen.dimensions, where="held_out.dimensions", most=encoder.dimensions)
     return evaluate_in_batch(encoder, articles(encoder, chosen), chosen, settings, **tell)
 
 

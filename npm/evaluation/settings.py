@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.settings import CorpusSettings
 from npm.evaluation.tasks import ClosedScoring, Split
-from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
+from npm.models.settings import PoolerKind, Precision
 from npm.retrieval.settings import FillSettings, Overlaps
 
 
@@ -135,19 +135,12 @@ class HeldOutSettings(Settings):
     unit: MaskedUnit = MaskedUnit.token
     """Unit that is masked: a `token` or a complete `word`. With `word`, in_batch counts masks in words, and other
     occurrences are complete words: to compare encoders of different tokens, above all of bytes."""
-    dimensions: list[int] = field(default_factory=list)
-    """in_batch: shorter lengths of vectors, such as [64,128,256], that are measured next to the full ones, by their
-    leading numbers."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """masked_tokens: fraction of each block's tokens that is masked and predicted, independent of the model's training
     rate."""
     every_document: bool = False
     """masked_tokens: evaluate every document of the corpus once, complete and however short, instead of the beginnings
     of long articles: for text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
-
-    def check(self) -> None:
-        """Refuse what are no lengths."""
-        check_leading_dimensions(self.dimensions, where="held_out.dimensions")
 
 
 class GeometryPairs(Enum):

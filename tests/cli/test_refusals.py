@@ -213,7 +213,6 @@ REFUSED = [
     ("MASKED task=denoising -encoder", "encoder is required"),
     ("MASKED task=denoising -corpus.files", "corpus.files is required"),
     ("IN_BATCH -corpus.files", "corpus.files is required"),
-    ("IN_BATCH held_out.dimensions=[8,33]", "held_out.dimensions", "from 1 to 32, each once", "8, 33"),
     ("IN_BATCH held_out.max_block_tokens=600", "held_out.max_block_tokens must be", "128 tokens", "600"),
     ("IN_BATCH encoder={titled} held_out.max_block_tokens=32", "held_out.max_block_tokens=32 has too little room"),
     ("compare", "npmlm compare"),

@@ -135,31 +135,6 @@ def test_means_are_over_all_spans_and_top1_is_the_mean_of_both_sides(encoder: En
     assert 0 < means["chance"] < 1
 
 
-def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_masks(
-    encoder: Encoder, articles: list[Article]
-) -> None:
-    whole = evaluate_in_batch(encoder, articles, SETTINGS, SAMPLE)
-    result = evaluate_in_batch(encoder, articles, replace(SETTINGS, dimensions=[32, 16, 4]), SAMPLE)
-    shorter = result.metrics()["shorter"]
-    assert list(shorter) == ["4", "16"]  # 32 are all
-    assert [row[0] for row in result.tables[0].rows] == [
-        encoder.name,
-        "its first 16 dimensions",
-        "its first 4 dimensions",
-        "a random key",
-    ]
-    assert [result.means[name] == whole.means[name] for name in ("top1", "chance")] == [True, True]
-    assert result.means["loss"] == pytest.approx(whole.means["loss"], rel=1e-5)  # summed in another order
-    for length, means in shorter.items():
-        cut = evaluate_in_batch(encoder.cut_to(int(length)), articles, SETTINGS, SAMPLE)
-        assert {name: means[name] for name in ("start_top1", "end_top1", "top1")}.items() <= cut.means.items()
-        assert means["loss"] == pytest.approx(cut.means["loss"], rel=1e-5)
-        assert means["loss"] != pytest.approx(whole.means["loss"], rel=1e-3)
-        for ours, theirs in zip(result.lines, cut.lines, strict=True):
-            sums = ours["shorter"][int(length)]
-            assert (sums["start_correct"], sums["end_correct"]) == (theirs["start_correct"], theirs["end_correct"])
-
-
 def test_only_as_many_documents_are_read_as_are_needed_and_too_few_are_refused(encoder: Encoder) -> None:
     read = iter(DOCUMENTS)
     assert [each.document for each in held_out_articles(read, encoder, SETTINGS, limit=2, task="in_batch")] == [

@@ -47,12 +47,6 @@ METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
     },
 }
 """The file of each method in this folder, and the settings that it needs."""
-MODULES = {
-    "baselines": lambda: import_module("npm.evaluation.methods.baselines"),
-    "generative": lambda: import_module("npm.evaluation.methods.generative"),
-    "nonparametric": lambda: import_module("npm.evaluation.methods.nonparametric"),
-    "parametric": lambda: import_module("npm.evaluation.methods.parametric"),
-}
 ONLY_IF_NAMED = ("npm", "mlm-n", "oracle-blocks")
 """Open methods: `npm` is one of the three retrievals; the others are told more than the rest."""
 
@@ -99,6 +93,6 @@ def load_method(name: str, task: Task, resources: Resources, development: Callab
 
     Raises UserError for anything that would stop its `predict`, before any task is run.
     """
-    module = MODULES[METHODS[task.suite][name][0]]()
+    module = import_module(f"npm.evaluation.methods.{METHODS[task.suite][name][0]}")
     method: Method = getattr(module, f"{task.suite.value}_method")(name, task, resources, development)
     return method
