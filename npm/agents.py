@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import getdoc
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -153,7 +154,7 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     every: tuple[Callable[..., Any], ...] = (tools.fill, tools.find, tools.trace, tools.label, tools.read)
     for tool in every:
-        server.tool(annotations=reads, structured_output=True)(tool)
+        server.tool(description=getdoc(tool), annotations=reads, structured_output=True)(tool)
     return server
 
 

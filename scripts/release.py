@@ -14,12 +14,12 @@ say = partial(print, file=sys.stderr)
 
 
 def run(*command: str, **variables: str) -> str:
-    """What a command prints that must succeed."""
+    """Standard output of a command that must succeed."""
     return subprocess.run(command, env=os.environ | variables, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
 def mistakes(version: str) -> list[str]:
-    """What speaks against a release of this checkout as `version`: another version somewhere, what is not committed."""
+    """Reasons against a release of this checkout as `version`: another version in a file, uncommitted changes."""
     texts = {name: Path(name).read_text("utf-8") for name in ("pyproject.toml", "CHANGELOG.md", "CITATION.cff")}
     routes = Path("docs/openapi.json").read_text("utf-8")  # its own version, and that of an example
     newest, day = re.findall(r"^## (\S+) \(([^)]*)\)$", texts["CHANGELOG.md"], flags=re.MULTILINE)[0]
@@ -52,7 +52,7 @@ def main(version: str) -> int:
         assert "Leonardo da Vinci" in answer, answer
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in (wheel, archive)]
     Path(out, "SHA256SUMS").write_text("".join(sums))
-    say(f"whole. What is left: git tag v{version} && git push origin v{version}; twine upload {wheel} {archive}")
+    say(f"complete. Next: git tag v{version} && git push origin v{version}; twine upload {wheel} {archive}")
     return 0
 
 

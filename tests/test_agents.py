@@ -141,6 +141,7 @@ def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
     tools, result = converse(server, session)
     assert {tool.name for tool in tools} >= {"fill", "find", "trace", "label", "read"}
     assert all(tool.description and tool.output_schema and tool.annotations.read_only_hint for tool in tools)
+    assert not any("\n " in tool.description for tool in tools)  # no indentation of the code
     best = result.structured_content["phrases"][0]
     assert best["phrase"] == "Reykjavík"
     assert "Reykjavík" in best["places"][0]["sentence"]

@@ -154,6 +154,14 @@ def test_scores_that_do_not_compete_count_the_sentences_that_fit_less(filler: Ph
     assert len(counts) > 1
 
 
+def test_sentences_of_the_corpus_with_a_mask_are_no_prompts(tmp_path: Path) -> None:
+    texts = ["Oslo is the <mask> of Norway, as everybody knows.", "A capital by the North Sea and the river."]
+    encoder = tiny_encoder("roberta")
+    filler = PhraseFiller(index_of_texts(tmp_path / "index", texts, encoder), encoder, FillSettings())
+    assert corpus_prompts(label_task(WORDS, TEMPLATE), filler.index) == [f"{texts[1]} It is a <mask>."]
+    assert len(labeled(filler, {"capital": ["capital"], "river": ["river"]})) == len(TEXTS)
+
+
 def test_a_text_below_the_threshold_has_no_label(filler: PhraseFiller) -> None:
     best = [found.labels[0].score for found in labeled(filler)]
     least = sorted(best)[2]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT
 from npm.corpus.text import sentence_bounds
 from npm.evaluation.tasks import Task
 
@@ -26,9 +27,9 @@ SEED = 0
 def corpus_prompts(task: Task, index: PhraseIndex, settings_key: str = "zero_shot.closed") -> list[str]:
     """`PROMPT_COUNT` prompts, fewer where the corpus has fewer: each field of the template is a sentence.
 
-    The sentences of one prompt follow each other in one block, except those omitted as too short or too long; blocks
-    are drawn without replacement among those of documents that are not deleted. Raises SettingError if the index has no
-    text, or no such sentences.
+    The sentences of one prompt follow each other in one block, except those omitted as too short, too long or with a
+    mask; blocks are drawn without replacement among those of documents that are not deleted. Raises SettingError if
+    the index has no text, or no such sentences.
     """
     template = task.prompt
     live = np.arange(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
@@ -40,7 +41,7 @@ def corpus_prompts(task: Task, index: PhraseIndex, settings_key: str = "zero_sho
             break
         text = index.store.block_text(block)
         found = (" ".join(text[first:last].split()) for first, last in sentence_bounds(text).tolist())
-        sentences = [sentence for sentence in found if SHORTEST_CHARS <= len(sentence) <= LONGEST_CHARS]
+        sentences = [each for each in found if SHORTEST_CHARS <= len(each) <= LONGEST_CHARS and MASK_TEXT not in each]
         positions = len(sentences) - len(template.fields) + 1
         if positions >= 1:
             first = int(rng.integers(positions))
