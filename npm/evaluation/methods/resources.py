@@ -61,7 +61,7 @@ class Resources:
                 encoder = opened.check_encoder(self.language_model()[0])
             else:
                 given = settings.encoder or None
-                encoder = opened.load_encoder(given, device=settings.device, dtype=settings.precision)
+                encoder = opened.load_encoder(given, device=settings.device, dtype=settings.precision, for_reading=True)
             self._indexes[place] = opened, encoder
         return self._indexes[place]
 
