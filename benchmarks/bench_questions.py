@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from npm.models.batches import encode_pooled
+from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.names import locate_encoder
 from npm.models.settings import PoolerKind
@@ -63,7 +63,7 @@ def short_texts(encoder: Encoder, texts: list[str]) -> list[float]:
 
     def ours() -> None:
         sequences = [np.array(ids) for ids in encoder.tokenizer(texts)["input_ids"]]
-        encode_pooled(encoder, sequences, nowhere, PoolerKind.avg, tokens_per_batch=8192)
+        encode_sequences(encoder, sequences, nowhere, PoolerKind.avg, tokens_per_batch=8192)
 
     jobs = (ours, lambda: theirs.encode(texts, batch_size=32, normalize_embeddings=True))
     pairs = [[seconds_of(job) for job in jobs] for _ in range(6)][1:]  # the first one warms up

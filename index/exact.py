@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from index.arrays import ShardedArray, to_float32
-from index.types import Hits, Report, no_report
+from index.types import Hits
 from npm.core.errors import ArtifactError
+from npm.core.types import Progress, silent
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +97,7 @@ class ExactSearcher:
             return self._scores(on_device[query][None], rows.reshape(-1))[0].cpu().numpy().reshape(rows.shape)
 
         scores = self._scores(on_device, rows)  # f32 [q, m]
-        return ExactScan(scores, score_rows_of, row_count=self.row_count, rows=rows, mask=mask)
+        return ExactScan(scores, score_rows_of, self.row_count, rows, mask)
 
     def _scores(self, queries: torch.Tensor, rows: np.ndarray | None) -> torch.Tensor:
         """Inner products of `queries` f32 [q, d] with all rows, or with `rows` i64 [m] in any order: f32 [q, m]."""
@@ -110,31 +112,23 @@ class ExactSearcher:
         return scores
 
 
+@dataclass(frozen=True, slots=True)
 class ExactScan:
     """The scores of one batch of queries with the rows scanned; `score(query, rows)` scores any rows i64 [...]."""
 
-    def __init__(
-        self,
-        scores: torch.Tensor,
-        score: Callable[[int, np.ndarray], np.ndarray],
-        *,
-        row_count: int,
-        rows: np.ndarray | None,
-        mask: np.ndarray | None = None,
-    ) -> None:
-        self._scores = scores  # f32 [q, m]
-        self._score = score
-        self._row_count = row_count
-        self._rows = rows  # i64 [m] ascending, or None for all rows
-        self._mask = mask  # bool [n]: which of all rows may be hits; None for all
+    scores: torch.Tensor  # f32 [q, m]
+    score: Callable[[int, np.ndarray], np.ndarray]
+    row_count: int
+    rows: np.ndarray | None  # i64 [m] ascending, or None for all rows
+    mask: np.ndarray | None = None  # bool [n]: which of all rows may be hits; None for all
 
     def top(self, k: int) -> Hits:
         """The k best rows scanned of every query, by (-score, row); with fewer than k rows other slots are empty."""
-        hits = Hits.none(len(self._scores), k)
-        mask = None if self._mask is None else _tensor(self._mask).to(self._scores.device)  # bool [n]
-        most = self._scores.shape[1] if self._mask is None else int(np.count_nonzero(self._mask))
+        hits = Hits.none(len(self.scores), k)
+        mask = None if self.mask is None else _tensor(self.mask).to(self.scores.device)  # bool [n]
+        most = self.scores.shape[1] if self.mask is None else int(np.count_nonzero(self.mask))
         wanted = min(k, most)
-        for query, all_scores in enumerate(self._scores if wanted else []):  # f32 [m]
+        for query, all_scores in enumerate(self.scores if wanted else []):  # f32 [m]
             scores = all_scores if mask is None else all_scores.where(mask, -math.inf)  # f32 [m]
             columns = None
             if not scores.is_cpu:  # few are copied from the device, with all that are as good as the last of them
@@ -143,17 +137,17 @@ class ExactScan:
             found = scores.cpu().numpy()
             best = best_columns(found, wanted)
             rows = best if columns is None else columns.cpu().numpy()[best]
-            hits.put(query, rows if self._rows is None else self._rows[rows], found[best])
+            hits.put(query, rows if self.rows is None else self.rows[rows], found[best])
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...]: f32 [...]. Rows of a scan of some are scored now."""
         rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= self._row_count):
-            raise IndexError(f"rows {rows.min()}..{rows.max()} of {self._row_count}")
-        if self._rows is not None:
-            return self._score(query, rows)
-        scores = self._scores[query]  # f32 [n]
+        if rows.size and (rows.min() < 0 or rows.max() >= self.row_count):
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of {self.row_count}")
+        if self.rows is not None:
+            return self.score(query, rows)
+        scores = self.scores[query]  # f32 [n]
         if scores.is_cpu:
             return np.asarray(scores.numpy()[rows])
         return scores[_tensor(rows).to(scores.device)].cpu().numpy()
@@ -168,7 +162,7 @@ def scan_rows(vectors: ShardedArray, queries: np.ndarray, rows: np.ndarray) -> E
         return scores
 
     scores = _tensor(score_rows(vectors, queries, rows))  # f32 [q, m]
-    return ExactScan(scores, score, row_count=len(vectors), rows=rows)
+    return ExactScan(scores, score, len(vectors), rows)
 
 
 def exact_top(
@@ -176,12 +170,12 @@ def exact_top(
     queries: np.ndarray,
     k: int,
     allowed: np.ndarray | None = None,
-    progress: Report = no_report,
+    progress: Progress = silent,
 ) -> Hits:
     """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` f16|f32 [n, d].
 
     Reads all vectors once, chunk by chunk, for any number; the reference for search at any size. `allowed` as
-    in `ExactSearcher.scan`; `progress(rows done, n)`.
+    in `ExactSearcher.scan`.
     """
     row_count, dimensions = vectors.shape
     queries = checked_queries(queries, dimensions)
@@ -205,7 +199,7 @@ def exact_top(
             kept = best_columns(joined, k)  # [<= k]; earlier rows come before later ones of equal score
             best[query] = joined[kept], np.concatenate([best[query][1], start + columns])[kept]
             worst[query] = joined[kept[-1]] if len(kept) == k else -np.inf
-        progress(start + len(chunk), row_count)
+        progress("exact scores", start + len(chunk), row_count)
     for query, (found_scores, found_rows) in enumerate(best):
         hits.put(query, found_rows, found_scores)
     return hits

@@ -29,7 +29,6 @@ from index.faiss_library import (
     split,
 )
 from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, check_trainable, default_probed_lists
-from index.types import Report, no_report
 from npm.core.artifact import (
     Manifest,
     check_folder,
@@ -39,6 +38,7 @@ from npm.core.artifact import (
 )
 from npm.core.errors import ArtifactError
 from npm.core.files import FolderWriter, digest_of
+from npm.core.types import Progress, silent
 
 QUANTIZER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantizer", "code-shard", "search"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
@@ -58,12 +58,12 @@ def train_quantizer(
     trainable_rows: np.ndarray | None,
     resolved: Mapping[str, Any],
     *,
-    progress: Report = no_report,
+    progress: Progress = silent,
 ) -> Manifest:
     """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with any further
-    ones of the caller; a finished quantizer of the same settings is kept. `progress(done, of all)` counts groups of
+    ones of the caller; a finished quantizer of the same settings is kept. Progress counts groups of
     lists, and the codec as one more. Raises SettingError as `check_trainable` does, ArtifactError if a vector is not
     finite, or `folder` was made with other settings.
     """
@@ -83,7 +83,7 @@ def train_quantizer(
     return written_once(folder, kind=QUANTIZER_KIND, settings=resolved, write=write)
 
 
-def _trained(vectors: ShardedArray, rows: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> FaissIndex:
+def _trained(vectors: ShardedArray, rows: np.ndarray, resolved: Mapping[str, Any], progress: Progress) -> FaissIndex:
     """The index without rows, trained on the `rows` i64 [t] of `vectors` f16|f32 [n, d]."""
     index = new_faiss_index(resolved["factory"], vectors.shape[1])
     rotation, lists = split(index)
@@ -112,7 +112,7 @@ def _trained(vectors: ShardedArray, rows: np.ndarray, resolved: Mapping[str, Any
     lists.train_encoder(len(coded), faiss.swig_ptr(coded), faiss.swig_ptr(numbers))
     lists.is_trained = index.is_trained = True
     steps = _group_count(resolved["list_count"]) + 1
-    progress(steps, steps)
+    progress("quantizer", steps, steps)
     return index
 
 
@@ -121,7 +121,7 @@ def _group_count(list_count: int) -> int:
     return round(math.sqrt(list_count)) if list_count >= TWO_LEVEL_LISTS else 1
 
 
-def _centroids(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report) -> np.ndarray:
+def _centroids(sample: np.ndarray, resolved: Mapping[str, Any], progress: Progress) -> np.ndarray:
     """Centroids f32 [K, e] of `sample` f32 [t, e] by k-means, where they are many in two levels.
 
     Each of √K groups of rows gets lists in proportion to its rows; then each centroid becomes the mean of the rows
@@ -135,7 +135,7 @@ def _centroids(sample: np.ndarray, resolved: Mapping[str, Any], progress: Report
     for number, count in enumerate(np.diff(stops, prepend=0).tolist()):  # at most the rows of the group
         if count:
             centroids.append(_k_means(sample[groups == number], count, resolved))  # f32 [count, e]
-        progress(number + 1, group_count + 1)  # the codec follows
+        progress("quantizer", number + 1, group_count + 1)  # the codec follows
     result = np.concatenate(centroids)  # f32 [K, e]
     if group_count > 1:
         numbers = RowAssigner(result).nearest(sample)  # i64 [t]
@@ -265,19 +265,19 @@ def write_search_folder(
     *,
     quantizer: Quantizer | None = None,
     code_folders: Sequence[Path] = (),
-    progress: Report = no_report,
+    progress: Progress = silent,
 ) -> Manifest:
     """Write the search folder over `vectors` f16|f32 [n, d], or keep a finished one of the same.
 
     With a quantizer it holds the lists of all code shards, which follow each other in the order of their rows; without,
-    for exact search, vectors are checked to be finite, and the manifest is all there is. `progress(done, of all)`
-    counts lists or rows. Raises ArtifactError for damage, another quantizer, or shards that do not cover the rows.
+    for exact search, vectors are checked to be finite, and the manifest is all there is. Progress counts lists or
+    rows. Raises ArtifactError for damage, another quantizer, or shards that do not cover the rows.
     """
     row_count, dimensions = vectors.shape
     settings = {**resolved, "row_count": row_count}
     if quantizer is None:
         for start, chunk in finite_chunks(vectors):
-            progress(start + len(chunk), row_count)
+            progress("rows", start + len(chunk), row_count)
         folder.mkdir(parents=True, exist_ok=True)
         return write_manifest(folder, kind=SEARCH_KIND, settings=settings)
     quantizer.check_dimensions(dimensions)
@@ -314,7 +314,7 @@ def write_search_folder(
                 file.write(packed_codes(of_list, quantizer.lists).tobytes())
                 ids = [each[piece].astype(np.int64) for each, piece in zip(rows, pieces, strict=True)]
                 file.write(np.concatenate(list(map(np.add, ids, first_rows))).tobytes())
-            progress(number + 1, quantizer.list_count)
+            progress("lists", number + 1, quantizer.list_count)
 
     return written_once(folder, kind=SEARCH_KIND, settings=settings, write=write)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,21 +53,21 @@ class PartitionedSearcher:
         return PartitionedScan(self, queries, dict(zip(own, scans, strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
 class PartitionedScan:
     """One batch of queries, and the scans of the parts that were searched."""
 
-    def __init__(self, searcher: PartitionedSearcher, queries: np.ndarray, scans: dict[int, Scan]) -> None:
-        self._searcher = searcher
-        self._queries = queries  # f32 [q, d]
-        self._scans = scans  # by the index of the part
+    searcher: PartitionedSearcher
+    queries: np.ndarray  # f32 [q, d]
+    scans: dict[int, Scan]  # by the index of the part
 
     def top(self, k: int) -> Hits:
         """The k best of the hits of all parts of every query by (-score, row)."""
-        hits = Hits.none(len(self._queries), k)
-        tops = list(self._searcher.ask(lambda number: self._scans[number].top(k), self._scans))  # Hits [q, k] of each
+        hits = Hits.none(len(self.queries), k)
+        tops = list(self.searcher.ask(lambda number: self.scans[number].top(k), self.scans))  # Hits [q, k] of each
         if not tops:
             return hits
-        firsts = self._searcher.first_rows[list(self._scans)].tolist()
+        firsts = self.searcher.first_rows[list(self.scans)].tolist()
         rows = np.concatenate([first + top.rows for first, top in zip(firsts, tops, strict=True)], axis=1)  # [q, P k]
         scores = np.concatenate([top.scores for top in tops], axis=1)  # f32 [q, P k], -inf where nothing is found
         for query, scored in enumerate(scores):
@@ -80,13 +81,13 @@ class PartitionedScan:
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...], any order, repeats allowed: f32 [...]."""
         rows = np.asarray(rows, dtype=np.int64)
-        searcher = self._searcher
+        searcher = self.searcher
         owners = np.searchsorted(searcher.first_rows, rows, side="right") - 1  # i64 [...]
 
         def scores_of(number: int) -> np.ndarray:
-            scan = self._scans.get(number)
+            scan = self.scans.get(number)
             if scan is None:  # it has no allowed rows, but the score of any may be requested
-                scan = searcher.parts[number].scan(self._queries, np.zeros(0, dtype=np.int64))
+                scan = searcher.parts[number].scan(self.queries, np.zeros(0, dtype=np.int64))
             return scan.at(query, rows[owners == number] - searcher.first_rows[number])  # f32 [rows of the part]
 
         numbers = np.unique(owners).tolist()

@@ -5,6 +5,7 @@ Shapes: q queries, k hits per query, n rows, m allowed rows, d dimensions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -77,26 +78,26 @@ class FaissSearcher:
         return [np.sort(found[found >= 0]) for found in ids]  # FAISS fills slots without a hit with -1
 
 
+@dataclass(frozen=True, slots=True)
 class FaissScan:
     """One batch of queries; nothing is searched before `top` sets the number of hits."""
 
-    def __init__(self, searcher: FaissSearcher, queries: np.ndarray, allowed: np.ndarray | None) -> None:
-        self._searcher = searcher
-        self._queries = queries  # f32 [q, d]
-        self._allowed = allowed  # bool [n], or None
+    searcher: FaissSearcher
+    queries: np.ndarray  # f32 [q, d]
+    allowed: np.ndarray | None  # bool [n], or None
 
     def top(self, k: int) -> Hits:
         """The k best of the candidates of every query by (-exact score, row); rows missed by FAISS are not found."""
-        hits = Hits.none(len(self._queries), k)
-        wanted = k * self._searcher.rerank_factor
-        for query, candidates in enumerate(self._searcher.candidates(self._queries, self._allowed, wanted)):
-            best = scan_rows(self._searcher.vectors, self._queries[query][None], candidates).top(k)  # [1, k]
+        hits = Hits.none(len(self.queries), k)
+        wanted = k * self.searcher.rerank_factor
+        for query, candidates in enumerate(self.searcher.candidates(self.queries, self.allowed, wanted)):
+            best = scan_rows(self.searcher.vectors, self.queries[query][None], candidates).top(k)  # [1, k]
             hits.put(query, best.rows[best.found], best.scores[best.found])
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...], from the stored vectors: f32 [...]."""
-        return scan_rows(self._searcher.vectors, self._queries, np.zeros(0, dtype=np.int64)).at(query, rows)
+        return scan_rows(self.searcher.vectors, self.queries, np.zeros(0, dtype=np.int64)).at(query, rows)
 
 
 def searches_exactly(folder: Path) -> bool:

@@ -5,18 +5,10 @@ Shapes: q queries, k hits per query, n rows, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-
-Report = Callable[[int, int], None]
-"""Called with the amount of work done, and the total."""
-
-
-def no_report(done: int, total: int) -> None:
-    """Default: no progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ def place_vectors(encoder: Encoder) -> np.ndarray:
         own = [n for n, (first, last) in enumerate(given["offset_mapping"]) if first < end and last > start]
         sequences.append(np.array([*encoder.prefix_ids, *given["input_ids"], *encoder.suffix_ids]))
         slots.append(np.array([own[0], own[-1]]) + len(encoder.prefix_ids))
-    return np.stack(encode_sequences(encoder, sequences, slots, tokens_per_batch=8192)).reshape(len(places), -1)
+    vectors = encode_sequences(encoder, sequences, slots, tokens_per_batch=8192).vectors
+    return np.stack(vectors).reshape(len(places), -1)
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:

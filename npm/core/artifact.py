@@ -3,7 +3,7 @@
 An artifact is written as `.NAME.tmp`, every file is flushed to the disk, the manifest comes last, and one rename makes
 it visible. So a folder with its final name is complete, and a killed process leaves a temporary folder that the
 next writer removes. Writers hold the lock `.NAME.lock`. Nothing written here has a time, host, process id or absolute
-path: the same input gives the same bytes. Only files that our manifest names, or with a temporary name, are removed.
+path: the same input gives the same bytes.
 
 A manifest may come from anyone: its names are plain ones below its own folder, and links are refused.
 """
@@ -11,11 +11,10 @@ A manifest may come from anyone: its names are plain ones below its own folder, 
 from __future__ import annotations
 
 import json
-import re
 import resource
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -43,8 +42,6 @@ FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
-NUMBERED = re.compile(r"[0-9a-f]{1,16}")
-"""Shards and parts: what a folder contains before it has a manifest."""
 _HEADERS = threading.Lock()
 
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
@@ -288,39 +285,3 @@ def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> 
         return None
     refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder)
     return check_folder(folder, kind=kind)
-
-
-def remove(folder: Path, *, also: Collection[str] = ()) -> None:
-    """Remove an artifact: the files and parts that its manifest names, and temporary names of ours.
-
-    `also` are names of files or parts that are ours without a manifest to say so; of a folder without a manifest so are
-    numbered parts. Files of others stay, and so do the folders around them. A link itself is removed, its
-    target stays. The manifest is removed last, so that the rest after a kill can still be identified.
-    """
-    if folder.is_symlink():
-        folder.unlink()
-    if not folder.is_dir():
-        return
-    try:
-        manifest = read_manifest(folder)
-        names = {*also, *manifest.files, *manifest.parts}
-    except ArtifactError:
-        names = {*also, *(path.name for path in folder.iterdir() if NUMBERED.fullmatch(path.name))}
-    for path in folder.iterdir():
-        left = re.fullmatch(r"\.(.+)\.(tmp|lock)", path.name)
-        if left and (left[1] in names or left[1] == MANIFEST_NAME or NUMBERED.fullmatch(left[1])):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-    for name in (*sorted(names), MANIFEST_NAME):
-        with suppress(ArtifactError, OSError):  # a link on the way, a folder that holds something of somebody else's
-            path = part_folder(folder, name)
-            if path.is_dir():
-                remove(path, also=also)
-            else:
-                path.unlink(missing_ok=True)
-            for above in path.parents[: name.count("/")]:
-                above.rmdir()
-    with suppress(OSError):
-        folder.rmdir()

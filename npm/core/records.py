@@ -75,7 +75,10 @@ def refuse_changed(
     error: type[UserError] = ArtifactError,
 ) -> None:
     """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
-    ours, theirs = _flat(expected), _flat(got)
+    ours, theirs = (
+        {name: json.dumps(value, sort_keys=True) for name, value in flat_record(record).items()}
+        for record in (expected, got)
+    )
     if names := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
         problem = problem or f"{where} was made from something else, or with other settings"
         shown = []
@@ -85,12 +88,10 @@ def refuse_changed(
         raise error(f"{problem}: expected {shown[0]}, got {shown[1]}; {fix}")
 
 
-def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A record by dotted name, its values as JSON."""
-    flat: dict[str, str] = {}
+def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested settings by dotted name."""
+    flat: dict[str, Any] = {}
     for name, value in record.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = json.dumps(value, sort_keys=True)
+        nested = isinstance(value, Mapping) and value
+        flat |= flat_record(value, f"{prefix}{name}.") if nested else {prefix + name: value}
     return flat

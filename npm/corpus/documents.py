@@ -87,7 +87,9 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
     seen = SeenIds()
     for source in sources:
         number = 0
-        part_name = _part_name(source, settings)
+        # as page, where a file is read in parts
+        in_parts = source.format in OFFICE_FORMATS or settings.split is DocumentSplit.heading
+        part_name = PART_NAMES.get(source.format, "") if in_parts else ""
         fields = (*settings.kept_fields, *(PART_FIELDS if part_name else ()))
         records = _parts(source, settings, part_name, on_bad, note) if part_name else _records(source, settings, on_bad)
         for number, record in records:
@@ -124,12 +126,6 @@ def _texts(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[
     names, split = (settings.title_field, *settings.kept_fields), settings.split
     join_lines = settings.join_lines
     return read_texts(source.file, source.format, split=split, join_lines=join_lines, fields=names, on_bad=on_bad)
-
-
-def _part_name(source: Source, settings: CorpusSettings) -> str:
-    """Name of a part of a file that is read in parts, such as page; "" for other sources."""
-    in_parts = source.format in OFFICE_FORMATS or settings.split is DocumentSplit.heading
-    return PART_NAMES.get(source.format, "") if in_parts else ""
 
 
 def _parts(source: Source, settings: CorpusSettings, name: str, on_bad: OnBad, note: OnBad) -> Rows:

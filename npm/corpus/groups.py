@@ -6,6 +6,7 @@ Shapes: B blocks of a store, G groups, D documents.
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from npm.core.types import Sequences
 from npm.corpus.store import BlockStore
 
 LEAST_SEQUENCES = 2
+
+
+@lru_cache(maxsize=8)  # every source of a run needs that of its epoch at each step
+def epoch_order(count: int, *, seed: int, epoch: int) -> np.ndarray:
+    """The order i64 [count] in which an epoch shows the items of a source: a function of these numbers alone."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 class GroupMixing(Enum):

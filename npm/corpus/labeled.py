@@ -78,19 +78,6 @@ class LabeledSettings(Settings):
         if self.level is LabelLevel.token and (self.second_column or not self.labels) and self.files:
             raise SettingError("labeled.level=token requires labeled.labels=[…] and no labeled.second_column")
 
-    def check_contrast(self) -> None:
-        """Raise SettingError unless texts have labels, by which they can be contrasted."""
-        if not self.labels or self.level is not LabelLevel.sequence:
-            raise SettingError(
-                "objective.labeled_contrast_weight requires texts with labels: set labeled.labels and "
-                "labeled.level=sequence"
-            )
-
-    @property
-    def output_count(self) -> int:
-        """Outputs of the head: one per label, or one score."""
-        return len(self.labels) or 1
-
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read, the label last."""

@@ -19,10 +19,8 @@ from typing import IO, Any
 from npm.core.errors import CorpusError, named
 from npm.core.types import SURROGATE
 from npm.corpus.addresses import StoredFile
-from npm.corpus.sources import HUB_PREFIX, Source, file_format, format_suffix
+from npm.corpus.sources import COMPRESSED, HUB_PREFIX, Source, file_format, format_suffix
 
-COMPRESSED = {".zst": "zstd", ".gz": "gzip"}
-"""Codecs of pyarrow by file extension."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MAX_LINE_BYTES = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"

@@ -75,11 +75,6 @@ class SentenceDataSettings(Settings):
         if self.label_column and self.negative_column:
             raise exclusive("sentences.label_column", "sentences.negative_column")
 
-    def check_files(self) -> None:
-        """Raise SettingError if there are columns but no files: the corpus has sentences only."""
-        if self.positive_column and not self.files:
-            raise SettingError("sentences.positive_column needs sentences.files: the corpus has no pairs")
-
     @property
     def text_columns(self) -> tuple[str, ...]:
         """The columns that hold text, anchor first."""
@@ -107,7 +102,8 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
 
     Raises CorpusError for a file that cannot be read, SettingError if there are columns to read but no files.
     """
-    settings.check_files()
+    if settings.positive_column and not settings.files:
+        raise SettingError("sentences.positive_column needs sentences.files: the corpus has no pairs")
     return find_sources(settings.files) if settings.files else []
 
 

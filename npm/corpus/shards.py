@@ -14,7 +14,6 @@ Mapped files stay readable when a newer generation has replaced their folder.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -31,7 +30,6 @@ from npm.core.types import Block, Document
 STORE_KIND = "block-store"
 SHARD_KIND = "block-store-shard"
 COUNTS_NAME = "counts"
-CACHED_DOCUMENTS = 64
 MISSING = -1
 
 Packed = tuple[Document | None, Sequence[Block]]
@@ -133,64 +131,3 @@ class ShardDocuments:
     def _bytes(self, name: str, number: int) -> bytes:
         start, stop = self._arrays[f"{name}_offsets"][number : number + 2].tolist()
         return self._arrays[f"{name}s"][start:stop].tobytes()
-
-
-class StoredDocuments:
-    """The documents of several shards, numbered through all of them in order."""
-
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.shards = [ShardDocuments(folder) for folder in folders]
-        self.first_documents = np.cumsum([0, *map(len, self.shards)], dtype=np.int64)  # [shards + 1]
-        self.document = functools.lru_cache(CACHED_DOCUMENTS)(self._read)
-        """Document by number, read from disk; the last few are kept. Raises IndexError."""
-
-    def __len__(self) -> int:
-        return int(self.first_documents[-1])
-
-    def identifiers(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
-        """Return the ids of the documents `numbers` [n], in that order. Raises IndexError."""
-        places = (self._place(int(number)) for number in numbers)
-        return [shard.identifier(local) for shard, local in places]
-
-    def find(self, identifiers: Sequence[str], among: np.ndarray | None = None) -> np.ndarray:
-        """Return the numbers i64 [n] of the documents with these ids; -1 for other ids.
-
-        `among` bool [documents] restricts them. Of several documents with one id, as an older one and its replacement,
-        it is the last. One pass over the keys, and a record for each document whose key fits, since ids may share keys.
-        """
-        if among is not None and among.shape != (len(self),):
-            raise ValueError(f"expected bool [{len(self)}], got {among.dtype} {list(among.shape)}")
-        found = dict.fromkeys(identifiers, -1)
-        if not found:
-            return np.empty(0, dtype=np.int64)
-        asked = np.unique(np.array([document_key(identifier) for identifier in found], dtype=np.uint64))  # [keys]
-        for first, shard in zip(self.first_documents, self.shards, strict=False):
-            places = np.minimum(np.searchsorted(asked, shard.keys), len(asked) - 1)  # [documents of the shard]
-            numbers = first + np.flatnonzero(asked[places] == shard.keys)  # [hits]
-            if among is not None:
-                numbers = numbers[among[numbers]]  # [hits]
-            found.update(zip(self.identifiers(numbers), numbers.tolist(), strict=True))
-        return np.array([found[identifier] for identifier in identifiers], dtype=np.int64)  # [n]
-
-    def repeated(self) -> np.ndarray | None:
-        """Return the numbers i64 [2], ascending, of two documents with one id; None if ids are unique.
-
-        Takes 24 bytes per document.
-        """
-        keys = np.concatenate([shard.keys for shard in self.shards])  # u64 [documents]
-        order = np.argsort(keys, kind="stable")  # i64 [documents]
-        for place in np.flatnonzero(np.diff(keys[order]) == 0):
-            pair = order[place : place + 2]  # i64 [2]
-            if len(set(self.identifiers(pair))) == 1:  # two ids may share a key
-                return pair
-        return None
-
-    def _place(self, number: int) -> tuple[ShardDocuments, int]:
-        if not 0 <= number < len(self):
-            raise IndexError(f"document {number} of {len(self)}")
-        shard = int(np.searchsorted(self.first_documents, number, side="right")) - 1
-        return self.shards[shard], number - int(self.first_documents[shard])
-
-    def _read(self, number: int) -> Document:
-        shard, local = self._place(number)
-        return shard.document(local)

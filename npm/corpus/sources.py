@@ -43,8 +43,8 @@ PART_NAMES = {
     "html": "section",
 }
 """Formats whose files are read in parts, those of text only with corpus.split=heading; and the name of a part."""
-COMPRESSED_SUFFIXES = (".gz", ".zst")
-"""Suffixes after the extension of any format except parquet, which compresses by itself."""
+COMPRESSED = {".zst": "zstd", ".gz": "gzip"}
+"""Codecs of pyarrow by the suffix after the extension of any format except parquet, which compresses by itself."""
 INDEX_PART = f"corpus-{16 * '[0-9a-f]'}"
 """A folder in every index, also while it is built: an index in a corpus folder is not part of the corpus."""
 
@@ -151,7 +151,7 @@ def _format(path: StoredFile) -> str | None:
 def format_suffix(path: StoredFile) -> str:
     """Return the extension that says the format, in lower case and without that of a compression."""
     name = path.name.lower()
-    for compressed in COMPRESSED_SUFFIXES:
+    for compressed in COMPRESSED:
         name = name.removesuffix(compressed)
     return Path(name).suffix
 

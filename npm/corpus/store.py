@@ -6,10 +6,11 @@ Reading takes 16 bytes of private memory per block (its offset and its document)
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,16 @@ from npm.core.locks import folder_lock
 from npm.core.records import refuse_changed
 from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges
-from npm.corpus.shards import COUNTS_NAME, SHARD_KIND, STORE_KIND, FieldValues, Packed, StoredDocuments, write_shard
+from npm.corpus.shards import (
+    COUNTS_NAME,
+    SHARD_KIND,
+    STORE_KIND,
+    FieldValues,
+    Packed,
+    ShardDocuments,
+    document_key,
+    write_shard,
+)
 from npm.corpus.sources import file_of_part
 
 LARGEST_U16_VOCABULARY = 1 << 16
@@ -37,12 +47,14 @@ def read_counts(shard: Path) -> dict[str, int]:
 
 
 TOKENS_PER_SHARD = 4_194_304
+CACHED_DOCUMENTS = 64
 DOCUMENTS_PER_BATCH = 64
 CHARS_PER_BATCH = 1_000_000
 SHARED_SETTINGS = ("tokenizer_fingerprint", "special_tokens_in_blocks", "vocabulary_size")
 """Settings that must be equal in stores that are read as one."""
 
 
+@dataclass(eq=False, kw_only=True)
 class BlockStore:
     """The blocks and documents of one or more segments, numbered through all their shards. Made by `BlockStore.open`.
 
@@ -50,45 +62,32 @@ class BlockStore:
     readable after its folder was removed.
     """
 
-    _documents: StoredDocuments
+    folder: Path
+    settings: dict[str, Any]
+    digest: str
+    token_ids: ShardedArray  # u16 or i32 [T]
+    flags: ShardedArray  # u8 [T], TokenFlag
+    start_chars: ShardedArray | None = None  # u32 [T], code points in the document's text; None without text
+    end_chars: ShardedArray | None = None  # u32 [T]
+    block_offsets: np.ndarray  # i64 [blocks + 1]
+    block_documents: np.ndarray  # i64 [blocks], -1 without a document
+    shard_documents: np.ndarray  # i64 [shards + 1], first document of each shard, and their number
+    shard_blocks: np.ndarray  # i64 [shards + 1], first block
+    shards_before: Sequence[int] | np.ndarray = (0, -1)
+    """The shards before each segment, and their number; one segment unless given."""
+    shards: Sequence[ShardDocuments] = ()
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: dict[str, Any],
-        digest: str,
-        *,
-        token_ids: ShardedArray,
-        flags: ShardedArray,
-        start_chars: ShardedArray | None = None,
-        end_chars: ShardedArray | None = None,
-        block_offsets: np.ndarray,
-        block_documents: np.ndarray,
-        shard_documents: np.ndarray,
-        shard_blocks: np.ndarray,
-        shards_before: Sequence[int] | np.ndarray = (0, -1),
-    ) -> None:
-        """`shards_before` are the shards before each segment, and their number; one segment unless given."""
-        self.folder = folder
-        self.settings = settings
-        self.digest = digest
-        self.tokenizer_fingerprint: str = settings["tokenizer_fingerprint"]
-        self.special_tokens_in_blocks: bool = settings["special_tokens_in_blocks"]
-        self.token_ids = token_ids  # u16 or i32 [T]
-        self.flags = flags  # u8 [T], TokenFlag
-        self.start_chars = start_chars  # u32 [T], code points in the document's text; None without text
-        self.end_chars = end_chars  # u32 [T]
-        self.block_offsets = block_offsets  # i64 [blocks + 1]
-        self.block_documents = block_documents  # i64 [blocks], -1 without a document
-        self.shard_documents = shard_documents  # i64 [shards + 1], first document of each shard, and their number
-        self.shard_blocks = shard_blocks  # i64 [shards + 1], first block
-        before = np.asarray(shards_before)  # i64 [segments + 1]
-        self.segment_documents = shard_documents[before]  # i64 [segments + 1], first document of each segment
-        self.segment_blocks = shard_blocks[before]  # i64 [segments + 1], first block
-        self.token_count = int(block_offsets[-1])
-        self.block_count = len(block_documents)
-        self.document_count = int(shard_documents[-1])
-        self.max_block_tokens = int(np.diff(block_offsets).max(initial=0))
+    def __post_init__(self) -> None:
+        self.tokenizer_fingerprint: str = self.settings["tokenizer_fingerprint"]
+        self.special_tokens_in_blocks: bool = self.settings["special_tokens_in_blocks"]
+        before = np.asarray(self.shards_before)  # i64 [segments + 1]
+        self.segment_documents = self.shard_documents[before]  # i64 [segments + 1], first document of each segment
+        self.segment_blocks = self.shard_blocks[before]  # i64 [segments + 1], first block
+        self.token_count = int(self.block_offsets[-1])
+        self.block_count = len(self.block_documents)
+        self.document_count = int(self.shard_documents[-1])
+        self.max_block_tokens = int(np.diff(self.block_offsets).max(initial=0))
+        self._kept_document = functools.lru_cache(CACHED_DOCUMENTS)(self._read_document)
 
     @classmethod
     def open(cls, folder: str | Path, *more_folders: str | Path) -> BlockStore:
@@ -116,23 +115,23 @@ class BlockStore:
             )
         digests = [manifest.digest for manifest in manifests]
         shards = [path / name for path, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
-        documents = StoredDocuments(shards)
+        opened = [ShardDocuments(shard) for shard in shards]
+        first_documents = np.cumsum([0, *map(len, opened)], dtype=np.int64)  # [shards + 1]
         names = ("token_ids", "flags", *(("start_chars", "end_chars") if have_text[0] else ()))
         arrays = {name: ShardedArray([open_array(shard, name) for shard in shards]) for name in names}
-        shard_blocks, block_offsets, block_documents = _numbered_blocks(shards, documents.first_documents)
-        store = cls(
-            folders[0],
-            manifests[0].settings,
-            digests[0] if len(digests) == 1 else digest_of(digests),
+        shard_blocks, block_offsets, block_documents = _numbered_blocks(shards, first_documents)
+        return cls(
+            folder=folders[0],
+            settings=manifests[0].settings,
+            digest=digests[0] if len(digests) == 1 else digest_of(digests),
             **arrays,
             block_offsets=block_offsets,
             block_documents=block_documents,
-            shard_documents=documents.first_documents,
+            shard_documents=first_documents,
             shard_blocks=shard_blocks,
             shards_before=np.cumsum([0, *(len(manifest.parts) for manifest in manifests)]),
+            shards=opened,
         )
-        store._documents = documents
-        return store
 
     @staticmethod
     def is_finished(folder: str | Path) -> bool:
@@ -151,19 +150,44 @@ class BlockStore:
 
     def document(self, number: int) -> Document:
         """Document `number` of the store, read from disk; the last few are kept. Raises IndexError."""
-        return self._documents.document(number)
+        return self._kept_document(number)
+
+    def _read_document(self, number: int) -> Document:
+        shard, local = self._shard_of(number)
+        return shard.document(local)
+
+    def _shard_of(self, number: int) -> tuple[ShardDocuments, int]:
+        """The shard of a document, and its number there."""
+        if not 0 <= number < self.document_count:
+            raise IndexError(f"document {number} of {self.document_count}")
+        shard = int(np.searchsorted(self.shard_documents, number, side="right")) - 1
+        return self.shards[shard], number - int(self.shard_documents[shard])
 
     def document_ids(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of the documents `numbers` [n], in that order, without reading their texts. Raises IndexError."""
-        return self._documents.identifiers(numbers)
+        places = (self._shard_of(int(number)) for number in numbers)
+        return [shard.identifier(local) for shard, local in places]
 
     def find_documents(self, ids: Sequence[str], among: np.ndarray | None = None) -> np.ndarray:
         """The numbers i64 [n] of the documents with these ids, -1 where there is none.
 
         `among` bool [documents] says which may be found, such as those that are not deleted. Where several have one
-        id, it is the last of them.
+        id, as an older one and its replacement, it is the last of them. One pass over the keys, and a record for each
+        document whose key fits, since ids may share keys.
         """
-        return self._documents.find(ids, among)
+        if among is not None and among.shape != (self.document_count,):
+            raise ValueError(f"expected bool [{self.document_count}], got {among.dtype} {list(among.shape)}")
+        found = dict.fromkeys(ids, -1)
+        if not found:
+            return np.empty(0, dtype=np.int64)
+        asked = np.unique(np.array([document_key(identifier) for identifier in found], dtype=np.uint64))  # [keys]
+        for first, shard in zip(self.shard_documents, self.shards, strict=False):
+            places = np.minimum(np.searchsorted(asked, shard.keys), len(asked) - 1)  # [documents of the shard]
+            numbers = first + np.flatnonzero(asked[places] == shard.keys)  # [hits]
+            if among is not None:
+                numbers = numbers[among[numbers]]  # [hits]
+            found.update(zip(self.document_ids(numbers), numbers.tolist(), strict=True))
+        return np.array([found[identifier] for identifier in ids], dtype=np.int64)  # [n]
 
     def find_parts(self, files: Collection[str], among: np.ndarray | None = None) -> dict[int, str]:
         """The files of the documents that are parts of `files`, such as their pages, by the number of the document.
@@ -182,12 +206,21 @@ class BlockStore:
         return found
 
     def repeated_documents(self) -> np.ndarray | None:
-        """The numbers i64 [2], ascending, of two documents with one id; None if ids are unique."""
-        return self._documents.repeated()
+        """The numbers i64 [2], ascending, of two documents with one id; None if ids are unique.
+
+        Takes 24 bytes per document.
+        """
+        keys = np.concatenate([shard.keys for shard in self.shards])  # u64 [documents]
+        order = np.argsort(keys, kind="stable")  # i64 [documents]
+        for place in np.flatnonzero(np.diff(keys[order]) == 0):
+            pair = order[place : place + 2]  # i64 [2]
+            if len(set(self.document_ids(pair))) == 1:  # two ids may share a key
+                return pair
+        return None
 
     def field_columns(self) -> Iterator[tuple[slice, FieldValues]]:
         """Shard by shard: the range of its documents, and the values of their kept fields."""
-        for number, shard in enumerate(self._documents.shards):
+        for number, shard in enumerate(self.shards):
             first, stop = self.shard_documents[number : number + 2].tolist()
             yield slice(first, stop), shard.fields()
 

@@ -60,9 +60,9 @@ def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.
         return None
     overlap = np.zeros(len(examples), dtype=bool)  # [n]
     long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= MIN_WORDS]
-    hits = index.lexicon.best_blocks([examples[number].passage for number in long], BLOCKS_LOOKED_IN)
-    for number, blocks, found in zip(long, hits.blocks, hits.found, strict=True):
-        documents = np.unique(index.store.block_documents[blocks[found]])  # i64 [documents]
+    for number in long:
+        blocks, _ = index.lexicon.best_blocks(examples[number].passage, BLOCKS_LOOKED_IN)
+        documents = np.unique(index.store.block_documents[blocks])  # i64 [documents]
         passage = _letters(examples[number].passage)
         overlap[number] = any(passage in _letters(visible(index.store.document(int(each)).text)) for each in documents)
     return overlap

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm.core.artifact import MANIFEST_NAME, read_manifest, remove, write_folder
+from npm.core.artifact import MANIFEST_NAME, read_manifest, write_folder
 from npm.core.display import report_text
 from npm.core.errors import ArtifactError, named
 from npm.core.files import check_writable, digest_of, json_bytes, replace_file
@@ -85,9 +86,7 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     out = Path(os.path.realpath(out)) if out.is_symlink() else out  # next to the target, not next to the link
     if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out} is not a folder for results, but a file")
-    remove(out / FRESH)  # of an evaluation that was killed
-    if (out / FRESH).exists():
-        raise ArtifactError(f"{out / FRESH} has files that are not ours: remove it, or choose another with out=DIR")
+    shutil.rmtree(out / FRESH, ignore_errors=True)  # of an evaluation that was killed
     found = {path.name for path in out.iterdir() if not path.name.startswith(f".{FRESH}")} if out.is_dir() else set()
     others = sorted(found)
     if MANIFEST_NAME in found:

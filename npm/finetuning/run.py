@@ -11,6 +11,7 @@ Shapes: N targets of a development set, n targets of a batch, C labels.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.artifact import remove
 from npm.core.errors import ArtifactError, missing
 from npm.core.files import json_bytes, read_object, replace_file
 from npm.corpus.blocks import concatenated_ranges
@@ -214,8 +214,7 @@ def run_once(
     if rank() == 0:
         replace_file(file, json_bytes({"epochs": epochs, "development": prepared.sources["development"]}))
         for name in (CHECKPOINTS, BEST_ENCODER, *(() if keep_encoder else (ENCODER,))):
-            part = folder / name
-            remove(part, also=[path.name for path in part.glob("*")])
+            shutil.rmtree(folder / name, ignore_errors=True)
     return epochs
 
 

@@ -1,7 +1,7 @@
 """A vector of each block, pooled from the token vectors of the pass that made these, and the blocks nearest to a text.
 
 Where the encoder has a pooler, a shard `vectors/<number>` also holds `blocks.npy`, f16 [blocks of the shard, d], of
-length 1, and its manifest names the pooler. A text that looks for blocks goes through `encode_pooled` of
+length 1, and its manifest names the pooler. A text that looks for blocks goes through `encode_sequences` of
 `npm.models.batches` with the same pooler.
 
 Shapes: q texts, k blocks per text, n requested blocks, d dimensions.
@@ -21,11 +21,11 @@ from index.exact import score_rows
 from index.sign_codes import SignSearcher
 from npm.core.artifact import MANIFEST_NAME
 from npm.core.records import RecordedSettings, read_as
-from npm.indexing.bm25 import BlockHits
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
+    from index.types import Hits
 
 
 BLOCKS_FILE = "blocks.npy"
@@ -69,7 +69,7 @@ class BlockVectors:
         live._live_blocks = live_blocks
         return live
 
-    def best(self, queries: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
+    def best(self, queries: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> Hits:
         """The k blocks nearest to each of `queries` f32 [q, d], which have length 1; scores are cosines.
 
         Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that occurs earlier in
@@ -77,8 +77,7 @@ class BlockVectors:
         """
         masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]
         among = np.logical_and.reduce(masks) if masks else None  # bool [blocks]
-        hits = self._searcher.top(queries, k, among)
-        return BlockHits(hits.rows, np.where(hits.found, hits.scores, np.float32(0)), hits.found)
+        return self._searcher.top(queries, k, among)
 
     def similarities(self, queries: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Cosines f32 [q, n] of `queries` f32 [q, d] of length 1 with `blocks` i64 [n], in any order, repeats allowed.

@@ -1,6 +1,6 @@
 """BM25 scores of blocks, from the term counts of `npm.indexing.lexicon` (Robertson and Zaragoza 2009).
 
-Shapes: n postings, q texts, k blocks per text.
+Shapes: n postings or blocks found.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +21,6 @@ from npm.core.settings import settings_from
 from npm.corpus.text import lexical_query, words_of
 from npm.indexing.lexicon import LEXICON_KIND, LexiconShard
 from npm.indexing.settings import LexiconSettings
-
-
-class BlockHits(NamedTuple):
-    """The best blocks of each text, best first."""
-
-    blocks: np.ndarray  # i64 [q, k], 0 where not found
-    scores: np.ndarray  # f32 [q, k], BM25, 0 where not found
-    found: np.ndarray  # bool [q, k]
 
 
 def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:
@@ -53,6 +44,7 @@ def term_saturation(counts: np.ndarray, relative_lengths: np.ndarray, *, k1: flo
     return saturation
 
 
+@dataclass(eq=False)
 class BlockLexicon:
     """BM25 scores of the blocks of all segments, over those that are live. Made by `BlockLexicon.open`.
 
@@ -60,22 +52,16 @@ class BlockLexicon:
     so that scores equal those of a lexicon that never held the others. Takes 4 bytes of private memory a block.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[LexiconShard],
-        settings: LexiconSettings,
-        *,
-        block_lengths: np.ndarray,
-        live_blocks: np.ndarray | None = None,
-    ) -> None:
-        self._shards = shards
-        self.settings = settings
-        self._block_lengths = block_lengths  # u32 [blocks]
-        self._live_blocks = live_blocks  # bool [blocks], or None: all
-        self.block_count = len(block_lengths)
-        self._live_count = self.block_count if live_blocks is None else int(np.count_nonzero(live_blocks))
-        live = True if live_blocks is None else live_blocks
-        self._mean_length = int(block_lengths.sum(dtype=np.int64, where=live)) / max(1, self._live_count)
+    shards: Sequence[LexiconShard]
+    settings: LexiconSettings
+    block_lengths: np.ndarray  # u32 [blocks]
+    live_blocks: np.ndarray | None = None  # bool [blocks], or None: all
+
+    def __post_init__(self) -> None:
+        self.block_count = len(self.block_lengths)
+        live = True if self.live_blocks is None else self.live_blocks
+        self._live_count = self.block_count if self.live_blocks is None else int(np.count_nonzero(live))
+        self._mean_length = int(self.block_lengths.sum(dtype=np.int64, where=live)) / max(1, self._live_count)
 
     @classmethod
     def open(cls, folders: Sequence[Path]) -> BlockLexicon:
@@ -95,28 +81,23 @@ class BlockLexicon:
             for name in manifest.parts
         ]
         block_lengths = np.concatenate([open_array(shard.folder, "block_lengths") for shard in shards])  # u32 [blocks]
-        return cls(shards, settings, block_lengths=block_lengths)
+        return cls(shards, settings, block_lengths)
 
     def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
         """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""
         if live_blocks is not None and live_blocks.shape != (self.block_count,):
             raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
-        return BlockLexicon(self._shards, self.settings, block_lengths=self._block_lengths, live_blocks=live_blocks)
+        return replace(self, live_blocks=live_blocks)
 
-    def best_blocks(self, texts: Sequence[str], k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
-        """The k blocks with the highest BM25 scores for each text with a mask; a block must share a word with it.
+    def best_blocks(self, text: str, k: int, *, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """At most k blocks i64 [n] that share a word with a text, best first, and their BM25 scores f32 [n].
 
         Only blocks that are live and `allowed`, bool [blocks], are found; `allowed` changes no score. Ties go to the
         block that occurs earlier in the corpus.
         """
-        blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
-        scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
-        for number, text in enumerate(texts):
-            all_scores = self.scores(text)  # f32 [blocks]
-            best = best_scoring(all_scores, k, allowed=allowed)  # i64 [at most k]
-            blocks[number, : len(best)] = best
-            scores[number, : len(best)] = all_scores[best]
-        return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
+        scores = self.scores(text)  # f32 [blocks]
+        best = best_scoring(scores, k, allowed=allowed)  # i64 [at most k]
+        return best, scores[best]
 
     def scores(self, text: str) -> np.ndarray:
         """BM25 score of every block for one text with a mask, f32 [blocks]; 0 for blocks that are not live.
@@ -131,7 +112,7 @@ class BlockLexicon:
                 continue
             if blocks[-1] >= self.block_count:  # they ascend
                 raise damaged("the lexicon of the index", f"{word!r} is in block {blocks[-1]} of {self.block_count}")
-            relative_lengths = self._block_lengths[blocks] / self._mean_length  # f64 [n]
+            relative_lengths = self.block_lengths[blocks] / self._mean_length  # f64 [n]
             saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
             scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation
         return scores.astype(np.float32)  # f32 [blocks]
@@ -164,15 +145,15 @@ class BlockLexicon:
         """The live blocks i64 [n] that hold a word, ascending, and how often each does, [n]."""
         blocks, counts = [], []
         first = 0
-        for shard in self._shards:
+        for shard in self.shards:
             shard_blocks, shard_counts = shard.postings(word)
             blocks.append(shard_blocks + np.int64(first))  # i64 [n of the shard]
             counts.append(shard_counts)
             first += shard.block_count
         all_blocks, all_counts = np.concatenate(blocks), np.concatenate(counts)  # i64 [n], [n]
-        if self._live_blocks is None:
+        if self.live_blocks is None:
             return all_blocks, all_counts
-        live = self._live_blocks[all_blocks]  # bool [n]
+        live = self.live_blocks[all_blocks]  # bool [n]
         return all_blocks[live], all_counts[live]
 
 

@@ -103,13 +103,18 @@ def build_index(
     `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder` None
     loads the one of the settings; `notice(message)` reports the job that is waited for, and warnings on
     `settings.dimensions` and `settings.blocks.title_tokens`. Raises CorpusError for input that cannot be read,
-    SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` contains something else
-    or another finished index, or the output of an earlier stage is missing, EncoderError if the encoder cannot
-    serve, StorageError if the disk is full. A new folder in which nothing was finished is removed again.
+    SettingError for more segments than files or more dimensions than the encoder has, ArtifactError if `folder`
+    contains something else or another finished index, or the output of an earlier stage is missing, EncoderError if
+    it cannot serve, StorageError if the disk is full. A new folder in which nothing was finished is removed again.
     """
     folder = Path(folder)
     refuse_others(folder)
-    shares = source_shares(settings)
+    sources, count = find_sources(settings.corpus.files), settings.segments
+    if count > len(sources):
+        raise SettingError(f"segments must be at most the number of corpus files, {len(sources)}, got {count}")
+    if count > 1 and settings.corpus.max_documents is not None:
+        raise exclusive("segments", "corpus.max_documents")
+    shares = [Shard(number, count).of(sources) for number in range(1, count + 1)]
     if encoder is None:
         encoder = Encoder.load(
             settings.encoder, device=settings.device, dtype=settings.precision, for_reading=not settings.copy_encoder
@@ -146,9 +151,7 @@ def clears_failed_build(folder: Path) -> Iterator[None]:
         raise
 
 
-def index_block_store(
-    folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: Progress = silent
-) -> BuildResult:
+def index_block_store(folder: str | Path, settings: IndexBuildSettings, encoder: Encoder) -> BuildResult:
     """Build an index over the finished block store in `folder` / GIVEN_CORPUS, such as one of ids without text.
 
     Raises as `build_index` does; `settings.corpus` and `settings.blocks` are not looked at.
@@ -156,21 +159,11 @@ def index_block_store(
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder)
-    build = _Build(folder, settings, encoder, made, [[]], False, progress, no_notice)
+    build = _Build(folder, settings, encoder, made, [[]], False, silent, no_notice)
     if (finished := build.finished()) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
         return build.run(None, WHOLE)
-
-
-def source_shares(settings: IndexBuildSettings) -> list[Sequence[Source]]:
-    """The corpus files of each segment. Raises SettingError for more segments than files, CorpusError for bad files."""
-    sources, count = find_sources(settings.corpus.files), settings.segments
-    if count > len(sources):
-        raise SettingError(f"segments must be at most the number of corpus files, {len(sources)}, got {count}")
-    if count > 1 and settings.corpus.max_documents is not None:
-        raise exclusive("segments", "corpus.max_documents")
-    return [Shard(number, count).of(sources) for number in range(1, count + 1)]
 
 
 @dataclass(frozen=True, slots=True)

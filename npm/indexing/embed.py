@@ -81,7 +81,9 @@ def recorded_vectors(
     Blocks have vectors where there is a `block_pooler`. Raises EncoderError if the blocks were cut by
     another tokenizer or are longer than the encoder takes.
     """
-    check_blocks(store, encoder)
+    check_tokenizer(encoder, store)
+    specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
+    check_input_tokens(encoder, store.max_block_tokens + specials)
     return {
         "corpus": store.digest,
         "encoder_fingerprint": encoder.fingerprint,
@@ -284,13 +286,6 @@ def pruning_counts(store: BlockStore, rule: PruningRule) -> dict[str, Any]:
         with_flags += np.bincount(flags, minlength=_FLAG_VALUES)
     by_rule = {each.value: int(with_flags[kept_tokens(every_flag, each)].sum()) for each in PruningRule}
     return {"tokens": store.token_count, "kept_by_rule": by_rule, "kept": by_rule[rule.value]}
-
-
-def check_blocks(store: BlockStore, encoder: Encoder) -> None:
-    """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
-    check_tokenizer(encoder, store)
-    specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
-    check_input_tokens(encoder, store.max_block_tokens + specials)
 
 
 def check_input_tokens(encoder: Encoder, token_count: int) -> None:

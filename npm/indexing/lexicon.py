@@ -60,7 +60,7 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
     """
     assert store.start_chars is not None, "a lexicon needs a store with text"
     first, stop = store.shard_blocks[number : number + 2].tolist()
-    recorded = _shard_settings(settings, store, number)
+    recorded = {**as_record(settings, store), "first_block": first, "block_count": stop - first}
 
     def write(writer: FolderWriter) -> None:
         counts = count_words(_block_texts(store, first, stop), settings)
@@ -169,11 +169,6 @@ class LexiconShard:
 
     def _word(self, number: int) -> bytes:
         return self._words[self._word_offsets[number] : self._word_offsets[number + 1]].tobytes()
-
-
-def _shard_settings(settings: LexiconSettings, store: BlockStore, number: int) -> dict[str, Any]:
-    first, stop = store.shard_blocks[number : number + 2].tolist()
-    return {**as_record(settings, store), "first_block": first, "block_count": stop - first}
 
 
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:

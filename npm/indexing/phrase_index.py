@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -143,18 +143,9 @@ class PhraseIndex:
                 )
         return made_by
 
-    def load_encoder(
-        self,
-        encoder: Encoder | str | None,
-        *,
-        device: str = "auto",
-        dtype: Precision = Precision.auto,
-        for_reading: bool = False,
-    ) -> Encoder:
-        """`load_index_encoder` for this index."""
-        return load_index_encoder(
-            self.folder, self.manifest, encoder, device=device, dtype=dtype, for_reading=for_reading
-        )
+    def load_encoder(self, encoder: Encoder | str | None, **options: Any) -> Encoder:
+        """`load_index_encoder` for this index, with its `options`."""
+        return load_index_encoder(self.folder, self.manifest, encoder, **options)
 
 
 def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> Encoder:

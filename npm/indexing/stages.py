@@ -225,13 +225,7 @@ def train_segment_quantizer(
         drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
         documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
         trainable = drawn[~is_held_out(documents)]
-        train_quantizer(
-            place,
-            vectors,
-            trainable if len(trainable) else drawn,
-            recorded,
-            progress=lambda done, total: progress("quantizer", done, total),
-        )
+        train_quantizer(place, vectors, trainable if len(trainable) else drawn, recorded, progress=progress)
     return_freed_memory()
     return place
 
@@ -315,12 +309,12 @@ def finish_search(
     """
     vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []
-    resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"
+    resolved = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}
     made_from = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
     if quantizer is not None:
         made_with = read_manifest(quantizer.file.parent, kind=QUANTIZER_KIND).settings
         resolved = {name: each for name, each in made_with.items() if name not in ("vectors", "held_out_every")}
-        unit, made_from = "lists", []
+        made_from = []
         for segment in segments:
             if segment.codes is None:
                 raise ArtifactError(f"{segment.vectors} has no codes: build the index again")
@@ -340,7 +334,7 @@ def finish_search(
             vectors.shards(first, stop),
             quantizer=quantizer,
             code_folders=code_folders[first:stop],
-            progress=lambda done, total: progress(unit, done, total),
+            progress=progress,
         )
 
     if count == 1:

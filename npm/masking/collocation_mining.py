@@ -211,7 +211,7 @@ def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSetting
     survey = _Survey(levels[1:], sizes)
     for sequences in pieces:
         survey.read(sequences)
-    return survey.entries(survey.size_for(settings.coverage), scores)
+    return survey.entries(settings.coverage, scores)
 
 
 def mutual_information(levels: Sequence[FrequentNgrams]) -> list[np.ndarray]:
@@ -281,14 +281,13 @@ class _Survey:
             self._examples[number].append((seen, stops - starts, sequences.token_ids[positions], begins[positions]))
         np.add.at(self._tokens_by_size, held_from, words.lengths)
 
-    def size_for(self, coverage: float) -> int:
-        """The smallest size that holds a fraction `coverage` of all tokens, or the largest there is."""
-        held = np.cumsum(self._tokens_by_size[:-1])  # i64 [sizes + 1]
-        enough = int(np.searchsorted(held, coverage * self._tokens_by_size.sum()))
-        return min(enough, self._largest)
+    def entries(self, coverage: float, scores: Sequence[np.ndarray]) -> Entries:
+        """The smallest vocabulary that holds a fraction `coverage` of all tokens, or the largest there is.
 
-    def entries(self, size: int, scores: Sequence[np.ndarray]) -> Entries:
-        """The vocabulary of `size`; each of its n-grams by its first example."""
+        Each of its n-grams is in it by its first example.
+        """
+        held = np.cumsum(self._tokens_by_size[:-1])  # i64 [sizes + 1]
+        size = min(int(np.searchsorted(held, coverage * self._tokens_by_size.sum())), self._largest)
         token_ids, starts_word, lengths, counts, kept_scores = [], [], [], [], []
         for number, level in enumerate(self._levels):
             numbers, sizes, ids, begins = (np.concatenate(parts) for parts in zip(*self._examples[number], strict=True))

@@ -32,23 +32,17 @@ class EncodedSequences(NamedTuple):
 
 
 def encode_sequences(
-    encoder: Encoder, sequences: Sequence[np.ndarray], slots: Sequence[np.ndarray], *, tokens_per_batch: int
-) -> list[np.ndarray]:
-    """Encode sequences of token ids, batched by length: for each the vectors f32 [n, d] at its `slots` i64 [n]."""
-    return encode_pooled(encoder, sequences, slots, None, tokens_per_batch=tokens_per_batch).vectors
-
-
-def encode_pooled(
     encoder: Encoder,
     sequences: Sequence[np.ndarray],
     slots: Sequence[np.ndarray],
-    pooler: PoolerKind | None,
+    pooler: PoolerKind | None = None,
     *,
     tokens_per_batch: int,
 ) -> EncodedSequences:
-    """As `encode_sequences` does, and in the same passes one vector of length 1 for each sequence, 0s for an empty one.
+    """Encode sequences of token ids, batched by length: for each the vectors f32 [n, d] at its `slots` i64 [n].
 
-    Raises ValueError for a pooler that reads more than the last layer, ArtifactError for tokens unknown to the model.
+    With a `pooler` in the same passes one vector of length 1 for each sequence, 0s for an empty one. Raises ValueError
+    for a pooler that reads more than the last layer, ArtifactError for tokens unknown to the model.
     """
     vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32)] * len(sequences)
     pooled = None if pooler is None else np.zeros((len(sequences), encoder.dimensions), dtype=np.float32)  # f32 [S, d]

@@ -33,8 +33,9 @@ from npm.models.settings import (
     PoolerKind,
     Precision,
     check_leading_dimensions,
+    leading_scale,
+    reference_scale,
 )
-from npm.models.similarity import leading_scale, reference_scale
 from npm.models.stored import StoredModel
 from npm.models.tokenizer import special_id, special_ids_around, spells_bytes
 
@@ -184,15 +185,15 @@ class Encoder(StoredModel):
             return vectors[..., : self._leading].float()  # f32 [..., k]
         return vectors.float() @ self._axes.T.to(vectors.device)  # f32 [..., k]
 
-    def cut_to(self, dimensions: int | None, *, axes: np.ndarray | None = None, where: str = "dimensions") -> Encoder:
+    def cut_to(self, dimensions: int | None, *, axes: np.ndarray | None = None) -> Encoder:
         """The same encoder, with only the leading `dimensions` of its vectors; None: all of them.
 
         With `axes` f32 [dimensions, d] vectors become the coordinates on these, to the scale of full vectors. Model,
         tokenizer and fingerprint are shared, and full vectors are saved. Raises SettingError for a length that is not
-        positive or greater than that of full vectors; `where` names the setting.
+        positive or greater than that of full vectors.
         """
         if dimensions is not None:
-            check_leading_dimensions([dimensions], where=where, most=self.whole_dimensions)
+            check_leading_dimensions([dimensions], where="dimensions", most=self.whole_dimensions)
         shorter = copy.copy(self)
         shorter._leading, shorter._axes = dimensions, None if axes is None else torch.from_numpy(axes)
         return shorter

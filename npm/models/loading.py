@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,6 @@ CODE_KEYS = re.compile(
 HALVES = ("t5", "mt5")
 """Encoder-decoders whose encoder is loaded by itself; ByT5 is a T5."""
 FIRST_SENTINEL = "<extra_id_0>"
-HEAD_DEVIATION = 0.02
-"""Standard deviation of a new head's weights, as in BERT."""
 SPARE_ROWS, SPARE_FRACTION = 128, 0.1
 """Rows of an embedding without a token: sizes are rounded up to multiples of 64 or 128, and some kept for later."""
 
@@ -151,49 +148,9 @@ def language_model(config: PreTrainedConfig, place: str | None = None) -> tuple[
         with quiet_transformers():
             new: Any = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
         return new, set(new.state_dict())
-    kind = _half_with_head(config.model_type) if config.model_type in HALVES else AutoModelForMaskedLM
     with encoder_errors(place, "the masked language model"):
-        model, report = _with_report(kind, place, config)
+        model, report = _with_report(AutoModelForMaskedLM, place, config)
     return model, set(report["missing_keys"])
-
-
-@cache
-def _half_with_head(kind: str) -> type[PreTrainedModel]:
-    """Class of the encoder of a T5, or MT5, with a head for masked tokens, of which `transformers` has none.
-
-    logits = W g(h) + b with g as in BERT (Devlin et al. 2019, §3.1): dense d × d, GELU, LayerNorm; W [V, d] is its own,
-    because the embeddings of ByT5 are those of bytes and its decoder's. Loads as the encoder alone too.
-    """
-    from transformers import MT5EncoderModel, T5EncoderModel
-
-    half: Any = T5EncoderModel if kind == "t5" else MT5EncoderModel
-
-    class EncoderForMaskedTokens(half.__base__):
-        base_model_prefix = "transformer"
-
-        def __init__(self, config: PreTrainedConfig) -> None:
-            super().__init__(config)
-            self.transformer = half(config)
-            size: Any = config
-            self.masked_transform = torch.nn.Sequential(
-                torch.nn.Linear(size.d_model, size.d_model), torch.nn.GELU(), torch.nn.LayerNorm(size.d_model)
-            )
-            self.masked_output = torch.nn.Linear(size.d_model, size.vocab_size)
-            self.post_init()
-
-        def get_output_embeddings(self) -> torch.nn.Module:
-            return self.masked_output
-
-        def _init_weights(self, module: Any) -> None:
-            super()._init_weights(module)
-            if module in (self.masked_transform[0], self.masked_output):
-                torch.nn.init.normal_(module.weight, std=HEAD_DEVIATION)
-                torch.nn.init.zeros_(module.bias)
-            elif module in (self.masked_transform[2],):
-                torch.nn.init.ones_(module.weight)
-                torch.nn.init.zeros_(module.bias)
-
-    return EncoderForMaskedTokens
 
 
 def load_config(place: str) -> PreTrainedConfig:

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from npm.core.errors import EncoderError
-from npm.models.loading import HALVES, language_model, without_pooler
+from npm.models.loading import language_model, without_pooler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -107,8 +107,6 @@ def _parts(model: Any, place: str) -> tuple[nn.Module, nn.Parameter]:
         return nn.Sequential(model.lm_head.dense, nn.GELU(), model.lm_head.layer_norm), model.lm_head.bias
     if kind == "modernbert":
         return model.head, model.decoder.bias
-    if kind in HALVES:
-        return model.masked_transform, model.masked_output.bias
     raise EncoderError(
         f"{place}: unknown head of model type {kind!r}; choose another encoder, or add it to npm/models/masked_lm.py"
     )

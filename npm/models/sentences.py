@@ -23,6 +23,8 @@ from npm.models.sentence_folders import MLP_WEIGHTS, write_sentence_files
 from npm.models.settings import PoolerKind, Precision
 from npm.models.stored import evaluating
 
+ROWS_PER_BATCH = 64
+
 
 def pool(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """Sentence vectors [R, d], before any MLP, of last states [R, L, d]: their mean, or the first of each.
@@ -112,32 +114,23 @@ class SentenceEncoder:
                 chosen.mlp.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
         return cls(encoder, chosen.to(encoder.device))
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        rows_per_batch: int = 64,
-        unit: bool = False,
-        max_sentence_tokens: int | None = None,
-    ) -> np.ndarray:
-        """The vectors f32 [n, d] of n texts, in their order; of length 1 with `unit`.
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """The vectors f32 [n, d] of n texts, in their order; texts are cut to what the encoder takes.
 
-        Texts are cut after `max_sentence_tokens`, special tokens included; None cuts what the encoder cannot take.
         Special tokens within a text are ordinary text. The model and the pooler work in evaluation mode, which
         is then restored. Raises QueryError for a text that is empty.
         """
         if (empty := next((number for number, text in enumerate(texts) if not text.strip()), None)) is not None:
             raise QueryError(f"sentence {empty + 1} of {len(texts)} is empty: leave it out")
-        longest = self.encoder.max_input_tokens if max_sentence_tokens is None else max_sentence_tokens
         order = np.argsort([-len(text) for text in texts], kind="stable")  # [n]; the longest first: little padding
         vectors = np.empty((len(texts), self.encoder.dimensions), dtype=np.float32)  # f32 [n, d]
         tokenizer: Any = self.encoder.tokenizer
-        options = {"max_length": longest, "split_special_tokens": True, "return_tensors": "pt"}
+        options = {"max_length": self.encoder.max_input_tokens, "split_special_tokens": True, "return_tensors": "pt"}
         with evaluating(self.encoder.model, self.pooler), torch.inference_mode():
-            for start in range(0, len(texts), rows_per_batch):
-                numbers = order[start : start + rows_per_batch]  # [R]
+            for start in range(0, len(texts), ROWS_PER_BATCH):
+                numbers = order[start : start + ROWS_PER_BATCH]  # [R]
                 inputs = tokenizer([texts[number] for number in numbers], padding=True, truncation=True, **options)
                 ids, mask = (inputs[name].to(self.encoder.device) for name in ("input_ids", "attention_mask"))
                 states = self.encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state  # [R, L, d]
                 vectors[numbers] = self.pooler(states, mask).float().cpu().numpy()  # f32 [R, d]
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if unit else vectors
+        return vectors

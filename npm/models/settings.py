@@ -102,6 +102,29 @@ class FreshSettings(Settings):
             raise SettingError(f"start.fresh.dimensions must be {multiple}, got {width}: change one of the two")
 
 
+def reference_scale(dimensions: int) -> float:
+    """Factor between an inner product and a logit in the reference, 1/√d (Min et al. 2022, arXiv 2212.01349, §3).
+
+    Others are saved with their encoder: a small one, whose last LayerNorm keeps vectors short, gets no sharp logits by
+    this one.
+
+    >>> reference_scale(256)
+    0.0625
+    """
+    return float(dimensions) ** -0.5
+
+
+def leading_scale(scale: float, dimensions: int, whole: int) -> float:
+    """The scale of the leading `dimensions` of vectors of `whole` dimensions: scale × √(whole / dimensions).
+
+    As 1/√d, which it continues: inner products of fewer numbers are smaller, and logits stay about as sharp.
+
+    >>> leading_scale(0.25, 64, 256)
+    0.5
+    """
+    return float(scale * (whole / dimensions) ** 0.5)
+
+
 def check_leading_dimensions(dimensions: Sequence[int], *, where: str, most: int | None = None) -> None:
     """Raise SettingError unless all of `dimensions` differ and are positive and at most `most`, if that is known."""
     if len(set(dimensions)) < len(dimensions) or any(not 1 <= each <= (most or each) for each in dimensions):

@@ -12,6 +12,7 @@ d dimensions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -24,12 +25,12 @@ from npm.core.types import DenoisingBatch, LabeledBatch, MaskedBatch, QuestionBa
 from npm.models.masked_lm import TokenVectors
 
 
+@dataclass
 class Passes:
     """The encoder that is trained, as objectives may use it."""
 
-    def __init__(self, model: nn.Module, *, rows_per_pass: int | None = None) -> None:
-        self.model = model
-        self.rows_per_pass = rows_per_pass
+    model: nn.Module
+    rows_per_pass: int | None = None
 
     def token_vectors(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor | None = None
@@ -111,13 +112,14 @@ def _split(lengths: torch.Tensor, rows: torch.Tensor, min_saved: int) -> list[to
     return _split(lengths[:at], rows[:at], min_saved) + _split(lengths[at:], rows[at:], min_saved)
 
 
+@dataclass
 class EncodedBatch:
     """Vectors of a `MaskedBatch`; the encoder runs when they are first needed."""
 
-    def __init__(self, token_vectors: TokenVectors, batch: MaskedBatch, *, with_clean_copies: bool = True) -> None:
-        """Without `with_clean_copies` there are no keys, and the encoder does not run for them."""
-        self.token_vectors, self.batch = token_vectors, batch
-        self._with_clean_copies = with_clean_copies
+    token_vectors: TokenVectors
+    batch: MaskedBatch
+    with_clean_copies: bool = True
+    """Without them there are no keys, and the encoder does not run for them."""
 
     @cached_property
     def _vectors(self) -> torch.Tensor:
@@ -127,7 +129,7 @@ class EncodedBatch:
         """
         batch = self.batch
         ids, masks = [batch.query_input_ids], [batch.query_attention_mask]
-        if self._with_clean_copies:
+        if self.with_clean_copies:
             ids, masks = [*ids, batch.key_input_ids], [*masks, batch.key_attention_mask]
         length = max(part.shape[1] for part in ids)
         input_ids = torch.cat([pad_columns(part, length, value=batch.pad_id) for part in ids])  # i64 [Q (+ B), L]
@@ -153,7 +155,7 @@ class EncodedBatch:
     @property
     def clean_vectors(self) -> torch.Tensor:
         """Vectors f32 [B, Lk, d] of the clean copies; under padding they mean nothing."""
-        assert self._with_clean_copies, "keys of a batch that was encoded without its clean copies"
+        assert self.with_clean_copies, "keys of a batch that was encoded without its clean copies"
         return self._vectors[len(self.batch.query_input_ids) :, : self.batch.key_input_ids.shape[1]]
 
     @cached_property
@@ -216,11 +218,12 @@ class EncodedRows(Generic[Rows]):
         return self._states[layer]  # [B, L, d]
 
 
+@dataclass
 class EncodedDenoising:
     """Predictions of an encoder-decoder at every target position of a `DenoisingBatch`."""
 
-    def __init__(self, passes: Passes, batch: DenoisingBatch) -> None:
-        self.passes, self.batch = passes, batch
+    passes: Passes
+    batch: DenoisingBatch
 
     @cached_property
     def logits(self) -> torch.Tensor:

@@ -28,8 +28,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from npm.core.types import MaskedBatch, Term
-from npm.models.settings import check_leading_dimensions
-from npm.models.similarity import leading_scale, scaled_similarity
+from npm.models.settings import check_leading_dimensions, leading_scale
 from npm.objectives.encoded import EncodedBatch, clean_copy_keys, key_identities
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import NonparametricSettings, OwnSequence
@@ -249,7 +248,7 @@ def span_losses(
         with torch.autocast(queries.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
             added = queries[:, first:stop].float() @ keys.vectors[:, first:stop].float().T  # f32 [c, T]
             products = added if first == 0 else products + added  # f32 [c, T]
-            logits = scaled_similarity(products, scale)  # f32 [c, T]
+            logits = products * scale  # f32 [c, T]
         loss, is_right = choice_losses(logits, positive, compared)
         losses.append(loss)
         correct.append(is_right)

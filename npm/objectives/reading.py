@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from npm.core.types import MaskedBatch, Term
-from npm.models.similarity import scaled_similarity
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 
@@ -59,7 +58,7 @@ class JointReading(nn.Module):
         terms: dict[str, Term] = {}
         for name, edges in zip(SIDES, phrase_edges(batch.span_token_ids[spans], keys), strict=True):
             with torch.autocast(keys.vectors.device.type, enabled=False):
-                logits = scaled_similarity(queries[name].float() @ keys.vectors.float().T, self._scale)  # f32 [r, T]
+                logits = queries[name].float() @ keys.vectors.float().T * self._scale  # f32 [r, T]
             losses, correct = reading_losses(logits, edges, own, places == 0)
             terms[name] = Term(losses.sum(), len(losses))
             terms[f"{name}_top1"] = Term(correct.sum(), len(losses), weight=0.0)

@@ -33,7 +33,6 @@ from torch import nn
 
 from npm.core.types import QuestionBatch, Term
 from npm.models.sentences import pool
-from npm.models.similarity import scaled_similarity
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
@@ -113,7 +112,7 @@ class SpanSupervision(nn.Module):
         ):
             alone = states[alone_rows, slots]  # f32 [n, d]
             read = states[torch.arange(reading_count, device=passes.device), slots[batch.readers]]  # f32 [n + m, d]
-            logits = scaled_similarity(read @ joint.vectors.T, self._scale)  # f32 [n + m, T]
+            logits = read @ joint.vectors.T * self._scale  # f32 [n + m, T]
             wanted = _of_questions(in_passes[answers], answer_questions, count)[batch.readers]  # bool [n + m, T]
             rivals = _of_questions(in_passes[~answers], rival_questions, count)[batch.readers]  # bool [n + m, T]
             log_weights = (rivals & ~wanted) * math.log(self.settings.rival_weight)  # f32 [n + m, T]
@@ -125,7 +124,7 @@ class SpanSupervision(nn.Module):
             # an occurrence in the block of another question may answer too: it is neither positive nor negative
             compared = own_block | ~found  # bool [n, K]
             for name, queries in (("query_alone", alone), ("query_read", read[:count])):
-                to_blocks = scaled_similarity(queries @ blocks.vectors.T, self._scale)  # f32 [n, K]
+                to_blocks = queries @ blocks.vectors.T * self._scale  # f32 [n, K]
                 losses, right = choice_losses(to_blocks, found & own_block, compared)  # [n] each
                 sums[name] = sums[name] + losses.sum() / 2
                 sums[f"{name}_top1"] = sums[f"{name}_top1"] + right.sum() / 2

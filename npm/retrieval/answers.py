@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SURFACES_COMPARED = 16
 """Number of a phrase's best occurrences that decide how it is written."""
-DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
+BLOCKS_IN_MEMORY = 1024
 
 
 def ranked_phrases(
@@ -171,7 +171,6 @@ class SurfaceReader:
     def __init__(self, store: BlockStore, tokenizer: PreTrainedTokenizerFast) -> None:
         self.store = store
         self._tokenizer = tokenizer
-        self._document = lru_cache(maxsize=DOCUMENTS_IN_MEMORY)(store.document)
         self._block_text = lru_cache(maxsize=BLOCKS_IN_MEMORY)(store.block_text)
         self.has_text = store.start_chars is not None
 
@@ -206,7 +205,7 @@ class SurfaceReader:
         if not self.has_text:
             return ()
         placed = zip(*self.places(starts, lengths), strict=True)
-        return tuple(occurrence_in(self._document(number), first, last) for number, first, last in placed)
+        return tuple(occurrence_in(self.store.document(number), first, last) for number, first, last in placed)
 
 
 def occurrence_in(document: Document, first: int, last: int) -> Occurrence:

@@ -6,17 +6,18 @@ Shapes: q texts, n candidate blocks of one text, k blocks per text, d dimensions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from npm.core.errors import SettingError
-from npm.indexing.bm25 import BlockHits, best_scoring
+from npm.indexing.bm25 import best_scoring
 from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
+    from index.types import Hits
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
@@ -122,12 +123,12 @@ def rank_blocks(
         assert sentences is not None, "encoded with the sentence_pooler"
         nearest = block_vectors.best(sentences, k, allowed=allowed)
         found = nearest.found & sentences.any(axis=1, keepdims=True)  # bool [q, k]
-        return [RankedBlocks(*own) for own in _kept(nearest._replace(found=found))]
+        return [RankedBlocks(*own) for own in _kept(replace(nearest, found=found))]
     if lexicon is None:
         others = "retrieval=dense" if block_vectors is None else "retrieval=blocks or retrieval=dense"
         raise _unavailable(f"retrieval={settings.retrieval.value} needs an index with text: choose {others}")
     if settings.retrieval is not Retrieval.hybrid:
-        return [RankedBlocks(*own) for own in _kept(lexicon.best_blocks(texts, k, allowed=allowed))]
+        return [RankedBlocks(*lexicon.best_blocks(text, k, allowed=allowed)) for text in texts]
     near = [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)
     if share and block_vectors is not None:
         assert sentences is not None, "encoded with the sentence_pooler"
@@ -152,9 +153,10 @@ def rank_blocks(
     return ranked
 
 
-def _kept(hits: BlockHits) -> list[tuple[np.ndarray, np.ndarray]]:
+def _kept(hits: Hits) -> list[tuple[np.ndarray, np.ndarray]]:
     """The blocks i64 [n] of each text that were found, and their scores f32 [n]."""
-    return [(blocks[found], scores[found]) for blocks, scores, found in zip(*hits, strict=True)]
+    by_text = zip(hits.rows, hits.scores, hits.found, strict=True)
+    return [(blocks[found], scores[found]) for blocks, scores, found in by_text]
 
 
 def fused_scores(lexical: np.ndarray, cosines: np.ndarray, share: float) -> np.ndarray:

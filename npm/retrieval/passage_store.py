@@ -106,7 +106,9 @@ def embed_passages(
     blocks = [block for own in packed for block in own]
     sequences = [np.concatenate([prefix, block.token_ids, suffix]) for block in blocks]
     slots = [len(prefix) + np.arange(len(block.token_ids)) for block in blocks]
-    encoded = encode_sequences(encoder, sequences, slots, tokens_per_batch=tokens_per_batch)  # f32 [T of block, d] each
+    encoded = encode_sequences(
+        encoder, sequences, slots, tokens_per_batch=tokens_per_batch
+    ).vectors  # f32 [T of block, d] each
     passages, first = [], 0
     for own in packed:
         vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32), *encoded[first : first + len(own)]]
@@ -123,8 +125,8 @@ class PassageStore(BlockStore):
         blocks = [block for passage in passages for block in passage.blocks]
         counts = [len(passage.blocks) for passage in passages]
         super().__init__(
-            Path("passages"),  # the name in messages
-            {"tokenizer_fingerprint": "", "special_tokens_in_blocks": False},  # the caller has the tokenizer
+            folder=Path("passages"),  # the name in messages
+            settings={"tokenizer_fingerprint": "", "special_tokens_in_blocks": False},  # the caller has the tokenizer
             digest="",
             token_ids=ShardedArray([np.concatenate([block.token_ids for block in blocks])]),
             flags=ShardedArray([np.concatenate([block.flags for block in blocks])]),

@@ -24,7 +24,6 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
-from npm.models.similarity import scaled_similarity
 from npm.retrieval.blocks import Restriction
 from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
@@ -151,7 +150,7 @@ class PassageFiller(Filler):
         several = checked_texts(claims, name="claim")
         inputs, slots, masked, counts = masked_claims(several, self.encoder)
         tokens = self.settings.tokens_per_batch
-        encoded = encode_sequences(self.encoder, inputs, slots, tokens_per_batch=tokens)  # n of f32 [2, d]
+        encoded = encode_sequences(self.encoder, inputs, slots, tokens_per_batch=tokens).vectors  # n of f32 [2, d]
         store = self.index.store
         blocks = np.repeat(np.arange(store.block_count), np.diff(store.block_offsets))  # i64 [T]
         of_text = (store.flags.slice(0, store.token_count) & TokenFlag.SPECIAL.value) == 0  # bool [T], not of titles
@@ -208,7 +207,7 @@ class PassageFiller(Filler):
         pairs_at_once = max(1, SCORE_BYTES // (2 * 8 * len(self._vectors)))
         for first in range(0, len(pairs), pairs_at_once):
             batch = pairs[first : first + pairs_at_once].reshape(-1, pairs.shape[2])  # f32 [2 batch, d]
-            scaled = scaled_similarity((batch @ self._vectors.T).astype(np.float64), factor)  # f64 [2 batch, T]
+            scaled = (batch @ self._vectors.T).astype(np.float64) * factor  # f64 [2 batch, T]
             yield from scaled.reshape(len(batch) // 2, 2, -1)  # f64 [batch, 2, T]
 
     @cached_property

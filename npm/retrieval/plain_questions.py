@@ -103,17 +103,14 @@ def statement_of(question: str) -> str | None:
     >>> statement_of("Why is the sky blue?") is None
     True
     """
-    plain = re.sub(r"\b(who|what|where|when|how)['’](s|re)\b", _expanded, question.strip(), flags=re.IGNORECASE)
+    plain = re.sub(r"\b(who|what|where|when|how)['’]s\b", r"\1 is", question.strip(), flags=re.IGNORECASE)
+    plain = re.sub(r"\b(who|what|where|when|how)['’]re\b", r"\1 are", plain, flags=re.IGNORECASE)
     words = plain.rstrip(" ?!.").split()
     try:
         found = " ".join(_statement(words))
     except _NoRuleError:
         return None
     return f"{found[:1].upper()}{found[1:]}."
-
-
-def _expanded(contraction: re.Match[str]) -> str:
-    return f"{contraction[1]} {'is' if contraction[2].lower() == 's' else 'are'}"
 
 
 def _statement(words: list[str]) -> list[str]:

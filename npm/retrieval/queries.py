@@ -17,7 +17,7 @@ from npm.core.errors import QueryError, SettingError
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.text import sentence_bounds, words_of
 from npm.indexing.adaptation import mapped
-from npm.models.batches import encode_pooled
+from npm.models.batches import encode_sequences
 from npm.retrieval.plain_questions import BLANK, is_question, statement_of
 
 if TYPE_CHECKING:
@@ -260,7 +260,9 @@ def _encoded(
     places = [(slots[:, None] + np.arange(masks_per_text)).ravel() for slots in inputs.slots]  # i64 [m * masks] each
     unmasked = [] if pooler is None else [np.delete(*pair) for pair in zip(sequences, places, strict=True)]
     nowhere = [np.zeros(0, dtype=np.int64)] * len(unmasked)
-    encoded = encode_pooled(encoder, sequences + unmasked, places + nowhere, pooler, tokens_per_batch=tokens_per_batch)
+    encoded = encode_sequences(
+        encoder, sequences + unmasked, places + nowhere, pooler, tokens_per_batch=tokens_per_batch
+    )
     sentences = None
     if encoded.pooled is not None:
         special_count = len(encoder.prefix_ids) + len(encoder.suffix_ids)

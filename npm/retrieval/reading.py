@@ -25,7 +25,6 @@ import numpy as np
 from npm.corpus.text import is_title
 from npm.indexing.adaptation import mapped
 from npm.models.batches import encode_sequences
-from npm.models.similarity import scaled_similarity
 from npm.retrieval.queries import QueryVectors, masked_inputs
 from npm.retrieval.settings import FillSettings, Retrieval
 
@@ -152,7 +151,7 @@ def read_pairs(
     size = PAIRS_AT_ONCE if jointly else len(sequences)
     for start in range(0, len(sequences), size):
         own = slice(start, start + size)
-        encoded = encode_sequences(whole, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
+        encoded = encode_sequences(whole, sequences[own], slots[own], tokens_per_batch=tokens_per_batch).vectors
         for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
             count = 2 * len(mask_slots[number])
             queries = vectors[:count].reshape(-1, 2, whole.dimensions)  # f32 [m, 2, d]
@@ -168,7 +167,7 @@ def joint_similarities(queries: np.ndarray, keys: np.ndarray, flags: np.ndarray,
     """
     read = len(keys) - 1
     is_key = np.append(True, ~is_title(flags[:read]))  # bool [1 + read]
-    scaled = scaled_similarity(queries.astype(np.float64) @ keys.T.astype(np.float64), scale)  # f64 [2, 1 + read]
+    scaled = queries.astype(np.float64) @ keys.T.astype(np.float64) * scale  # f64 [2, 1 + read]
     most = scaled[:, is_key].max(1, keepdims=True)  # f64 [2, 1]
     log_sums = most + np.log(np.exp(scaled[:, is_key] - most).sum(1, keepdims=True))  # f64 [2, 1]
     scores = scaled - log_sums  # f64 [2, 1 + read]

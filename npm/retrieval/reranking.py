@@ -26,8 +26,7 @@ import numpy as np
 
 from npm.core.types import MASK_TEXT, Phrase
 from npm.corpus.text import STOP_WORDS, sentence_around
-from npm.models.batches import encode_pooled
-from npm.models.similarity import scaled_similarity
+from npm.models.batches import encode_sequences
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def rerank(
     ours, theirs = slice(None, len(asked)), slice(len(asked), None)
     cosines = np.einsum("pd,pd->p", pooled[ours], pooled[theirs], dtype=np.float64)  # f64 [P]
     products = np.einsum("ped,ped->p", ends[ours], ends[theirs], dtype=np.float64)  # f64 [P], of both ends
-    similarities = cosines + TOKEN_SHARE * scaled_similarity(products, whole.similarity_scale)
+    similarities = cosines + TOKEN_SHARE * (products * whole.similarity_scale)
     is_named = np.array([is_name(phrase.phrase) for own in firsts for phrase in own], dtype=float)  # f64 [P]
     evidence = settings.rerank_weight * similarities + settings.name_weight * is_named  # f64 [P]
     reranked: list[tuple[Phrase, ...]] = []
@@ -177,7 +176,7 @@ def phrase_vectors(
         for sentence, cut in numbers
     ]  # S of i64 [tokens]
     slots = [np.arange(len(sequence)) for sequence in sequences]
-    found = encode_pooled(encoder, sequences, slots, pooler, tokens_per_batch=tokens_per_batch)
+    found = encode_sequences(encoder, sequences, slots, pooler, tokens_per_batch=tokens_per_batch)
     assert found.pooled is not None, "a pooler was given"
     vectors = np.zeros((len(phrases), 2, encoder.dimensions), dtype=np.float32)  # [P, 2, d], 0s without any token
     for number, (sequence, ends) in enumerate(places):

@@ -5,7 +5,6 @@ Shapes: m candidate spans of one query, n stored vectors.
 
 from __future__ import annotations
 
-import math
 from enum import Enum
 from typing import Annotated
 
@@ -42,11 +41,6 @@ class ScoringSettings(Settings):
     exclude_query_phrases: bool = True
     """Omit phrases whose words, except function words, all occur in the question."""
 
-    @property
-    def combination(self) -> Combination:
-        """Combination of the two ends of an occurrence."""
-        return Combination.sum if self.reference else Combination.product
-
 
 def occurrence_shares(start: np.ndarray, end: np.ndarray, lengths: np.ndarray, length_exponent: float) -> np.ndarray:
     """Fraction of every candidate span in the evidence of all of them, n^α e^(s+t) / Σ n^α e^(s+t): f64 [m].
@@ -81,15 +75,7 @@ def reference_weights(
     [1.0]
     """
     p_start, p_end = (
-        np.exp(own - _log_sum_exp(every)) for own, every in zip((start, end), all_sides, strict=True)
+        np.exp(own - np.logaddexp.reduce(every)) for own, every in zip((start, end), all_sides, strict=True)
     )  # [m] each
     weights: np.ndarray = (p_start + p_end) * lengths.astype(np.float64) ** length_exponent
     return weights
-
-
-def _log_sum_exp(values: np.ndarray) -> float:
-    """log Σ e^v; -inf of nothing."""
-    if len(values) == 0:
-        return -math.inf
-    top = float(values.max())
-    return top + math.log(float(np.exp(values - top).sum()))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.models.similarity import scaled_similarity
 from npm.retrieval.scoring import ScoringSettings, occurrence_shares, reference_weights
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Search:
         """Scaled similarities f64 [n] of the start (0) or end (1) query with rows i64 [n]."""
         query = self.queries[side]
         if self.restriction is None:
-            return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factors[0])
+            return self.scans[0].at(query, rows).astype(np.float64) * self.factors[0]
         # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
         # decide, and between blocks their BM25 scores count.
         positions = self.index.rows.positions(rows)  # i64 [n]
@@ -50,7 +49,7 @@ class Search:
         for number in np.unique(scan_of).tolist():
             here = np.flatnonzero(scan_of == number)
             products[here] = self.scans[number].at(query, rows[here])
-        similarities = scaled_similarity(products, self.factors[0]) + self.restriction.bonuses[places]  # f64 [n]
+        similarities = products * self.factors[0] + self.restriction.bonuses[places]  # f64 [n]
         if self.restriction.joint is not None:
             slots = positions - self.index.store.block_offsets[blocks]  # i64 [n], within their blocks
             for number in np.unique(places).tolist():

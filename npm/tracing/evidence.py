@@ -72,8 +72,8 @@ class CorpusEvidence:
         allowed[holding] = True
         allowed &= True if self._blocks is None else self._blocks
         blocks = np.flatnonzero(allowed)[:BLOCKS_READ]
-        scored = self._lexicon.best_blocks([sentence], BLOCKS_READ, allowed=allowed)
-        best = [*scored.blocks[0][scored.found[0]].tolist(), *blocks.tolist()][:BLOCKS_READ]
+        scored, _ = self._lexicon.best_blocks(sentence, BLOCKS_READ, allowed=allowed)
+        best = [*scored.tolist(), *blocks.tolist()][:BLOCKS_READ]
         context, pattern = self.words(sentence.replace(MASK_TEXT, " ")), phrase_pattern(span)
         places = (
             Place(found, self.share(context, found.context, found.title))

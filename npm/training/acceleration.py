@@ -170,11 +170,6 @@ class PreparedModel:
         length = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)
         return float(whole_tensor(length))
 
-    @property
-    def may_overflow(self) -> bool:
-        """Return True if a non-finite gradient may be due to the loss scale alone: that step is skipped."""
-        return self.scaler is not None and self.scaler.get_scale() > 1
-
     def step(self) -> None:
         """Change the weights; with a scaler not by a gradient that is not finite, which lowers the scale instead."""
         if self.scaler is None:

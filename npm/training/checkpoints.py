@@ -30,7 +30,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from safetensors import SafetensorError
 from torch import nn
 
-from npm.core.artifact import MANIFEST_NAME, refuse_link, remove, verify_folder, write_folder
+from npm.core.artifact import MANIFEST_NAME, refuse_link, verify_folder, write_folder
 from npm.core.errors import ArtifactError, SettingError, named
 from npm.core.files import read_object, replace_file, sync, sync_all
 from npm.core.records import read_as, refuse_changed
@@ -47,8 +47,8 @@ CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"
 """Folders of a run with trained models."""
 SETTINGS, CHECKPOINTS, BAD_BATCH, METRICS = "settings.json", "checkpoints", "bad-batch", "metrics.jsonl"
-TEXTS, HELD_OUT = ("corpus", "sentences"), "held-out"
-"""Folders of packed texts, also below that of held-out text."""
+HELD_OUT = "held-out"
+"""Folder of the packed held-out text."""
 Tensors = dict[str, torch.Tensor]
 
 
@@ -187,7 +187,7 @@ class RunFolder:
                     save_tensors(writer.folder / f"{name}.safetensors", tensors)
         for other in self._checkpoints():
             if other != folder:
-                remove(other)
+                shutil.rmtree(other)
         for left in folder.parent.glob(f".step-{8 * '[0-9]'}.tmp"):  # by a run that was killed
             shutil.rmtree(left)
 
@@ -237,11 +237,6 @@ class RunFolder:
         sync_all(folder)
         shutil.rmtree(temporary)
 
-    def discard(self) -> None:
-        """Remove the files of a run that never began."""
-        for folder in (self.path / HELD_OUT, self.path):
-            remove(folder, also=(SETTINGS, HELD_OUT, *TEXTS))
-
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / CHECKPOINTS).glob("step-" + 8 * "[0-9]"))
 
@@ -251,7 +246,14 @@ def captured_state(model: nn.Module, optimizer: torch.optim.Optimizer, averages:
     state = optimizer.state_dict()["state"]
     flat = {f"{number}.{name}": tensor for number, values in state.items() for name, tensor in values.items()}
     parts = {"weights": own_weights(model), "optimizer": flat, "averages": averages}
-    kept: dict[str, Tensors] = {"generators": gathered_generator_states()}
+    own = {f"{rank()}-cpu": torch.get_rng_state()}  # u8
+    if torch.cuda.is_available():
+        own[f"{rank()}-cuda"] = torch.cuda.get_rng_state()
+    of_ranks: list[Tensors] = [own]
+    if world_size() > 1:
+        of_ranks = [{}] * world_size()
+        dist.all_gather_object(of_ranks, own)
+    kept: dict[str, Tensors] = {"generators": {name: state for each in of_ranks for name, state in each.items()}}
     for part, tensors in parts.items():
         kept[part] = {}
         for name, tensor in tensors.items():
@@ -296,15 +298,3 @@ def restore_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.opt
     torch.set_rng_state(generators[f"{rank()}-cpu"])
     if torch.cuda.is_available() and (own_state := generators.get(f"{rank()}-cuda")) is not None:
         torch.cuda.set_rng_state(own_state)
-
-
-def gathered_generator_states() -> Tensors:
-    """Every rank's random generator states, u8, by `<rank>-cpu` and `<rank>-cuda`."""
-    own = {f"{rank()}-cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        own[f"{rank()}-cuda"] = torch.cuda.get_rng_state()
-    if world_size() == 1:
-        return own
-    parts: list[Tensors] = [{}] * world_size()
-    dist.all_gather_object(parts, own)
-    return {name: state for part in parts for name, state in part.items()}

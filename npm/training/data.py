@@ -3,15 +3,15 @@
 The content of a batch is a function of the seed and the micro-step alone. Only the step has to be saved as the
 position, and a resumed run sees exactly the batches of an uninterrupted one.
 
-Shapes: p positions in an order, N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table of
-pairs, L padded length.
+Shapes: N pairs of all ranks at a micro-step, n pairs of this rank, R rows and c columns of the table of pairs, L padded
+length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import chain, compress
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from index.arrays import mixed_bits
 from npm.core.errors import CorpusError, SettingError, missing
 from npm.core.records import refuse_changed
 from npm.core.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
-from npm.corpus.groups import BlockGroups
+from npm.corpus.groups import BlockGroups, epoch_order
 from npm.corpus.sentence_pairs import PairTable, build_pair_table
 from npm.corpus.store import BlockStore, build_block_store
 from npm.masking.collocation_mining import collocations_of
@@ -92,38 +91,34 @@ def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers:
     return iter(loader)
 
 
+@dataclass
 class BlockSource:
     """Groups in an order that is drawn again for every epoch; each rank takes its part of a micro-step's groups."""
 
-    def __init__(
-        self,
-        groups: Sequence[Sequences] | BlockGroups,
-        makers: Mapping[str, ViewMaker],
-        *,
-        seed: int,
-        groups_per_device_batch: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        """`makers` makes the views, by name. Raises SettingError if the groups do not suffice for one micro-step."""
-        self.groups, self.makers = groups, dict(makers)
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.groups_per_device_batch = groups_per_device_batch
-        self.micro_steps_per_epoch = len(groups) // (groups_per_device_batch * world_size)
-        self._order: tuple[int, np.ndarray] | None = None
+    groups: Sequence[Sequences] | BlockGroups
+    makers: Mapping[str, ViewMaker]  # of each view, by its name
+    _: KW_ONLY
+    seed: int
+    groups_per_device_batch: int = 1
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises SettingError if the groups do not suffice for one micro-step."""
+        size = self.groups_per_device_batch * self.world_size
+        self.micro_steps_per_epoch = len(self.groups) // size
         if self.micro_steps_per_epoch == 0:
             raise SettingError(
-                f"corpus.files has {len(groups)} groups, expected at least {groups_per_device_batch * world_size} for a"
-                " batch: give more text, or reduce groups.sequences_per_group or trainer.groups_per_device_batch"
+                f"corpus.files has {len(self.groups)} groups, expected at least {size} for a batch: give more text, or"
+                " reduce groups.sequences_per_group or trainer.groups_per_device_batch"
             )
 
     def views(self, micro_step: int) -> dict[str, View]:
         """All views of this rank's groups at `micro_step`."""
         epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
         first = (place * self.world_size + self.rank) * self.groups_per_device_batch
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self.groups))  # i64 [groups]
-        numbers = self._order[1][first : first + self.groups_per_device_batch].tolist()
+        order = epoch_order(len(self.groups), seed=self.seed, epoch=epoch)  # i64 [groups]
+        numbers = order[first : first + self.groups_per_device_batch].tolist()
         groups = [self.groups[number] for number in numbers]
         return {
             name: maker.view(groups, [mask_rng(self.seed, epoch, number, VIEW_NUMBERS[name]) for number in numbers])
@@ -131,41 +126,11 @@ class BlockSource:
         }
 
 
-ROUNDS = 6
-
-
-class EpochOrder:
-    """A pseudo-random permutation of 0 … count − 1: a Feistel network over the next power of four, walked until inside.
-
-    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", §4.) It takes no memory for any `count`.
-    """
-
-    def __init__(self, count: int, *, seed: int, epoch: int) -> None:
-        self.count = count
-        self._half_bits = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
-        self._mask = np.uint64((1 << int(self._half_bits)) - 1)
-        sequence = np.random.SeedSequence(seed, spawn_key=(epoch,))
-        self._keys = sequence.generate_state(ROUNDS, np.uint64)  # u64 [rounds]
-
-    def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """The items i64 [p] at positions i64 [p] of the order."""
-        assert len(places) == 0 or (places.min() >= 0 and places.max() < self.count), f"places outside of {self.count}"
-        numbers = self._permuted(places.astype(np.uint64))  # u64 [p]
-        while (outside := numbers >= self.count).any():
-            numbers[outside] = self._permuted(numbers[outside])
-        return numbers.astype(np.int64)  # i64 [p]
-
-    def _permuted(self, numbers: np.ndarray) -> np.ndarray:
-        left, right = numbers >> self._half_bits, numbers & self._mask  # u64 [p] each
-        for key in self._keys:
-            left, right = right, left ^ (mixed_bits(right ^ key) & self._mask)
-        return np.asarray((left << self._half_bits) | right)
-
-
 DRAWS_PER_PAIR = 64
 """Other pairs tried for each one that cannot be used, before all of them are tried."""
 
 
+@dataclass
 class SentenceSource:
     """Pairs in an order drawn for every epoch, without pairs in one global batch that are each other's positives.
 
@@ -174,27 +139,21 @@ class SentenceSource:
     skip a pair and show another twice.
     """
 
-    def __init__(
-        self,
-        table: PairTable,
-        encoder: Encoder,
-        *,
-        pairs_per_device_batch: int,
-        seed: int,
-        makers: Mapping[str, ViewMaker] | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        """`makers` makes further views of the same sentences, by name; they never change the contrasted pairs.
+    table: PairTable
+    encoder: Encoder
+    _: KW_ONLY
+    pairs_per_device_batch: int
+    seed: int
+    makers: Mapping[str, ViewMaker] = field(default_factory=dict)
+    """Of further views of the same sentences, by name; they never change the contrasted pairs."""
+    rank: int = 0
+    world_size: int = 1
 
-        Raises CorpusError if the table does not suffice for one micro-step.
-        """
-        self.table, self.encoder, self.makers = table, encoder, dict(makers or {})
-        self.pairs_per_device_batch = pairs_per_device_batch
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.micro_steps_per_epoch = len(table) // (pairs_per_device_batch * world_size)
+    def __post_init__(self) -> None:
+        """Raises CorpusError if the table does not suffice for one micro-step."""
+        self.micro_steps_per_epoch = len(self.table) // (self.pairs_per_device_batch * self.world_size)
         if self.micro_steps_per_epoch == 0:
-            raise self._too_few(f"{len(table)}")
+            raise self._too_few(f"{len(self.table)}")
 
     def views(self, micro_step: int) -> dict[str, View]:
         """This rank's pairs at `micro_step`, and the further views of their texts."""
@@ -223,8 +182,8 @@ class SentenceSource:
     def _rows(self, epoch: int, place: int) -> np.ndarray:
         """The rows of the global batch, i64 [N]; the same on every rank."""
         size = self.pairs_per_device_batch * self.world_size
-        order = EpochOrder(len(self.table), seed=self.seed, epoch=epoch)
-        rows = order[np.arange(place * size, (place + 1) * size)]  # i64 [N]
+        order = epoch_order(len(self.table), seed=self.seed, epoch=epoch)  # i64 [R]
+        rows = order[place * size : (place + 1) * size].copy()  # i64 [N]
         taken: tuple[set[int], set[int]] = set(), set()  # keys of anchors and positives, and of hard negatives
         free = [at for at, fits in enumerate(self._compatible(rows, taken)) if not fits]
         if not free:
@@ -232,11 +191,7 @@ class SentenceSource:
         drawn = mask_rng(self.seed, epoch, place, VIEW_NUMBERS[SENTENCES]).integers(
             len(self.table), size=DRAWS_PER_PAIR * len(free)
         )
-        everything = (
-            order[np.arange(first, min(first + DRAWS_PER_PAIR * size, len(self.table)))]
-            for first in range(0, len(self.table), DRAWS_PER_PAIR * size)
-        )
-        for candidates in chain([drawn], everything):
+        for candidates in (drawn, order):
             fitting = compress(candidates.tolist(), self._compatible(candidates, taken))
             while free and (row := next(fitting, None)) is not None:  # no more are taken than there is space for
                 rows[free.pop(0)] = row

@@ -6,12 +6,14 @@ Shapes: X examples, B rows of a batch, L padded length, n targets.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from npm.core.types import LabeledBatch, View
 from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.groups import epoch_order
 from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled
 from npm.masking.rendering import LABELED, padded_rows
 from npm.models.encoder import Encoder
@@ -32,46 +34,37 @@ def labeled_batch(
     rows = np.repeat(np.arange(len(chosen)), lasts - firsts)  # i64 [targets of these]
     kept = (examples.slots[places] >= 0) & (not without_targets)  # bool [targets of these]
     targets = examples.targets[places][kept]  # f64 [n]
+    marks_texts = (getattr(encoder.model.config, "type_vocab_size", 0) or 0) > 1  # by token-type embeddings
     return LabeledBatch(
         input_ids=ids,
         attention_mask=attention,
-        token_type_ids=types if has_token_types(encoder) else None,
+        token_type_ids=types if marks_texts else None,
         rows=torch.from_numpy(rows[kept]),
         slots=torch.from_numpy(examples.slots[places][kept]),
         targets=torch.from_numpy(targets.astype(np.float32 if scores else np.int64)),
     )
 
 
-def has_token_types(encoder: Encoder) -> bool:
-    """Return True if the encoder marks the second text of a pair by token-type embeddings."""
-    return int(getattr(encoder.model.config, "type_vocab_size", 0) or 0) > 1
-
-
+@dataclass
 class LabeledSource:
     """Each rank takes its part of the examples of a micro-step; the last one of an epoch has the remaining ones."""
 
-    def __init__(
-        self,
-        examples: LabeledExamples,
-        encoder: Encoder,
-        settings: LabeledSettings,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.examples, self.encoder, self.settings = examples, encoder, settings
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.examples_per_step = settings.examples_per_device_batch * world_size
-        self.micro_steps_per_epoch = -(-len(examples) // self.examples_per_step)
-        self._order: tuple[int, np.ndarray] | None = None
+    examples: LabeledExamples
+    encoder: Encoder
+    settings: LabeledSettings
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        self.examples_per_step = self.settings.examples_per_device_batch * self.world_size
+        self.micro_steps_per_epoch = -(-len(self.examples) // self.examples_per_step)
 
     def views(self, micro_step: int) -> dict[str, View]:
         """This rank's examples at `micro_step`."""
         epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))  # i64 [X]
-        shared = self._order[1][place * self.examples_per_step : (place + 1) * self.examples_per_step]
+        order = epoch_order(len(self.examples), seed=self.seed, epoch=epoch)  # i64 [X]
+        shared = order[place * self.examples_per_step : (place + 1) * self.examples_per_step]
         own = np.array_split(shared, self.world_size)[self.rank]  # i64 [B]
         # a rank for which none is left has a row without a target, as all ranks have to run the encoder
         batch = labeled_batch(

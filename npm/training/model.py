@@ -190,8 +190,8 @@ def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[st
                 f" {kind.name}"
             )
     if chosen.labeled_weight:
-        of_words = labeled.level is LabelLevel.token
-        pooled, outputs = labeled.mean_pooled, labeled.output_count
+        of_words, outputs = labeled.level is LabelLevel.token, len(labeled.labels) or 1
+        pooled = labeled.mean_pooled
         parts["labeled"] = LabeledText(
             encoder.dimensions, outputs, of_words=of_words, mean_pooled=pooled, layer=labeled.layer
         )

@@ -86,12 +86,6 @@ def layer_rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     return rates | dict.fromkeys(embeddings_of(network).parameters(), decay ** max(map(len, stacks)))
 
 
-def layer_matrices(network: nn.Module) -> set[nn.Parameter]:
-    """The weight matrices in the layers of a network, without embeddings such as those of T5's relative positions."""
-    modules = (module for stack in layer_stacks(network) for module in stack.modules())
-    return {cast(nn.Parameter, module.weight) for module in modules if isinstance(module, nn.Linear)}
-
-
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, rates: Mapping[nn.Parameter, float] | None = None
 ) -> list[dict[str, Any]]:
@@ -161,8 +155,8 @@ class Lion(Optimizer):
     (Chen et al. 2023, arXiv 2302.06675, algorithm 2.)
     """
 
-    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float] = LION_BETAS) -> None:
-        super().__init__(groups, {"lr": 0.0, "betas": betas})
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": LION_BETAS})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -197,7 +191,9 @@ def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettin
         return Lion(groups)
     if not hasattr(torch.optim, "Muon"):
         raise SettingError(f"trainer.optimizer=muon needs torch 2.9 or newer, got {torch.__version__}")
-    chosen = layer_matrices(network)
+    # those of linear maps: embeddings such as those of T5's relative positions are none
+    modules = (module for stack in layer_stacks(network) for module in stack.modules())
+    chosen = {cast(nn.Parameter, module.weight) for module in modules if isinstance(module, nn.Linear)}
     matrices, others = _chosen(groups, chosen, inside=True), _chosen(groups, chosen, inside=False)
     if not matrices:
         return AdamW(groups, **adam)

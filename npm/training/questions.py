@@ -6,6 +6,7 @@ Shapes: N questions of all ranks at a micro-step, n of this rank, R rows, L padd
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -58,28 +59,25 @@ def question_batch(questions: Sequence[Question], reads: Sequence[int | None], e
     )
 
 
+@dataclass
 class QuestionSource:
     """Rows drawn at random for each micro-step, all of a global batch different; each rank takes its part."""
 
-    def __init__(
-        self,
-        table: QuestionTable,
-        encoder: Encoder,
-        settings: SupervisionSettings,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
+    table: QuestionTable
+    encoder: Encoder
+    settings: SupervisionSettings
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
         """Raises CorpusError if there are too few rows for one micro-step."""
-        self.table, self.encoder, self.settings = table, encoder, settings
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.questions_per_step = settings.questions_per_device_batch * world_size
-        self.micro_steps_per_epoch = len(table) // self.questions_per_step
+        self.questions_per_step = self.settings.questions_per_device_batch * self.world_size
+        self.micro_steps_per_epoch = len(self.table) // self.questions_per_step
         if self.micro_steps_per_epoch == 0:
             raise CorpusError(
-                f"questions must be at least {self.questions_per_step} for a batch, got {len(table)}: give more, or"
-                " reduce supervision.questions_per_device_batch"
+                f"questions must be at least {self.questions_per_step} for a batch, got {len(self.table)}: give more,"
+                " or reduce supervision.questions_per_device_batch"
             )
 
     def views(self, micro_step: int) -> dict[str, View]:

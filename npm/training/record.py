@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from npm.core.files import sha256_of_file
+from npm.core.records import flat_record
 from npm.corpus.sources import Source
 from npm.training.settings import TrainingSettings
 
@@ -49,15 +50,6 @@ def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) ->
     {'trainer.seed': 2, 'device': 'cpu'}
     """
     return {name: value for name, value in record.items() if not FACTS.fullmatch(name)} | dict(changes)
-
-
-def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in record.items():
-        nested = isinstance(value, dict) and value
-        flat |= flat_record(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
-    return flat
 
 
 def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -98,7 +99,7 @@ def run_training(
         except (UserError, OSError):
             # a run that never began leaves no files
             if rank() == 0 and not was_there and not RunFolder(folder).has_begun:
-                RunFolder(folder).discard()
+                shutil.rmtree(folder, ignore_errors=True)
             raise
     return trainer.run_folder.encoder_path
 

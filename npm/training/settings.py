@@ -12,7 +12,7 @@ from npm.core.errors import SettingError, exclusive
 from npm.core.settings import PathText, Settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.groups import GroupMixing
-from npm.corpus.labeled import LabeledSettings
+from npm.corpus.labeled import LabeledSettings, LabelLevel
 from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.corpus.settings import CorpusSettings
@@ -223,8 +223,11 @@ class TrainingSettings(Settings):
         weights = {name.removesuffix("_weight") for name, weight in self.objective.weights().items() if weight}
         if self.schedule.max_epochs and not weights & {"labeled", "labeled_contrast"}:
             raise SettingError("schedule.max_epochs requires labeled rows: set objective.labeled_weight=1")
-        if "labeled_contrast" in weights:
-            self.labeled.check_contrast()
+        if "labeled_contrast" in weights and not (self.labeled.labels and self.labeled.level is LabelLevel.sequence):
+            raise SettingError(
+                "objective.labeled_contrast_weight requires texts with labels: set labeled.labels and "
+                "labeled.level=sequence"
+            )
         self.objective.masked.check_masks(self.corruption.mask_probability)
         if "reading" in weights and not (self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction):
             raise SettingError(

@@ -10,6 +10,7 @@ RUN/bad-batch/step-00000004-rank-0/   manifest (step, terms of each micro-batch)
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from npm.core.artifact import remove, write_folder
+from npm.core.artifact import write_folder
 from npm.core.errors import SettingError
 from npm.core.memory import return_freed_memory
 from npm.core.types import TrainingBatch
@@ -57,7 +58,7 @@ def save_bad_batches(
     """
     bad = [number for number, terms in enumerate(sums) if not all(map(math.isfinite, terms.values()))]
     path = folder / f"step-{step:08d}-rank-{rank()}"
-    remove(path)  # of the same step of a run that was started again
+    shutil.rmtree(path, ignore_errors=True)  # of the same step of a run that was started again
     terms = [{name: str(value) for name, value in part.items()} for part in sums]  # JSON has no infinity
     with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank(), "terms": terms}) as writer:
         for number in bad or range(len(window)):
@@ -237,7 +238,9 @@ class Trainer:
         means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
         # after the last micro-batch, where the gradient is that of the entire window on all ranks
         gradient_length = self.prepared.clip()
-        lengths = {} if self.prepared.may_overflow else {"length of the gradient": gradient_length}
+        # a gradient that is not finite may be due to the loss scale of float16 alone: that step is skipped
+        may_overflow = self.prepared.scaler is not None and self.prepared.scaler.get_scale() > 1
+        lengths = {} if may_overflow else {"length of the gradient": gradient_length}
         self._refuse_not_finite({**means, **lengths}, window, sums)
         self.prepared.step()
         return means

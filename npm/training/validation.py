@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -22,18 +23,16 @@ Evaluator = Callable[[], dict[str, float]]
 """Measures the model that is being trained, in evaluation mode; called on every rank."""
 
 
+@dataclass
 class HeldOut:
     """Measures a model on fixed batches, and by evaluators from outside."""
 
-    def __init__(
-        self,
-        settings: TrainingEvaluationSettings,
-        batches: TrainingBatches | None,
-        *,
-        evaluators: Sequence[Evaluator] = (),
-    ) -> None:
-        assert batches is not None or evaluators, "nothing to evaluate"
-        self.settings, self.batches, self.evaluators = settings, batches, tuple(evaluators)
+    settings: TrainingEvaluationSettings
+    batches: TrainingBatches | None
+    evaluators: Sequence[Evaluator] = ()
+
+    def __post_init__(self) -> None:
+        assert self.batches is not None or self.evaluators, "nothing to evaluate"
 
     @property
     def micro_steps(self) -> int:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from npm.models.similarity import scaled_similarity
 from npm.tuning.examples import Example
 
 STEPS = 8
@@ -87,7 +86,7 @@ def scores(example: Example, queries: torch.Tensor, *, scale: float, joint: bool
         keys = torch.from_numpy(example.keys).float()  # f32 [m, 2, k]
         return example.factors[0] * torch.einsum("msd,msd->m", keys, queries[blocks])  # f32 [m]
     keys = torch.from_numpy(example.joint_keys).float()  # f32 [b, t, d]
-    similarities = scaled_similarity(torch.einsum("bsd,btd->bst", queries, keys), scale)  # f32 [b, 2, t]
+    similarities = torch.einsum("bsd,btd->bst", queries, keys) * scale  # f32 [b, 2, t]
     is_key = torch.from_numpy(example.is_key)[:, None]  # bool [b, 1, t]
     shares = similarities - similarities.masked_fill(~is_key, -torch.inf).logsumexp(2, keepdim=True)  # f32 [b, 2, t]
     slots = torch.from_numpy(example.slots)  # i64 [m, 2]

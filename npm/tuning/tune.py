@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +136,7 @@ def exact_answers(
     assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
     queries = np.concatenate([vectors.start, vectors.end])  # f32 [2 q, d]
     depth = min(max(*widths, *RECALL_AT), len(index.rows))
-    hits = exact_top(index.vectors, queries, depth, index.live_rows, partial(progress, "exact scores"))
+    hits = exact_top(index.vectors, queries, depth, index.live_rows, progress)
     counts = np.stack([hits.found[:, :rank].sum(axis=1) for rank in RECALL_AT], axis=1)  # i64 [2 q, r]
     worst = np.take_along_axis(hits.scores, np.maximum(counts, 1) - 1, axis=1)  # f32 [2 q, r]
     # All hits are known: nothing is scanned, and the scores of further rows are read from the stored vectors.

@@ -129,7 +129,8 @@ def test_of_two_documents_with_one_id_the_last_among_those_allowed_is_found(tmp_
 def test_two_ids_with_one_key_are_told_apart_by_the_ids_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("npm.corpus.shards.document_key", lambda identifier: len(identifier))
+    for place in ("shards", "store"):
+        monkeypatch.setattr(f"npm.corpus.{place}.document_key", lambda identifier: len(identifier))
     store = stored_documents(tmp_path / "store", [{}] * 8)
     assert store.find_documents(["d5", "d2", "x2", "d7"]).tolist() == [5, 2, -1, 7]
 

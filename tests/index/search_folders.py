@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,8 +14,8 @@ from index.exact import ExactSearcher
 from index.ivf import Quantizer, code_shard_settings, train_quantizer, write_code_shard, write_search_folder
 from index.search import FaissSearcher, open_search
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from index.types import no_report
 from npm.core.artifact import Manifest
+from npm.core.types import Progress, silent
 
 ROWS, DIMENSIONS, QUERIES = 700, 16, 5
 SHARD_BOUNDS = (0, 300, 301, ROWS)
@@ -62,19 +61,18 @@ def build_search(
     vectors: ShardedArray,
     settings: SearchSettings,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Manifest:
     """Train, code and merge under `root` what is not there yet."""
     resolved = resolved_settings(settings, *vectors.shape)
-    report = progress or no_report
     if resolved["tier"] == "exact":
-        return write_search_folder(root / "search", resolved, vectors, progress=report)
+        return write_search_folder(root / "search", resolved, vectors, progress=progress)
     if not (root / "quantizer").exists():
         train_quantizer(root / "quantizer", vectors, None, resolved)
     quantizer = Quantizer.open(root / "quantizer")
     folders = code_all(root / "codes", vectors, quantizer)
     return write_search_folder(
-        root / "search", resolved, vectors, quantizer=quantizer, code_folders=folders, progress=report
+        root / "search", resolved, vectors, quantizer=quantizer, code_folders=folders, progress=progress
     )
 
 

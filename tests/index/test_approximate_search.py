@@ -170,7 +170,7 @@ def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
 )
 def test_a_built_folder_opens_and_finds_what_exact_search_finds(tmp_path: Path, settings: SearchSettings) -> None:
     seen: list[tuple[int, int]] = []
-    manifest = build_search(tmp_path, sample_vectors(), settings, progress=lambda done, of: seen.append((done, of)))
+    manifest = build_search(tmp_path, sample_vectors(), settings, progress=lambda _, done, of: seen.append((done, of)))
     assert seen[-1][0] == seen[-1][1] > 0
     assert sorted(done for done, _ in seen) == [done for done, _ in seen]
     verify_folder(tmp_path / "search", "search")

@@ -139,13 +139,13 @@ def test_a_set_with_many_rows_is_searched_among_all_and_one_with_few_is_gathered
     vectors, queries = rng.standard_normal((100, 4)).astype(np.float32), rng.standard_normal((2, 4)).astype(np.float32)
     for count, scored in ((20, 20), (21, 100)):
         allowed = mask_of(np.arange(count), 100)
-        assert ExactSearcher(vectors).scan(queries, allowed)._scores.shape == (2, scored)
+        assert ExactSearcher(vectors).scan(queries, allowed).scores.shape == (2, scored)
 
 
 def test_streaming_tells_how_far_it_is_and_refuses_what_exact_search_refuses() -> None:
     vectors = np.ones((5, 2), dtype=np.float16)
     seen: list[tuple[int, int]] = []
-    exact_top(vectors, vectors[:1], 1, None, lambda done, of: seen.append((done, of)))
+    exact_top(vectors, vectors[:1], 1, None, lambda _, done, of: seen.append((done, of)))
     assert seen == [(5, 5)]
     with pytest.raises(ValueError, match="k must"):
         exact_top(vectors, vectors[:1], 0)

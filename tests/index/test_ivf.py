@@ -56,7 +56,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def stop_after(calls: int) -> Any:
-    def progress(done: int, of: int) -> None:
+    def progress(_: str, done: float, __: float | None) -> None:
         nonlocal calls
         calls -= 1
         if calls < 0:
@@ -88,7 +88,7 @@ def test_centroids_are_those_of_a_slow_loop(tmp_path: Path, rows: int, list_coun
     vectors = np.random.default_rng(rows).standard_normal((rows, 6)).astype(np.float32)
     resolved = resolved_settings(settings_for("ivf_sq8", list_count, train_iterations=4, seed=3), rows, 6)
     groups: list[tuple[int, int]] = []
-    progress = lambda done, of: groups.append((done, of))  # noqa: E731
+    progress = lambda _, done, of: groups.append((done, of))  # noqa: E731
     train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=progress)
     drawn = sorted(np.random.default_rng(3).choice(rows, size=list_count, replace=False, shuffle=False))
     centroids = vectors[drawn]
@@ -118,7 +118,7 @@ def test_many_lists_are_trained_group_by_group(tmp_path: Path, monkeypatch: pyte
     vectors = (places[:, None] + rng.standard_normal((240, 5))).astype(np.float32)
     resolved = resolved_settings(settings_for("ivf_sq8", 12, train_iterations=6), len(vectors), 5)
     groups: list[tuple[int, int]] = []
-    train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=lambda *at: groups.append(at))
+    train_quantizer(tmp_path / "q", ShardedArray([vectors]), None, resolved, progress=lambda _, *at: groups.append(at))
     centroids = trained_centroids(tmp_path / "q")
     assert [int((abs(centroids[:, 0] - place) < 10).sum()) for place in (0, 100, -100)] == [8, 3, 1]
     assert groups == [(1, 4), (2, 4), (3, 4), (4, 4)]

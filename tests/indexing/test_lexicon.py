@@ -100,12 +100,11 @@ def test_shards_and_segments_change_neither_a_score_nor_the_ranking(rng: np.rand
         write_lexicon(tmp_path / f"{number}", store_of(tmp_path / f"{number}_store", part, tokens_per_shard=150))
         for number, part in enumerate((documents[:15], documents[15:16], documents[16:]))
     ]
-    expected = whole.best_blocks(QUERIES, 7)
     for other in (opened_lexicon(tmp_path / "sharded", sharded_store), BlockLexicon.open(segments)):
         for text in QUERIES:
             np.testing.assert_array_equal(other.scores(text), whole.scores(text))
-        for ours, theirs in zip(other.best_blocks(QUERIES, 7), expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+            for ours, theirs in zip(other.best_blocks(text, 7), whole.best_blocks(text, 7), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
 
 
 def test_after_documents_were_deleted_it_scores_as_if_they_had_never_been_there(
@@ -123,11 +122,10 @@ def test_after_documents_were_deleted_it_scores_as_if_they_had_never_been_there(
         fresh = opened_lexicon(tmp_path / f"fresh{round_number}", remaining)
         lexicon = all_blocks.with_live(live)
         numbers = np.flatnonzero(live)  # i64 [live blocks]
-        hits, expected = lexicon.best_blocks(QUERIES, 9), fresh.best_blocks(QUERIES, 9)
-        np.testing.assert_array_equal(hits.found, expected.found)
-        np.testing.assert_array_equal(hits.scores, expected.scores)
-        np.testing.assert_array_equal(hits.blocks[hits.found], numbers[expected.blocks[expected.found]])
         for text in QUERIES:
+            hits, expected = lexicon.best_blocks(text, 9), fresh.best_blocks(text, 9)
+            np.testing.assert_array_equal(hits[1], expected[1])
+            np.testing.assert_array_equal(hits[0], numbers[expected[0]])
             np.testing.assert_array_equal(lexicon.scores(text)[live], fresh.scores(text))
             assert not lexicon.scores(text)[~live].any()
     # a generation is a view: the lexicon it came from is as it was, and so is what becomes of it
@@ -137,7 +135,7 @@ def test_after_documents_were_deleted_it_scores_as_if_they_had_never_been_there(
 
 def test_without_any_live_block_nothing_is_found(store: BlockStore, tmp_path: Path) -> None:
     lexicon = opened_lexicon(tmp_path / "lexicon", store).with_live(np.zeros(store.block_count, dtype=bool))
-    assert not lexicon.best_blocks(["Cervantes <mask>"], 3).found.any()
+    assert not len(lexicon.best_blocks("Cervantes <mask>", 3)[0])
 
 
 def test_live_blocks_of_another_number_are_a_mistake_of_the_program(store: BlockStore, tmp_path: Path) -> None:
@@ -150,15 +148,16 @@ def test_allowed_blocks_narrow_the_result_and_not_the_scores(rng: np.random.Gene
     live = rng.random(store.block_count) < 0.8  # bool [blocks]
     lexicon = opened_lexicon(tmp_path / "lexicon", store).with_live(live)
     allowed = rng.random(store.block_count) < 0.3  # bool [blocks], some of them not live
-    hits = lexicon.best_blocks(QUERIES, 5, allowed=allowed)
-    for number, text in enumerate(QUERIES):
-        scores = lexicon.scores(text)
+    nowhere, found = np.zeros(store.block_count, dtype=bool), 0
+    for text in QUERIES:
+        hits, scores = lexicon.best_blocks(text, 5, allowed=allowed), lexicon.scores(text)
         possible = [block for block in np.flatnonzero(allowed & live) if scores[block] > 0]
         best = sorted(possible, key=lambda block: (-scores[block], block))[:5]
-        assert hits.blocks[number][hits.found[number]].tolist() == best
-        assert hits.scores[number][: len(best)].tolist() == scores[best].tolist()
-    assert hits.found.any()
-    assert not lexicon.best_blocks(QUERIES, 5, allowed=np.zeros(store.block_count, dtype=bool)).found.any()
+        assert hits[0].tolist() == best
+        assert hits[1].tolist() == scores[best].tolist()
+        assert not len(lexicon.best_blocks(text, 5, allowed=nowhere)[0])
+        found += len(best)
+    assert found
 
 
 @pytest.mark.parametrize("count", [1, 4, 6, 11, 12, 50])
@@ -167,14 +166,15 @@ def test_ties_go_to_the_earlier_block_in_whatever_shard(count: int, tmp_path: Pa
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(texts)]
     store = store_of(tmp_path / "store", documents, tokens_per_shard=5)
     assert len(store.shard_blocks) > 3
-    hits = opened_lexicon(tmp_path / "lexicon", store, b=0.0).best_blocks(["Oslo <mask>"], count)
-    assert hits.blocks[0][hits.found[0]].tolist() == [1, 3, 5, 7, 9, 11, 0, 2, 4, 6, 8, 10][:count]
+    hits, _ = opened_lexicon(tmp_path / "lexicon", store, b=0.0).best_blocks("Oslo <mask>", count)
+    assert hits.tolist() == [1, 3, 5, 7, 9, 11, 0, 2, 4, 6, 8, 10][:count]
 
 
 def test_more_blocks_than_there_are_give_those_that_share_a_word(store: BlockStore, tmp_path: Path) -> None:
-    hits = opened_lexicon(tmp_path / "lexicon", store).best_blocks(["Cervantes <mask>", "xyzzy <mask>"], 1000)
+    lexicon = opened_lexicon(tmp_path / "lexicon", store)
     sharing = sum("cervantes" in store.block_text(block).casefold() for block in range(store.block_count))
-    assert hits.found.sum(axis=1).tolist() == [sharing, 0]
+    found = [len(lexicon.best_blocks(text, 1000)[0]) for text in ("Cervantes <mask>", "xyzzy <mask>")]
+    assert found == [sharing, 0]
     assert sharing > 0
 
 
@@ -233,9 +233,9 @@ def test_a_title_counts_as_often_as_it_is_repeated(store: BlockStore, tmp_path: 
 def test_function_words_find_something_only_if_they_are_kept(store: BlockStore, tmp_path: Path) -> None:
     question = "It is in the <mask> of its"
     without = opened_lexicon(tmp_path / "without", store)
-    assert not without.best_blocks([question], 3).found.any()
+    assert not len(without.best_blocks(question, 3)[0])
     kept = opened_lexicon(tmp_path / "kept", store, keep_stopwords=True)
-    assert kept.best_blocks([question], 3).found.all()
+    assert len(kept.best_blocks(question, 3)[0]) == 3
     # a content word is found either way, and decides alone only where the others do not count
     assert np.flatnonzero(without.scores(f"Cervantes {question}")).tolist() == [
         block for block in range(store.block_count) if "cervantes" in store.block_text(block).casefold()

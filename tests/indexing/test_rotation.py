@@ -41,7 +41,7 @@ from npm.indexing.settings import (
 from npm.indexing.transfer import fetch, publish
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
-from npm.models.similarity import leading_scale
+from npm.models.settings import leading_scale
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller

@@ -15,7 +15,6 @@ from npm.core.types import Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.models.encoder import Encoder
 from npm.models.fresh import fresh_encoder
-from npm.models.masked_lm import attach_masked_head
 from npm.models.settings import FreshSettings
 from npm.models.tokenizer import byt5_tokenizer, byte_tokenizer, load_tokenizer, spells_bytes
 from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, tiny_byt5, wordpiece_tokenizer
@@ -140,27 +139,6 @@ def test_the_encoder_of_a_byt5_is_a_start_and_is_loaded_again_as_an_encoder(byt5
     half.save(tmp_path)
     again = Encoder.load(str(tmp_path), device="cpu", dtype="float32")
     assert (again.fingerprint, again.max_input_tokens, again.mask_id) == (half.fingerprint, 256, 259)
-
-
-def test_the_encoder_of_a_byt5_has_a_new_head_for_masked_bytes_that_is_saved_with_it(
-    byt5_folder: Path, tmp_path: Path
-) -> None:
-    half = Encoder.load(str(byt5_folder), device="cpu", dtype="float32", half_input_tokens=256)
-    with pytest.raises(EncoderError, match="weights of the head"):
-        attach_masked_head(half, str(byt5_folder), trained=True)
-    torch.manual_seed(0)
-    head = attach_masked_head(half, str(byt5_folder), trained=False)
-    vectors = torch.randn(3, half.dimensions)  # [t, d]
-    dense, _, norm = head.transform
-    expected = norm(torch.nn.functional.gelu(dense(vectors))) @ head.matrix.T + head.bias  # [t, V]
-    torch.testing.assert_close(head(vectors), expected)
-    assert head.matrix.shape == (len(half.tokenizer), half.dimensions)
-    assert head.matrix is not half.model.get_input_embeddings().weight
-    assert 0.015 < head.matrix.std() < 0.025 and not head.bias.any()
-    half.save(tmp_path)
-    again = Encoder.load(str(tmp_path), device="cpu", dtype="float32")
-    assert (again.fingerprint, again.max_input_tokens) == (half.fingerprint, 256)
-    assert torch.equal(attach_masked_head(again, str(tmp_path), trained=True)(vectors), head(vectors))
 
 
 def test_an_encoder_decoder_is_no_encoder_unless_its_half_is_asked_for_and_an_encoder_has_none(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npm.core.types import Term
-from npm.models.similarity import leading_scale
+from npm.models.settings import leading_scale
 from npm.objectives import nonparametric
 from npm.objectives.nonparametric import NonparametricMasked, span_losses
 from npm.objectives.settings import NonparametricSettings

@@ -12,7 +12,7 @@ import torch
 from npm.core.types import Sequences, Spans
 from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
-from npm.models.similarity import reference_scale
+from npm.models.settings import reference_scale
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings

@@ -137,9 +137,9 @@ def test_blocks_looks_in_the_nearest_blocks_and_lends_them_nothing(filler: Phras
     nearest = filler.index.block_vectors.best(vectors.sentences, 3)
     for number, restriction in enumerate(block_restrictions(filler.index, TEXTS, vectors, settings)):
         assert restriction is not None
-        assert restriction.blocks.tolist() == sorted(nearest.blocks[number].tolist())
+        assert restriction.blocks.tolist() == sorted(nearest.rows[number].tolist())
         assert not restriction.bonuses.any()
-    looked_in = [sorted(set(blocks)) for blocks in nearest.blocks.tolist()]
+    looked_in = [sorted(set(blocks)) for blocks in nearest.rows.tolist()]
     for text, blocks, answer in zip(TEXTS, looked_in, filler.fill(TEXTS, k=20, retrieval="blocks"), strict=True):
         assert_same_answers([answer], [filler.fill(text, k=20, blocks=blocks)])
 

@@ -99,7 +99,7 @@ def plain_ends(encoder: Encoder, phrase: PhraseInSentence) -> np.ndarray:
     encoding = encoder.tokenizer.backend_tokenizer.encode(phrase.sentence)
     inside = [place for place, (start, end) in enumerate(encoding.offsets) if start < phrase.end and phrase.start < end]
     ids, ends = np.array(encoding.ids), np.array([inside[0], inside[-1]])
-    return encode_sequences(encoder, [ids], [ends], tokens_per_batch=512)[0]
+    return encode_sequences(encoder, [ids], [ends], tokens_per_batch=512).vectors[0]
 
 
 @pytest.mark.parametrize(("k", "name_weight"), [(3, 0.0), (12, 2.5)])

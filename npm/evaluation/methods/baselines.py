@@ -145,10 +145,10 @@ class RandomSpanOfBestBlock:
 
     def _drawn(self, example: Example, allowed_blocks: np.ndarray | None) -> tuple[Phrase, ...]:
         """A phrase of the best of the blocks in the mask bool [blocks], or of all."""
-        best = self._lexicon.best_blocks([example.text], 1, allowed=allowed_blocks)
-        if not best.found[0, 0]:
+        best, _ = self._lexicon.best_blocks(example.text, 1, allowed=allowed_blocks)
+        if not len(best):
             return ()
-        edges = self._filler.index.store.block_offsets[int(best.blocks[0, 0]) :][:2]  # i64 [2]
+        edges = self._filler.index.store.block_offsets[int(best[0]) :][:2]  # i64 [2]
         candidates = self._finder.find(self._filler.index.rows.rows_within(edges[:1], edges[1:]), None)  # m spans
         texts = self._reader.texts(candidates.starts, candidates.lengths)
         asked = frozenset(words_of(example.text.replace(MASK_TEXT, " ")))

@@ -339,9 +339,8 @@ class PhraseWriter:
     def _with_passages(self, text: str, asked: str, part: PhraseIndex) -> str:
         if self._lexicon is None:
             return asked
-        hits = self._lexicon.best_blocks([text], PASSAGES_IN_FRONT, allowed=part.live_blocks)
-        blocks = hits.blocks[0][hits.found[0]].tolist()
-        passages = (visible(part.store.block_text(block)).replace(MASK_TEXT, " ") for block in blocks)
+        blocks, _ = self._lexicon.best_blocks(text, PASSAGES_IN_FRONT, allowed=part.live_blocks)
+        passages = (visible(part.store.block_text(block)).replace(MASK_TEXT, " ") for block in blocks.tolist())
         return "\n\n".join([*passages, asked])
 
 

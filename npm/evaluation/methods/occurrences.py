@@ -24,7 +24,6 @@ from index.arrays import to_float32
 from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.evaluation.prompts import plain_token_ids
-from npm.models.similarity import scaled_similarity
 from npm.retrieval.scoring import Combination
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ def scan_scores(
     temperature.
     """
     assert index.vectors is not None, "an index without stored vectors cannot score words"
-    start, end = (scaled_similarity(side, factor) for side in (queries.start, queries.end))  # f32 [q, d] each
+    start, end = (side * factor for side in (queries.start, queries.end))  # f32 [q, d] each
     found = WordScores.empty(len(start), occurrences.counts)
     step = min(max(SCORES_PER_CHUNK // max(len(start), 1), 1), MAX_OCCURRENCES_PER_CHUNK)
     edges = occurrences.offsets.tolist()
@@ -237,7 +236,7 @@ def hit_scores(
     for first in range(0, len(queries.start), texts_per_scan):
         sides = [side[first : first + texts_per_scan] for side in (queries.start, queries.end)][: len(ends)]
         hits = index.searcher.scan(np.concatenate(sides), index.live_rows).top(min(k, len(index.rows)))
-        exponents = scaled_similarity(hits.scores.astype(np.float64), factor)  # f64 [sides · t, k]
+        exponents = hits.scores.astype(np.float64) * factor  # f64 [sides · t, k]
         for text in range(len(sides[0])):
             pieces = []
             for side, (rows, order) in enumerate(zip(ends, orders, strict=True)):

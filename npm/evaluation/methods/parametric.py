@@ -379,7 +379,9 @@ class GoldLengthPhrases:
         scores = np.zeros(len(texts))  # f64 [q]
         for place in range(count):
             slots = [at + place for at in inputs.slots]
-            vectors = encode_sequences(self._encoder, inputs.sequences, slots, tokens_per_batch=TOKENS_PER_BATCH)
+            vectors = encode_sequences(
+                self._encoder, inputs.sequences, slots, tokens_per_batch=TOKENS_PER_BATCH
+            ).vectors
             for rows, logits in masked_logits(self._head, np.concatenate(vectors)):  # f32 [rows, V]
                 best = logits.log_softmax(1).index_fill(1, barred, -torch.inf).max(1)  # [rows] each
                 scores[rows] += best.values.double().cpu().numpy()
