@@ -93,7 +93,7 @@ NEEDS_STEPS = "trains for hours, from the extra pretrained"
 NEEDS_MACHINES = "needs several GPUs, a cluster or its scheduler"
 WAITS = "waits for requests: tests/serving and tests/cluster start servers"
 DOES_NOT_RUN: dict[str, dict[str, str]] = {
-    "docs/adapt.md": {"npmlm adapt": "takes minutes and a user's corrections: tests/cli/test_adapt.py runs it"},
+    "docs/adapt.md": {"npmlm adapt": "takes minutes and a user's corrections: tests/cli/test_tune.py runs it"},
     "README.md": {
         "make demo": "makes an environment and runs this suite",
         "pip install": NEEDS_NETWORK,

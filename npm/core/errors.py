@@ -29,12 +29,10 @@ class UserError(Exception):
     code = "invalid_value"
     """Kind of the mistake for programs: a code of docs/http-api.md."""
 
-    def __init__(self, message: str = "", *, code: str = "", key: str = "") -> None:
+    def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(message)
         if code:
             self.code = code
-        self.key = key
-        """Setting or field of a request that is wrong, such as `where` or `text.3`; empty where none is known."""
 
     def __str__(self) -> str:
         return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], super().__str__())

@@ -116,7 +116,6 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
             f"where: no document has a kept field {names}, only {', '.join(present) or 'none'}: name another, or build "
             f"again with corpus.kept_fields=[{','.join([*present, *unknown])}]",
             code="no_such_field",
-            key="where",
         )
     return matching
 
@@ -124,9 +123,7 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
 def _parse(text: str) -> Condition:
     def refused(expected: str) -> SettingError:
         return SettingError(
-            f"where: {text!r} is not a condition on documents: expected {expected}",
-            code="invalid_condition",
-            key="where",
+            f"where: {text!r} is not a condition on documents: expected {expected}", code="invalid_condition"
         )
 
     def operand(value: str) -> tuple[str, int | float | None]:

@@ -277,7 +277,6 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
             raise QueryError(
                 f"documents: no such document: {named(unknown)}; use ids that answers show",
                 code="no_such_document",
-                key="documents",
             )
         among = np.zeros(index.store.document_count, dtype=bool)  # [documents]
         among[numbers] = True
@@ -289,8 +288,7 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
     # An empty list of documents, such as from a filter by permission, admits nothing and is no mistake.
     if not chosen.any() and (documents is None or len(documents)):
         conditions = [*([f"documents={named(documents)}"] if documents else []), *where]
-        message = f"where: no document is left with {' and '.join(conditions)}; change documents or where"
-        raise NoDocumentError(message, key="where")
+        raise NoDocumentError(f"where: no document is left with {' and '.join(conditions)}; change documents or where")
     blocks = index.store.blocks_of_documents(chosen)  # bool [blocks]
     if index.live_blocks is not None:  # of a live document, too, some may be out of reach
         blocks &= index.live_blocks

@@ -91,10 +91,6 @@ def sentence_pooler(index: PhraseIndex, settings: FillSettings) -> PoolerKind | 
     return index.block_pooler if vector_share(index, settings) > 0 else None
 
 
-def _unavailable(message: str) -> SettingError:
-    return SettingError(message, code="retrieval_unavailable", key="retrieval")
-
-
 def rank_blocks(
     index: PhraseIndex,
     texts: Sequence[str],
@@ -116,9 +112,10 @@ def rank_blocks(
     k, count = settings.bm25_blocks, max(CANDIDATES_OF_A_KIND, settings.bm25_blocks)
     if settings.retrieval is Retrieval.blocks:
         if block_vectors is None:
-            raise _unavailable(
+            raise SettingError(
                 "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
-                "an encoder that has a sentence pooler"
+                "an encoder that has a sentence pooler",
+                code="retrieval_unavailable",
             )
         assert sentences is not None, "encoded with the sentence_pooler"
         nearest = block_vectors.best(sentences, k, allowed=allowed)
@@ -126,7 +123,10 @@ def rank_blocks(
         return [RankedBlocks(*own) for own in _kept(replace(nearest, found=found))]
     if lexicon is None:
         others = "retrieval=dense" if block_vectors is None else "retrieval=blocks or retrieval=dense"
-        raise _unavailable(f"retrieval={settings.retrieval.value} needs an index with text: choose {others}")
+        raise SettingError(
+            f"retrieval={settings.retrieval.value} needs an index with text: choose {others}",
+            code="retrieval_unavailable",
+        )
     if settings.retrieval is not Retrieval.hybrid:
         return [RankedBlocks(*lexicon.best_blocks(text, k, allowed=allowed)) for text in texts]
     near = [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)

@@ -190,11 +190,11 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
             kinds = " and ".join(type(value).__name__ for value in (document.text, document.title))
             raise CorpusError(f"{where} must be a text, or npm.Document of a text and a title, got {kinds}")
         if not document.text.strip():
-            raise CorpusError(f"{where} is empty: leave it out", key="passages")
+            raise CorpusError(f"{where} is empty: leave it out")
         if half := SURROGATE.search(document.text + document.title):
-            raise CorpusError(f"{where} is not valid Unicode: got {half.group()!a}", key="passages")
+            raise CorpusError(f"{where} is not valid Unicode: got {half.group()!a}")
         if (earlier := places.setdefault(document.id, place)) != place:
-            raise CorpusError(f"passages[{earlier}] and {where} have the same id {document.id!r}", key="passages")
+            raise CorpusError(f"passages[{earlier}] and {where} have the same id {document.id!r}")
     return documents
 
 

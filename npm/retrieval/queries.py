@@ -79,7 +79,6 @@ def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
             f"{where} must have {masks}, such as 'The capital of Iceland is {MASK_TEXT}.', "
             f"got {count}: {shown_start(text)}",
             code="too_many_masks" if count else "no_mask",
-            key=where,
         )
 
 
@@ -103,7 +102,6 @@ def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
                     f"{where} is a question that cannot be turned into a statement; write it as one with {MASK_TEXT} "
                     f"for the answer, such as 'The capital of Iceland is {MASK_TEXT}.', got: {shown_start(text)}",
                     code="not_a_statement",
-                    key=where,
                 )
             masked = text[:start] + statement
     check_query(masked, where=where, max_masks=max_masks)
@@ -145,14 +143,12 @@ def checked_texts(given: object, *, name: str) -> list[str]:
 def check_text(text: object, where: str) -> None:
     """Raise QueryError for a text that is no string, is empty, or is not valid Unicode."""
     if not isinstance(text, str):
-        raise QueryError(f"{where} must be a string, got {type(text).__name__}", key=where)
+        raise QueryError(f"{where} must be a string, got {type(text).__name__}")
     if not text.strip():
-        raise QueryError(f"{where} is empty", code="empty", key=where)
+        raise QueryError(f"{where} is empty", code="empty")
     if half := SURROGATE.search(text):
         raise QueryError(
-            f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}",
-            code="invalid_unicode",
-            key=where,
+            f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}", code="invalid_unicode"
         )
 
 
@@ -312,7 +308,6 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *
                 f"{place_of(number + 1, len(texts), where)} must have at most {room} tokens from the first {MASK_TEXT} "
                 f"to the last, got {room - kept}: {shown_start(text)}",
                 code="masks_too_far_apart",
-                key=where,
             )
         if len(before_masks) + len(after) > kept:
             found.cut[number] = True

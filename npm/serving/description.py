@@ -91,8 +91,8 @@ def complete(described: dict[str, Any]) -> None:
     schemas["Summary"] = TypeAdapter(Summary).json_schema(ref_template="#/components/schemas/{model}")
     del schemas["Summary"]["$defs"]  # they are all among the schemas
     for name, base in (("JointAnswer", "Answer"), ("Answers", "Summary")):  # docstrings of inherited fields
-        inherited, declared = schemas[base]["properties"], schemas[name]["properties"]
-        schemas[name]["properties"] = {field: inherited.get(field, {}) | declared[field] for field in declared}
+        inherited, own = schemas[base]["properties"], schemas[name]["properties"]
+        schemas[name]["properties"] = {field: {**inherited.get(field, {}), **own[field]} for field in own}
     for operation in (each for methods in described["paths"].values() for each in methods.values()):
         operation["summary"], _, rest = operation.pop("description").partition("\n\n")
         operation |= {"description": rest} if rest else {}

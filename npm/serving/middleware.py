@@ -70,8 +70,8 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request_id = headers.get("x-request-id", "")
-        state = scope[STATE] = RequestState(request_id if REQUEST_ID.fullmatch(request_id) else uuid.uuid4().hex)
+        given = headers.get("x-request-id", "")
+        state = scope[STATE] = RequestState(given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex)
         status, begun = HTTPStatus.INTERNAL_SERVER_ERROR.value, False
 
         async def answer(message: Message) -> None:
@@ -138,14 +138,14 @@ class RequestMiddleware:
         if not self.keys or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        sent = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         # all keys are compared, so that the time taken does not tell which one was near
-        if any([hmac.compare_digest(key.encode(), known.encode()) for key in sent for known in self.keys]):
+        if any([hmac.compare_digest(key.encode(), each.encode()) for each in self.keys]):
             return None
         self.metrics.rejected("key")
         return Problem(
             "unauthorized",
-            f"{'wrong' if any(sent) else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",
+            f"{'wrong' if key else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",
             headers={"WWW-Authenticate": "Bearer"},
         )
 

@@ -150,9 +150,9 @@ class OpenedIndex:
         """Partitions as reported to a client, of which `lost` were skipped."""
         if self.partitions is None:
             return replies.Partitions()
-        parts, row_count = self.partitions.parts, self.partitions.row_count
-        missing = sum(parts[part].row_count for part in lost)
-        return replies.Partitions(len(parts), len(parts) - len(lost), missing / row_count)
+        asked, searcher = len(self.partitions.parts), self.partitions
+        missing = sum(searcher.parts[number].row_count for number in lost)
+        return replies.Partitions(asked, asked - len(lost), missing / searcher.row_count)
 
     def _filler_without(self, lost: frozenset[int]) -> PhraseFiller:
         """Filler over all but the partitions `lost`, as if their blocks were deleted."""
@@ -220,8 +220,8 @@ class OpenedIndex:
     def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:
         """The share of each label of a request for each text, by the occurrences of its words in the index."""
         started = perf_counter()
-        words = {name: list(dict.fromkeys(map(str.strip, given))) for name, given in request.labels.items()}
-        labels = [Label(value=name, words=of_label) for name, of_label in words.items()]
+        words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
+        labels = [Label(value=name, words=list(own)) for name, own in words.items()]
         data = TaskData(file="labels")
         task = Task(name="labels", suite=Suite.closed, data=data, template="{{ text }}", labels=labels)
         # without a template there are no prompts to calibrate with
@@ -231,33 +231,35 @@ class OpenedIndex:
         try:
             predictions = method.predict(task, examples, silent)
         except SettingError as error:
-            raise SettingError(f"labels: {error}", code=error.code, key="labels") from error
+            raise SettingError(f"labels: {error}", code=error.code) from error
         answers = []
         cuts = masked_inputs(self.filler.encoder, texts, self.filler.encoder.query_masks).cut.tolist()
         for text, prediction, cut in zip(texts, predictions, cuts, strict=True):
             evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
             shares = [
-                replies.LabelShare(name, score, *evidence.get(label, (None, None)))
-                for label, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
+                replies.LabelShare(name, score, *evidence.get(number, (None, None)))
+                for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
             ]
             answers.append(replies.TextLabels(text, shares, cut))
         notes, seconds = list(method.facts["notes"]), perf_counter() - started
         return [Done((answer, notes), search_seconds=seconds) for answer in answers]
 
-    def document(self, identifier: str, query: requests.DocumentQuery) -> replies.DocumentWindow | None:
-        """The requested part of a live document; None if there is no such document."""
+    def document(
+        self, identifier: str, *, start_char: int, end_char: int | None, around: int
+    ) -> replies.DocumentWindow | None:
+        """The part of a live document around [start_char, end_char); None if there is no such document."""
         index = self.filler.index
-        row = int(index.store.find_documents([identifier], among=index.live_documents)[0])
-        if row < 0:
+        number = int(index.store.find_documents([identifier], among=index.live_documents)[0])
+        if number < 0:
             return None
-        document = index.store.document(row)
-        total = len(document.text)
-        start = min(query.start_char, total)
-        end = start if query.end_char is None else min(max(query.end_char, start), total)
-        first, last = max(0, start - query.around), min(total, end + query.around)
-        text, fields, generation = shown(document.text[first:last]), dict(document.fields), index.manifest.generation
+        found = index.store.document(number)
+        total = len(found.text)
+        start = min(start_char, total)
+        end = start if end_char is None else min(max(end_char, start), total)
+        first, last = max(0, start - around), min(total, end + around)
+        text, fields, generation = shown(found.text[first:last]), dict(found.fields), index.manifest.generation
         return replies.DocumentWindow(
-            document.id, document.title, fields, text, first, last, total, start, end, generation=generation
+            found.id, found.title, fields, text, first, last, total, start, end, generation=generation
         )
 
 

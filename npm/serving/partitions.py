@@ -72,12 +72,12 @@ class ServedPartitions(PartitionedSearcher):
 
     def _ask_at_once(self, call: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
         """Answers of the parts `numbers`, in their order. Raises PartitionsLost with all that do not answer."""
-        called = list(numbers)
-        if lost := self.lost.intersection(called):
+        asked = list(numbers)
+        if lost := self.lost.intersection(asked):
             raise PartitionsLost(lost, len(self.parts))
-        futures = [self._calls.submit(call, number) for number in called]
+        futures = [self._calls.submit(call, number) for number in asked]
         answers, missed = [], set()
-        for number, future in zip(called, futures, strict=True):
+        for number, future in zip(asked, futures, strict=True):
             try:
                 while not wait([future], timeout=CHECK_SECONDS / 4).done:
                     if number in self.lost:  # found to be lost meanwhile

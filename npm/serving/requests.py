@@ -80,19 +80,6 @@ class FillQuery(Options):
     """A text with `<mask>` where a phrase is missing, or a plain question."""
 
 
-class DocumentQuery(Request):
-    """Part of a document, in an address."""
-
-    model_config = ConfigDict(strict=False)
-
-    start_char: Annotated[int, Field(ge=0)] = 0
-    """First character of interest."""
-    end_char: Annotated[int, Field(ge=0)] | None = None
-    """End of interest; unset: `start_char`."""
-    around: Annotated[int, Field(ge=0, le=MAX_AROUND_CHARS)] = 2000
-    """Characters before and after."""
-
-
 class SingleText(list[str]):
     """One text that was sent as a string, which messages and scores do not number."""
 

@@ -104,7 +104,7 @@ async def classify(service: Served, request: Request, body: requests.LabelsReque
     """The share of each label for each text, by how well the occurrences of its words in the index fit the mask."""
     _check_count(service, body.text)
     for name, words in body.labels.items():
-        check_text(name, f"labels.{name!r}")
+        check_text(name, "labels: the name of a label")
         for number, word in enumerate(words):
             check_text(word, f"labels.{name}.{number}")
     opened, group = service.reloader.current, f"labels {id(body)}"
@@ -132,14 +132,14 @@ async def trace(service: Served, request: Request, body: requests.TraceRequest) 
         state_of(request).logged["text"] = [body.text]
     read = await service.batcher.results(request, [Job(lambda _: opened.spans(body))], deadline)
     # a sentence is a job, so that texts of others come between, and what nobody waits for any more is not computed
-    sentences = [list(spans) for _, spans in groupby(read[0].value, key=attrgetter("first"))]
+    sentences = [list(own) for _, own in groupby(read[0].value, key=attrgetter("first"))]
     if len(sentences) > (most := service.settings.texts_per_request):
         message = f"text must have at most {most} sentences with spans, got {len(sentences)}: send it in parts"
         raise Problem("too_long", message, field="text")
-    jobs = [Job(partial(opened.traced, body, spans)) for spans in sentences]
+    jobs = [Job(partial(opened.traced, body, own)) for own in sentences]
     done = [*read, *await service.batcher.results(request, jobs, deadline)]
-    traced = [span for each in done[1:] for span in each.value]
-    return JSONResponse(asdict(replies.TraceAnswer(traced, opened.state, took(request, done))))
+    spans = [span for each in done[1:] for span in each.value]
+    return JSONResponse(asdict(replies.TraceAnswer(spans, opened.state, took(request, done))))
 
 
 @describing.get("/v1/index", response_model=replies.IndexFacts, responses=refusals(401))
@@ -154,11 +154,17 @@ async def get_index(service: Served) -> Response:
 async def get_document(
     service: Served,
     identifier: Annotated[str, PathParameter(description="Id of the document.")],
-    query: Annotated[requests.DocumentQuery, Query()],
+    start_char: Annotated[int, Query(ge=0, description="First character of interest.")] = 0,
+    end_char: Annotated[int | None, Query(ge=0, description="End of interest; unset: `start_char`.")] = None,
+    around: Annotated[
+        int, Query(ge=0, le=requests.MAX_AROUND_CHARS, description="Characters before and after.")
+    ] = 2000,
 ) -> Response:
     """The text of a document around [start_char, end_char), `around` characters before and after."""
     opened = service.reloader.current
-    window = await asyncio.to_thread(opened.document, identifier, query)
+    window = await asyncio.to_thread(
+        opened.document, identifier, start_char=start_char, end_char=end_char, around=around
+    )
     if window is None:
         raise Problem(
             "not_found",
@@ -251,13 +257,12 @@ def fill_jobs(opened: OpenedIndex, texts: Sequence[str], options: requests.Optio
 def text_jobs(texts: Sequence[str], job: Callable[[str, str], Job], *, max_masks: int = 1) -> list[Job]:
     """The `job` of each text and its name in messages; of a text that cannot be read, a job finished with its error."""
     jobs: list[Job] = []
-    for number, text in enumerate(texts):
+    for number, given in enumerate(texts):
         where = "text" if isinstance(texts, requests.SingleText) else f"text.{number}"
         try:
-            if len(text) > (most := requests.LIMITS["text_chars"]):
-                message = f"{where} must have at most {most:,} characters, got {len(text):,}"
-                raise QueryError(message, code="too_long", key=where)
-            jobs.append(job(read_query(text, where=where, max_masks=max_masks), where))
+            if len(given) > (most := requests.LIMITS["text_chars"]):
+                raise QueryError(f"{where} must have at most {most:,} characters, got {len(given):,}", code="too_long")
+            jobs.append(job(read_query(given, where=where, max_masks=max_masks), where))
         except QueryError as error:
             jobs.append(Job(lambda _: []))
             jobs[-1].result.set_result(Done(error))

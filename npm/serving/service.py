@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,6 +18,9 @@ from npm.serving.metrics import ServerMetrics
 from npm.serving.problems import Problem, http_problem, invalid_request
 from npm.serving.reload import IndexReloader
 from npm.serving.settings import ServeSettings
+
+FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages|words)\b")
+"""Field that the message of an error begins with."""
 
 
 @dataclass
@@ -49,7 +53,8 @@ class Service:
             message = f"the index {opened.facts.name} is unavailable: tell the server's administrator"
             return Problem("index_unavailable", message, headers={"Retry-After": "60"})
         message = str(error).replace(str(opened.folder), opened.facts.name)
-        return Problem(error.code, message, field=error.key.partition(".")[0] or None)
+        named = FIELD.match(message)
+        return Problem(error.code, message, field=named[1] if named else None)
 
     def deadline(self, timeout_ms: int | None) -> float:
         """Time by the clock of the event loop at which an answer to a request that just came is too late."""

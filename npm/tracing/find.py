@@ -102,7 +102,6 @@ def _documents_with(index: PhraseIndex, phrase: str, blocks: np.ndarray | None) 
         raise QueryError(
             f"phrase has no word but function words, got {shown_start(phrase)!r}: add another word",
             code="no_content_word",
-            key="phrase",
         )
     documents: np.ndarray | None = None
     for own in counted:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from npm.cli.progress import StageProgress
 from npm.core.artifact import Manifest, verify_folder
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
@@ -283,3 +284,15 @@ def test_a_limit_of_memory_chooses_the_tier_and_estimate_and_inspect_say_so(
         (["memory=1GB", "search.tier=exact"], ["memory", "search.tier"]),
     ):
         npmlm(*build(*more, files=files, index="other")).refused(*named)
+
+
+def test_each_stage_is_said_once_when_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with StageProgress() as progress:
+        progress("vectors", 500, 1000)
+        assert capsys.readouterr().err == ""
+        progress("vectors", 1000, 1000)
+        progress("vectors", 1000, 1000)
+        progress("verify", 7, None)
+        progress("lexicon", 3, 3)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "vectors: 1,000\nlexicon: 3\n")

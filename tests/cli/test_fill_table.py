@@ -1,4 +1,4 @@
-"""`npmlm fill table=`: rows of a table in, the same rows with answers out."""
+"""`npmlm fill table=` and `npmlm label`: rows or texts in, answers or labels beside them out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
+import npm
 from npm import PhraseFiller, SettingError
 from npm.cli.fill_table import answer_cells
+from npm.cli.label import ADDED, label_cells
 from npm.cli.rows import TableRow, cell_text
 from npm.core.types import Answer, Occurrence, Phrase
+from npm.evaluation.labeling import LabeledText, ScoredLabel
 from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import CommandLine
 
 TEMPLATE = "template=The capital of {country} is <mask>."
-ADDED = [
+ADDED_COLUMNS = [
     *("answer", "answer_share", "second_answer", "second_share"),
     *("answer_title", "answer_document", "answer_sentence", "answer_status", "answer_note"),
 ]
@@ -47,7 +50,7 @@ def test_the_cells_of_an_answer_are_its_first_two_phrases_and_the_place_of_the_f
     alone = answer_cells(Answer("", (first,), cut=True, notes=("cut", "few")))
     assert alone == shares | {"second_answer": "", "second_share": ""} | place | {"answer_note": "cut; few"}
     nothing = answer_cells(Answer("", (), notes=("none",)))
-    assert list(nothing) == ADDED
+    assert list(nothing) == ADDED_COLUMNS
     assert {value for name, value in nothing.items() if name not in ("answer_status", "answer_note")} == {""}
     assert nothing["answer_note"] == "none"
     unclear = answer_cells(Answer("", (first, second), notes=("below",), status="low_evidence"))
@@ -64,7 +67,7 @@ def test_each_row_is_answered_as_its_text_is_alone(npmlm: CommandLine, built_ind
     outcome = npmlm("fill", f"index={built_index}", f"table={file}", TEMPLATE)
     assert outcome.status == 0, outcome.err
     rows = rows_of(outcome.out)
-    assert [list(row) for row in rows] == [["country", "note", *ADDED]] * 2
+    assert [list(row) for row in rows] == [["country", "note", *ADDED_COLUMNS]] * 2
     assert [(row["country"], row["note"]) for row in rows] == [("Iceland", "a, b"), ("Norway", "")]
     answers = PhraseFiller.open(built_index).fill(
         ["The capital of Iceland is <mask>.", "The capital of Norway is <mask>."], 2, occurrences=1
@@ -101,7 +104,7 @@ def test_values_restrict_answers_and_rows_of_json_keep_their_types(
     csv_out = tmp_path / "answers.csv"
     assert npmlm(*command[:-2], f"out={csv_out}", "bm25_blocks=10").status == 0
     rows = rows_of(csv_out.read_text(encoding="utf-8"))
-    assert list(rows[0]) == ["country", "since", "more", *ADDED]
+    assert list(rows[0]) == ["country", "since", "more", *ADDED_COLUMNS]
     assert [(row["more"], row["answer"]) for row in rows] == [("", first["answer"]), ("[1]", second["answer"])]
 
 
@@ -161,3 +164,65 @@ def test_sentences_have_no_shares_to_compare(npmlm: CommandLine, built_index: Pa
     command = ("fill", f"index={built_index}", "output=sentences", "The capital of Iceland is <mask>.")
     npmlm(*command, "min_share=0.9").refused("min_share", "output=sentences")
     assert npmlm(*command, "min_share=0").status == 0
+
+
+LABELS = {"town": ["Paris", "Oslo"], "man": ["Miguel de Cervantes", "Amadeo Giannini"], "river": ["Seine"]}
+GIVEN = f"labels={json.dumps(LABELS)}"
+TEXTS = ["It lies on a fjord.", "He wrote a novel.", "It flows through Paris."]
+OSLO = Occurrence("d1", "Norway", 10, 14, "It is Oslo.", 4)
+
+
+def test_a_table_joins_labels_and_shows_the_place_of_the_first() -> None:
+    scored = {"t": 0.91234, "m": 0.8, "r": 0.1}
+    town, man, river = (ScoredLabel(name, score, "Oslo", OSLO) for name, score in scored.items())
+    place = {"label_title": "Norway", "label_document": "d1", "label_sentence": "It is «Oslo»."}
+    found = LabeledText((town, man), (town, man, river), cut=False)
+    cells = label_cells(found, True)
+    assert set(cells) == set(ADDED)
+    assert cells == {"label": "t | m", "label_score": "0.9123 | 0.8", "label_word": "Oslo", **place} | {
+        "next_label": "r",
+        "next_score": 0.1,
+        "label_note": "",
+    }
+    nested = label_cells(found, False)
+    assert nested["labels"][1] == {"label": "m", "label_score": 0.8, "label_word": "Oslo", **place}
+    assert label_cells(LabeledText((town,), (town,), cut=True), True)["label_note"]
+    nothing = label_cells(LabeledText((), (river,), cut=False), True)
+    assert nothing == dict.fromkeys(ADDED, "") | {"next_label": "r", "next_score": 0.1}
+    assert label_cells(LabeledText((), (river,), cut=False), False)["labels"] == []
+
+
+@pytest.mark.parametrize("multi_label", ["true", "false"])
+def test_each_text_has_the_labels_that_python_gives_it(
+    multi_label: str, npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    lines, rows, out = tmp_path / "texts.txt", tmp_path / "texts.jsonl", tmp_path / "out.jsonl"
+    lines.write_text("\n".join(TEXTS) + "\n\n", encoding="utf-8")
+    rows.write_text("".join(json.dumps({"body": text, "n": 1}) + "\n" for text in TEXTS), encoding="utf-8")
+    command = ("label", f"index={built_index}", GIVEN, "template={text} It is <mask>.", f"multi_label={multi_label}")
+    outcome = npmlm(*command, f"texts={lines}", "min_score=0.4")
+    assert outcome.status == 0, outcome.err
+    options = {"template": "{text} It is <mask>.", "multi_label": multi_label == "true", "min_score": 0.4}
+    expected = npm.label(TEXTS, LABELS, built_index, **options)  # type: ignore[arg-type]
+    table = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert [list(row) for row in table] == [["text", *ADDED]] * len(TEXTS)
+    for row, text, found in zip(table, TEXTS, expected, strict=True):
+        assert row == {"text": text} | {name: str(value) for name, value in label_cells(found, True).items()}
+    assert npmlm(*command, f"texts={rows}", "column=body", "min_score=0.4", f"out={out}").out == ""
+    for line, text, found in zip(out.read_text(encoding="utf-8").splitlines(), TEXTS, expected, strict=True):
+        assert json.loads(line) == {"body": text, "n": 1} | label_cells(found, False)
+
+
+def test_what_cannot_be_labeled_is_one_sentence(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "texts.csv"
+    file.write_text("body,label\nOslo,1\n", encoding="utf-8")
+    texts, index = f"texts={file}", f"index={built_index}"
+    npmlm("label", index, texts).refused("labels", "required")
+    npmlm("label", index, GIVEN).refused("texts", "required")
+    npmlm("label", index, GIVEN, texts).refused("'label'", "rename")
+    file.write_text("body\nOslo\n", encoding="utf-8")
+    npmlm("label", index, GIVEN, texts).refused(f"{file}:2", "'text'", "body")
+    npmlm("label", index, GIVEN, texts, "column=body", "min_score=2").refused("min_score")
+    npmlm("label", index, GIVEN, texts, "column=body", "out=labels.txt").refused("out", ".jsonl")
+    npmlm("label", index, "labels=[Paris, Atlantis]", texts, "column=body").refused("Atlantis")
+    npmlm("label", index, GIVEN, texts, "column=body", "template={text} is").refused("template", "<mask>")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from npm.core.files import digest_of
 
-VALUES = (None, -1, 2**70, 1.5, "x", "../../theirs", "/etc/passwd", [], [None], {}, {"x": None}, True)
-NAMES = ("x", "../../theirs", "/etc/passwd")
 Place = tuple[str | int, ...]
 
 
@@ -50,22 +47,3 @@ class Forgery:
                     changed.append(other)
         for path, content in manifests.items():
             path.write_text(json.dumps(content), encoding="utf-8")
-
-
-def places(content: Any, above: Place = ()) -> Iterator[Place]:
-    """Where a manifest holds something: of a list its first entry."""
-    names = content if isinstance(content, dict) else range(min(len(content), 1)) if isinstance(content, list) else ()
-    for name in names:
-        if above or name not in ("digest", "format_version", "kind"):
-            yield (*above, name)
-            yield from places(content[name], (*above, name))
-
-
-def forgeries(index: Path) -> Iterator[Forgery]:
-    """All of an index."""
-    for path in sorted(index.rglob("manifest.json")):
-        content, folder = json.loads(path.read_bytes()), path.parent.relative_to(index).as_posix()
-        for place in places(content):
-            yield from (Forgery(folder, place, value) for value in VALUES)
-            if isinstance(place[-1], str) and len(place) > 1:
-                yield from (Forgery(folder, place, name, renames=True) for name in NAMES)

@@ -259,15 +259,6 @@ def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encod
                 change()
 
 
-def test_the_same_delete_again_has_nothing_to_do(encoder: Encoder, tmp_path: Path) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
-    delete_documents(folder, DeleteSettings(ids=["d1", "d2"]))
-    before = all_bytes(folder)
-    for ids in (["d2", "d1"], ["d1"]):
-        assert delete_documents(folder, DeleteSettings(ids=ids)).was_finished
-    assert all_bytes(folder) == before
-
-
 def test_a_delete_is_repeated_after_another_change(live: Path, encoder: Encoder) -> None:
     deleted(live, "d1", "d2")  # killed here, as far as its caller knows
     added(live, MORE, encoder)

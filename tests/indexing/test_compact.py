@@ -106,15 +106,6 @@ def test_only_the_parts_of_the_new_generation_are_left(live: Path) -> None:
     )
 
 
-def test_a_compacted_index_is_changed_and_compacted_again(live: Path, encoder: Encoder, tmp_path: Path) -> None:
-    compact_index(live, RETRAINS)
-    added(live, [record(20), record(2, text="Bergen lies in Norway.")], encoder, replace=True, name="newer")
-    delete_documents(live, DeleteSettings(ids=["d5"]))
-    compact_index(live, KEEPS)
-    left = [LEFT[0], LEFT[2], *LEFT[4:], record(20), record(2, text="Bergen lies in Norway.")]
-    assert_same_answers(live, built(tmp_path / "fresh", left, encoder), encoder)
-
-
 def test_an_index_without_deleted_documents_in_one_segment_stays_as_it_is(live: Path) -> None:
     first = compact_index(live, KEEPS)
     before = all_bytes(live)

@@ -19,7 +19,6 @@ from npm.evaluation.tasks import resolved_scoring
 from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.estimate import estimated_sizes
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
@@ -34,8 +33,6 @@ from npm.indexing.settings import (
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.passage_store import PassageCache
-from npm.retrieval.passages import PassageFiller
 from tests.helpers.live_indexes import (
     added,
     all_bytes,
@@ -45,7 +42,7 @@ from tests.helpers.live_indexes import (
     search_settings,
     write_records,
 )
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import tiny_encoder
 
 CUT, WHOLE = 8, 32
 TIERS = (None, "ivf_sq8 4")
@@ -194,20 +191,3 @@ def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
     with pytest.raises(SettingError, match=rf"dimensions(.|\n)*{dimensions}"):
         build_index(tmp_path / "index", settings_for(tmp_path / "index", range(4), dimensions=dimensions), encoder)
     assert not (tmp_path / "index").exists()
-
-
-def test_the_room_that_a_build_needs_is_that_of_the_shortened_vectors(encoder: Encoder, tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "index", range(8))
-    build_index(tmp_path / "index", settings, encoder)
-    rows = Generation.read(tmp_path / "index").manifest.counts.rows
-    whole, cut = (estimated_sizes(settings, each)[0].disk["vectors"] for each in (encoder, encoder.cut_to(CUT)))
-    assert whole - cut == pytest.approx(4 * rows * (WHOLE - CUT), rel=1e-6)
-
-
-def test_passages_that_are_kept_for_the_whole_encoder_are_not_handed_to_the_cut_one(encoder: Encoder) -> None:
-    cache = PassageCache()
-    for dimensions in (WHOLE, CUT, WHOLE):
-        filler = PassageFiller(list(SENTENCES[:3]), encoder.cut_to(dimensions), cache=cache)
-        assert filler.fill("The capital of Iceland is <mask>.").phrases
-        assert filler.index.searcher.dimensions == dimensions
-    assert len(cache) == 6

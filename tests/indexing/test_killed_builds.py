@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from npm.core.errors import ArtifactError
-from npm.core.locks import folder_lock
 from npm.corpus.store import BlockStore
 from npm.indexing import embed
 from npm.indexing.build import build_index
@@ -64,31 +59,3 @@ def test_what_a_killed_build_left_is_no_index_and_at_most_one_shard_or_the_train
     assert blocks[1:] == [sum(encoded)] * 2
     assert groups == [1, 1, 2]  # a killed training begins again; the codec is its last step
     assert all_bytes(index) == all_bytes(undisturbed)
-
-
-def hold(folder: Path, pipe: Connection) -> None:
-    with folder_lock(folder):
-        pipe.send("held")
-        pipe.recv()
-
-
-def test_a_second_build_of_the_same_folder_is_kept_out_and_a_dead_owners_lock_is_taken_over(
-    encoder: Encoder, undisturbed: Path, tmp_path: Path
-) -> None:
-    settings = small_settings(write_corpus(tmp_path / "corpus.jsonl"))
-    index = tmp_path / "index"
-    fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe()
-    owner = fork.Process(target=hold, args=(index, theirs))
-    owner.start()
-    assert ours.recv() == "held"
-    with pytest.raises(ArtifactError, match="another process is writing"):
-        build_index(index, settings, encoder)
-    assert not index.exists()
-    assert owner.pid is not None
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.join()
-    assert (tmp_path / ".index.lock").is_file()
-    build_index(index, settings, encoder)
-    assert all_bytes(index) == all_bytes(undisturbed)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]

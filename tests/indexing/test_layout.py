@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.core.errors import ArtifactError, UserError
+from npm.core.errors import ArtifactError
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import find_sources
 from npm.indexing.build import build_index
@@ -142,10 +142,3 @@ def test_an_index_may_be_named_by_a_link(index: Path, tmp_path: Path) -> None:
     compact_index(tmp_path / "link", CompactSettings())
     verify_index(tmp_path / "link")
     assert inspect_index(index).counts["documents"] == 14
-
-
-def test_a_refused_build_says_the_folder(index: Path, encoder: Encoder, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for place in (tmp_path / "file", tmp_path / "file" / "deep"):
-        with pytest.raises(UserError):
-            build_index(place, settings(tmp_path), encoder)

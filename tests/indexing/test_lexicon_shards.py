@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from itertools import pairwise
@@ -9,17 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core.artifact import open_array
 from npm.core.errors import ArtifactError
 from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, words_of
 from npm.indexing.bm25 import BlockLexicon
-from npm.indexing.lexicon import LEXICON_KIND, LexiconShard, count_words, finish_lexicon, write_lexicon_shard
+from npm.indexing.lexicon import LexiconShard, count_words, finish_lexicon, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
 from tests.helpers.live_indexes import all_bytes
-from tests.helpers.sample_folders import flip_byte
-from tests.indexing.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon
+from tests.indexing.lexicons import ALPHABET, random_documents, store_of, write_lexicon
 
 
 @pytest.fixture
@@ -82,24 +79,6 @@ def test_a_corpus_of_function_words_alone_has_a_lexicon_that_finds_nothing(tmp_p
     assert not any(len(lexicon.best_blocks(text, 2)[0]) for text in ("the <mask>", "oslo <mask>"))
 
 
-def test_shards_written_in_any_order_have_the_same_bytes(store: BlockStore, tmp_path: Path) -> None:
-    write_lexicon(tmp_path / "forwards", store)
-    for number in reversed(range(len(store.shard_blocks) - 1)):
-        write_lexicon_shard(tmp_path / f"backwards/{number:05d}", store, number, LexiconSettings())
-    finish_lexicon(tmp_path / "backwards", store, LexiconSettings())
-    assert all_bytes(tmp_path / "backwards") == all_bytes(tmp_path / "forwards")
-    assert not [path for path in tmp_path.rglob(".*")]
-
-
-def test_each_shard_holds_the_blocks_of_its_corpus_shard(store: BlockStore, tmp_path: Path) -> None:
-    folder = write_lexicon(tmp_path / "lexicon", store)
-    lengths = [len(words) for words in block_words(store, LexiconSettings())]
-    for number, (first, stop) in enumerate(zip(store.shard_blocks[:-1], store.shard_blocks[1:], strict=True)):
-        shard = LexiconShard(folder / f"{number:05d}")
-        assert shard.block_count == stop - first
-        assert open_array(shard.folder, "block_lengths").tolist() == lengths[first:stop]
-
-
 def test_a_finished_shard_is_kept_and_a_lost_one_written_again_with_the_same_bytes(
     store: BlockStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,45 +108,3 @@ def test_missing_shards_are_named(store: BlockStore, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="00000, 00002"):
         finish_lexicon(folder, store, LexiconSettings())
     assert not (folder / "manifest.json").exists()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["words", "word_offsets", "posting_offsets", "posting_blocks", "posting_counts", "block_lengths"],
-)
-def test_a_damaged_file_is_refused_wherever_it_lies(name: str, store: BlockStore, tmp_path: Path) -> None:
-    folder = write_lexicon(tmp_path / "lexicon", store)
-    file = folder / "00001" / f"{name}.npy"
-    whole = file.read_bytes()
-    for spoil in (
-        lambda: flip_byte(file, len(whole) - 1),
-        lambda: file.write_bytes(whole[:-1]),
-        lambda: file.unlink(),
-    ):
-        spoil()
-        with pytest.raises(ArtifactError) as caught:
-            BlockLexicon.open([folder])
-        assert str(file) in str(caught.value)
-        with pytest.raises(ArtifactError):
-            write_lexicon_shard(folder / "00001", store, 1, LexiconSettings())
-        file.write_bytes(whole)
-    assert BlockLexicon.open([folder]).block_count == store.block_count
-
-
-def test_a_shard_of_another_build_is_refused(store: BlockStore, tmp_path: Path) -> None:
-    folder, other = write_lexicon(tmp_path / "lexicon", store), write_lexicon(tmp_path / "other", store, k1=0.5)
-    shutil.rmtree(folder / "00001")
-    shutil.copytree(other / "00001", folder / "00001")
-    with pytest.raises(ArtifactError, match="damaged") as caught:
-        BlockLexicon.open([folder])
-    assert "another build" in str(caught.value)
-
-
-def test_a_lexicon_holds_no_pickled_objects(store: BlockStore, tmp_path: Path) -> None:
-    folder = write_lexicon(tmp_path / "lexicon", store)
-    arrays = list(folder.glob("*/*.npy"))
-    assert len(arrays) == 6 * (len(store.shard_blocks) - 1)
-    for file in arrays:
-        np.load(file, allow_pickle=False)
-    assert {path.suffix for path in folder.rglob("*") if path.is_file()} == {".npy", ".json"}
-    assert json.loads((folder / "manifest.json").read_bytes())["kind"] == LEXICON_KIND

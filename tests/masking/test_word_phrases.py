@@ -1,7 +1,8 @@
-"""Phrases counted in words: against plain loops over words, for tokens that are bytes, and drawn by words."""
+"""Phrases counted in words against plain loops; spans of whole words as in SpanBERT."""
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 from typing import Any
 
@@ -9,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import Sequences
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.corpus.blocks import SentenceTokenizer
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import MaskRenderer
-from npm.masking.units import CooccurringWordUnits, whole_words
+from npm.masking.samplers import WordSpanSampler
+from npm.masking.units import CooccurringWordUnits, WordUnits, whole_words
 from npm.models.tokenizer import byte_tokenizer
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, NonparametricMasked, following_tokens, positive_keys
 from npm.objectives.settings import NonparametricSettings
-from tests.helpers.groups import pairs, random_group
+from tests.helpers.groups import SPECIAL_ID, group, pairs, random_group
+from tests.masking.plain_masking import plain_neighbors, plain_words
 
 TEXTS = (
     "The Bank of America was founded here, in Łódź.",
@@ -31,7 +34,7 @@ def of_texts(*texts: str) -> Sequences:
     return SentenceTokenizer(byte_tokenizer(), max_tokens=500).encode(texts)
 
 
-def plain_words(sequences: Sequences, first: int, stop: int) -> list[tuple[int, int]]:
+def words_within(sequences: Sequences, first: int, stop: int) -> list[tuple[int, int]]:
     """The words [start, end) of the tokens [first, stop) that begin and end there."""
     words: list[tuple[int, int]] = []
     start = None
@@ -51,7 +54,7 @@ def plain_runs(sequences: Sequences, longest: int) -> dict[tuple[int, int], int]
     places: dict[tuple[Any, ...], set[int]] = {}
     runs: dict[tuple[int, int], tuple[tuple[Any, ...], int]] = {}
     for number, (first, stop) in enumerate(zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True)):
-        words = plain_words(sequences, int(first), int(stop))
+        words = words_within(sequences, int(first), int(stop))
         for i in range(len(words)):
             for j in range(i, min(i + longest, len(words))):
                 start, end = words[i][0], words[j][1]
@@ -85,7 +88,7 @@ def test_candidates_are_those_of_plain_loops_in_random_groups(rng: np.random.Gen
         assert dict(zip(spans, found.word_counts.tolist(), strict=True)) == plain_runs(sequences, 3)
         words = whole_words(sequences)
         bounds = zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True)
-        plain = [word for first, stop in bounds for word in plain_words(sequences, int(first), int(stop))]
+        plain = [word for first, stop in bounds for word in words_within(sequences, int(first), int(stop))]
         assert list(zip(words.starts.tolist(), (words.starts + words.lengths).tolist(), strict=True)) == plain
 
 
@@ -145,3 +148,53 @@ def test_spans_of_whole_words_have_their_losses_from_the_keys_of_clean_copies() 
     terms = objective(EncodedBatch(lambda ids, _: ids[..., None] * torch.ones(2), batch))
     assert {term.count for term in terms.values()} == {*objective.counts(batch).values()} == {sum(found)}
     assert float(terms["start"].sum) > 0
+
+
+START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
+
+
+def draw(sampler: WordSpanSampler, sequences: Sequences, budget_tokens: int, seed: int = 0) -> Spans:
+    candidates = WordUnits().candidates(sequences)
+    return sampler.draw(candidates, sequences, budget_tokens, np.random.default_rng(seed))
+
+
+def two_token_words(word_count: int) -> Sequences:
+    return group([5, 6] * word_count, flags=[[START, END] * word_count])
+
+
+def test_spans_are_almost_four_words_long_on_average() -> None:
+    sequences = two_token_words(80_000)
+    words = []
+    for seed in range(30):
+        # so little of the text is masked that spans hardly ever meet, and few are the last, which is cut
+        words += (draw(WordSpanSampler(), sequences, 2000, seed).lengths / 2).tolist()
+    assert abs(np.mean(words) - 3.80) < 0.05
+    assert set(words) >= set(range(1, 11))
+
+
+def test_every_token_is_masked_about_as_often_as_any_other() -> None:
+    counts = np.zeros(60)  # f64 [T]
+    for seed in range(1000):
+        spans = draw(WordSpanSampler(max_span_words=1), group([5] * 60), 9, seed)
+        counts[spans.starts] += 1
+    assert (np.abs(counts - 150) < 5 * np.sqrt(150)).all()
+
+
+def test_only_the_last_span_is_cut_and_all_others_are_whole_words_in_a_row() -> None:
+    rng = np.random.default_rng(2)
+    for seed in range(60):
+        sequences = random_group(rng, sequence_count=4, max_tokens=40, vocabulary=8)
+        words = plain_words(sequences)
+        budget = int(sum(length for _, length in words) * 0.4)
+        spans = pairs(draw(WordSpanSampler(), sequences, budget, seed))
+        assert sum(length for _, length in spans) == budget
+        runs = [
+            {(run[i][0], sum(run[j]) - run[i][0]) for i in range(len(run)) for j in range(i, min(i + 10, len(run)))}
+            for run in plain_neighbors(sequences)
+        ]
+        whole = set().union(*runs)
+        cut = [span for span in spans if span not in whole]
+        assert len(cut) <= 1
+        assert all(start in {word for word, _ in words} for start, _ in cut)
+        assert all(SPECIAL_ID not in sequences.token_ids[start : start + length] for start, length in spans)
+        assert all(before[0] + before[1] <= start for before, (start, _) in itertools.pairwise(spans))

@@ -1,12 +1,14 @@
-"""Connections that send no request: closed in time, and never in the way of others."""
+"""Connections that send no request, and the health check of the container image, against real servers."""
 
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
@@ -14,6 +16,9 @@ from starlette.responses import PlainTextResponse
 
 from npm.serving import server
 from npm.serving.server import Connection
+from tests.helpers.command_line import run_subprocess
+from tests.helpers.container_files import dockerfile_stages, health_command
+from tests.helpers.running_server import RunningServer
 
 LIMIT = 8
 
@@ -60,3 +65,22 @@ def test_unfinished_headers_are_closed_in_time(port: int, monkeypatch: pytest.Mo
     for data in (b"", b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: "):
         with opened(port, data) as slow:
             assert slow.recv(1) == b""
+
+
+def checked(target: str, port: int | None) -> int:
+    """Exit status of the health command, asked at another port than the container's."""
+    python, *words = health_command(dockerfile_stages()[target])
+    assert python == "python" and "127.0.0.1:8080" in words[-1]
+    words[-1] = words[-1].replace(":8080", f":{port}")
+    return run_subprocess(sys.executable, *words).status
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_it_succeeds_where_a_server_answers(server: RunningServer, target: str) -> None:
+    assert checked(target, urlsplit(server.url).port) == 0
+
+
+def test_it_fails_where_none_listens() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        assert checked("cpu", closed.getsockname()[1]) != 0

@@ -1,4 +1,4 @@
-"""The OpenAPI description: complete, and with examples that the demo index answers as they say."""
+"""The OpenAPI description and the examples of the page: complete, and answered by the demo index as they say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from npm.core.types import Answer, JointAnswer
+from npm.retrieval.fill import PhraseFiller
 from npm.serving.description import EXAMPLES
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.running_server import RunningServer
@@ -83,3 +85,33 @@ def test_every_field_is_described() -> None:
     for _, _, operation in OPERATIONS.values():
         for parameter in operation.get("parameters", ()):
             assert parameter.get("description"), parameter
+
+
+DEMO = REPOSITORY / "npm" / "assets" / "demo"
+RIGHT = {
+    "The biggest moon in the whole Solar System is <mask>.": ["Ganymede"],
+    "Captain Ahab hunts a white whale in the novel by <mask>.": ["Herman Melville"],
+    "Who painted The Last Supper?": ["Leonardo da Vinci"],
+    "Plato and Aristotle walk side by side in a Vatican fresco by <mask>.": ["Raphael"],
+    "Charles Bridge in Prague crosses the <mask>.": ["Vltava"],
+    "Penicillin was discovered by <mask> in <mask>.": ["Alexander Fleming", "1928"],
+    "The Great Red Spot is a giant storm on <mask>.": ["Jupiter"],
+}
+CLEAR_SHARE = 0.4  # below it the page calls no phrase the answer
+
+
+def best(answer: Answer) -> tuple[list[str], float]:
+    if isinstance(answer, JointAnswer):
+        return list(answer.fillings[0].phrases), answer.fillings[0].score
+    return [answer.phrases[0].phrase], answer.phrases[0].score
+
+
+def test_every_example_is_right_first_but_those_under_the_heading_that_says_so(demo_index: Path) -> None:
+    filler = PhraseFiller.open(demo_index)
+    lines = (DEMO / "examples.txt").read_text(encoding="utf-8").splitlines()
+    heading = lines.index("# An example with a wrong answer")
+    assert len(lines) > heading + 1
+    for number, text in enumerate(line for line in lines if not line.startswith("#")):
+        phrases, share = best(filler.fill(text))
+        assert (phrases == RIGHT[text]) == (number < heading), text
+        assert share >= CLEAR_SHARE, text

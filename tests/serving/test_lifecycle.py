@@ -88,13 +88,7 @@ def test_a_key_is_asked_for_under_v1_only(guarded: RunningServer) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-API-Key": ""}, {"Authorization": f"Basic {KEY}"}):
         refused = guarded.ask("GET", "/v1/index", headers=headers)
         assert refused.status == 401 and refused.headers["www-authenticate"] == "Bearer"
-    beside_a_wrong_one = {"Authorization": "Bearer wrong", "X-API-Key": KEY}
-    for headers in (
-        {"Authorization": f"Bearer {KEY}"},
-        {"X-API-Key": KEY},
-        {"authorization": f"bearer {KEY}"},
-        beside_a_wrong_one,
-    ):
+    for headers in ({"Authorization": f"Bearer {KEY}"}, {"X-API-Key": KEY}, {"authorization": f"bearer {KEY}"}):
         assert guarded.ask("GET", "/v1/index", headers=headers).status == 200
     assert "warning" not in guarded.errors  # there are keys
 

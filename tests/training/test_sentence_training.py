@@ -1,4 +1,4 @@
-"""SimCSE end to end: text or pairs in, a sentence encoder out that is better than it was."""
+"""SimCSE end to end, and two gloo ranks with the contrastive gradient of one process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.corpus.settings import CorpusSettings
@@ -19,8 +21,10 @@ from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labeled_gradients, write_gradients
+from tests.training.two_processes import run_two_ranks
 
-PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
+SENTENCE_PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
 TRAINER = TrainerSettings(log_every_steps=1, max_gradient_norm=1e6)
 
 
@@ -76,7 +80,7 @@ def test_training_on_sentences_drives_them_apart(tmp_path: Path, start: Path) ->
 
 
 def test_training_on_pairs_makes_a_folder_that_sentence_transformers_loads(tmp_path: Path, start: Path) -> None:
-    rows = [{"sentence1": one, "sentence2": two, "score": 5} for one, two in PAIRS]
+    rows = [{"sentence1": one, "sentence2": two, "score": 5} for one, two in SENTENCE_PAIRS]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     columns = {"anchor_column": "sentence1", "positive_column": "sentence2", "score_column": "score"}
     data = SentenceDataSettings(files=[str(tmp_path / "pairs.jsonl")], pairs_per_device_batch=3, **columns)  # type: ignore[arg-type]
@@ -108,3 +112,36 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, start: Path
         run_training(tmp_path / "stopped", settings, report_step=stop)
     resumed = run_training(tmp_path / "stopped", settings)
     assert (resumed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes left behind; they are started once, because starting them costs seconds."""
+    folder = tmp_path_factory.mktemp("sentence_ranks")
+    run_two_ranks(write_gradients, folder)
+    return folder
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("shares", SHARES)
+def test_two_ranks_give_the_gradient_of_one_process(runs: Path, shares: str, columns: int) -> None:
+    expected = gradients(PAIRS, columns)
+    got = safetensors.torch.load_file(runs / f"{shares}-{columns}.safetensors")
+    assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_two_ranks_contrast_labels_as_one_process_does(runs: Path, shares: str) -> None:
+    expected = labeled_gradients(0, len(LABELS))
+    assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
+    got = safetensors.torch.load_file(runs / f"{shares}-labeled.safetensors")
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_half_of_the_pairs_alone_give_another_gradient() -> None:
+    """Else the test above would hold without any gathering."""
+    whole = gradients(PAIRS, 2)
+    halves = [gradients(PAIRS[start : start + 2], 2) for start in (0, 2)]
+    apart = {name: halves[0][name] + halves[1][name] for name in whole}
+    assert max(float((apart[name] - whole[name]).abs().max()) for name in whole) > 1e-3

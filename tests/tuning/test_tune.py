@@ -1,3 +1,5 @@
+"""Settings of search measured against a plain sort of all scores, chosen and written; which settings are tried."""
+
 from __future__ import annotations
 
 import json
@@ -11,6 +13,7 @@ import pytest
 
 from index.exact import ExactSearcher
 from index.search import open_search
+from index.types import Hits
 from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.text import normalized_text
 from npm.indexing.changes import delete_documents
@@ -23,8 +26,20 @@ from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.tuning import tune
 from npm.tuning.settings import TuneSettings
-from npm.tuning.tune import TIE, Measured, SearchChoice, TuneResult, choose, tune_index, write_searching
+from npm.tuning.tune import (
+    TIE,
+    Measured,
+    SearchChoice,
+    TuneResult,
+    choose,
+    found_rows,
+    search_choices,
+    tune_index,
+    widest_first,
+    write_searching,
+)
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
@@ -247,3 +262,82 @@ def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything
         with pytest.raises(SettingError, match="out must be"):
             tune_index(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), encoder, refuse)
     assert all_bytes(lists_folder) == before
+
+
+def triples(choices: list[SearchChoice]) -> list[tuple[int | None, int | None, int]]:
+    return [(choice.probed_lists, choice.reranked_rows, choice.candidates_per_side) for choice in choices]
+
+
+def test_every_number_of_lists_is_tried_with_every_multiple_of_the_candidates_widest_first() -> None:
+    settings = TuneSettings(probed_lists=(2, 8), reranked_rows=(30, 60), candidates_per_side=(20, 30))
+    choices = sorted(search_choices(settings, row_count=100, list_count=8), key=widest_first)
+    expected = [(8, 60, 30), (8, 60, 20), (8, 30, 30), (2, 60, 30), (2, 60, 20), (2, 30, 30)]
+    assert triples(choices) == expected
+    assert {choice.rerank_factor for choice in choices} == {1, 2, 3}
+
+
+def test_exact_search_varies_in_candidates_only() -> None:
+    choices = search_choices(TuneSettings(), row_count=1000, list_count=None)
+    assert triples(choices) == [(None, None, 256), (None, None, 512)]
+
+
+def test_automatic_numbers_go_as_far_as_the_index_does() -> None:
+    choices = search_choices(TuneSettings(), row_count=600, list_count=100)
+    assert {choice.probed_lists for choice in choices} == {32, 64}
+    assert {choice.candidates_per_side for choice in choices} == {256, 512}
+    tiny = search_choices(TuneSettings(), row_count=128, list_count=4)
+    assert {choice.probed_lists for choice in tiny} == {4}
+    assert {choice.candidates_per_side for choice in tiny} == {128}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"probed_lists": (9,)}, "probed_lists"),
+        ({"candidates_per_side": (101,), "reranked_rows": (101,)}, "candidates_per_side"),
+        ({"candidates_per_side": (40,), "reranked_rows": (50,)}, "reranked_rows"),
+    ],
+)
+def test_numbers_that_the_index_cannot_serve_are_refused(values: dict[str, Any], name: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        search_choices(TuneSettings(**values), row_count=100, list_count=8)
+
+
+@pytest.mark.parametrize("name", ["probed_lists", "reranked_rows"])
+def test_exact_search_takes_no_numbers_of_approximate_search(name: str) -> None:
+    settings = TuneSettings(**{name: (8,)})  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=name):
+        search_choices(settings, row_count=100, list_count=None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queries": 5001},
+        {"recall_goal": 1.1},
+        {"probed_lists": (0,)},
+        {"reranked_rows": (8, 8)},
+        {"candidates_per_side": (4, -1)},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=next(iter(wrong))):
+        TuneSettings(**wrong)
+
+
+def hits(scores: list[list[float]]) -> Hits:
+    values = np.array(scores, dtype=np.float32)
+    return Hits(rows=np.zeros(values.shape, dtype=np.int64), scores=values, found=np.isfinite(values))
+
+
+def test_rows_count_as_found_if_they_score_as_well_as_the_worst_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "RECALL_AT", (1, 2, 4))
+    worst = np.array([[9, 8, 6], [5, 4, 2]], dtype=np.float32)
+    counts = np.array([[1, 2, 4], [1, 2, 3]])
+    # the start query lacks its second and third row; the end query's index has three rows, and it finds two of them
+    found = hits([[9, 7, 6, 5], [5, 4, -np.inf, -np.inf]])
+    assert found_rows(found, worst, counts).tolist() == [2, 1 + 2, 3 + 2]
+    # of equal scores it does not matter which row is found, and of rows beyond the rank none counts
+    assert found_rows(hits([[9, 9, 9, 9], [5, 5, 5, 5]]), worst, counts).tolist() == [2, 4, 4 + 3]
+    rounded = np.nextafter(np.float32(9), np.float32(0))
+    assert found_rows(hits([[rounded, 1, 1, 1], [0, 0, 0, 0]]), worst, counts).tolist() == [1, 1, 1]

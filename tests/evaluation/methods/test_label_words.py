@@ -1,4 +1,11 @@
+"""Words of labels: their lists and files, and what a label's score is, by hand and against plain sums."""
+
 from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +13,8 @@ import pytest
 from npm.core.errors import SettingError
 from npm.evaluation.methods.label_words import LabelWords, label_logs, label_shares
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores
-from npm.evaluation.tasks import Label, LabelMean, Suite, Task, TaskData, Verbalizer
+from npm.evaluation.tasks import Label, LabelMean, Suite, Task, TaskData, Verbalizer, load_task, load_verbalizer
+from tests.evaluation.task_samples import SHIPPED
 
 
 def scores_of(sums: list[list[float]], counts: list[int]) -> WordScores:
@@ -104,3 +112,67 @@ def test_words_of_two_labels_at_the_same_places_are_refused_with_both_named() ->
     labels_of(words, places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 10]}, lengths={}))
     with pytest.raises(SettingError, match="'payment' and 'páyment' of 'money' and 'form'"):
         labels_of(words, places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 9]}, lengths={}))
+
+
+RATINGS = [Label(value=0, name="bad", words=["terrible"]), Label(value=1, name="good", words=["great"])]
+TOY = Task(
+    name="toy", suite=Suite.closed, data=TaskData(file="t.jsonl"), template="{{ text }} It was <mask>.", labels=RATINGS
+)
+
+
+def written(folder: Path, name: str, content: object) -> str:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def refused(choice: str, task: Task = TOY) -> str:
+    with pytest.raises(SettingError) as raised:
+        load_verbalizer(task, choice)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["sst2", "agn", "yahoo", "subj", "rte"])
+def test_no_word_of_a_shipped_list_stands_inside_a_phrase_of_another_label(name: str) -> None:
+    task = load_task(name, folder=SHIPPED)
+    lists = load_verbalizer(task, task.verbalizer).words
+    assert min(map(len, lists)) >= (5 if name == "subj" else 25)  # few words mean review or summary
+    inside = [
+        (word, phrase)
+        for words, others in itertools.permutations(lists, 2)
+        for word, phrase in itertools.product(words, others)
+        if f" {word.lower()} " in f" {phrase.lower()} "
+    ]
+    assert inside == []
+
+
+def test_lists_stand_in_the_order_of_the_labels_or_under_their_names(tmp_path: Path) -> None:
+    in_order = load_verbalizer(TOY, written(tmp_path, "mine.json", [["bad", "not  good", "Bad"], [" fine "]]))
+    named = load_verbalizer(TOY, written(tmp_path, "other.json", {"good": ["fine"], "bad": ["bad", "not good"]}))
+    assert in_order.words == named.words == (("bad", "not good"), ("fine",))
+    assert in_order.facts["name"] == "mine.json" and in_order.facts["digest"] == named.facts["digest"]
+    assert named.facts["digest"] != replace(named, words=named.words[::-1]).facts["digest"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"bad": ["awful"], "goood": ["fine"]}',
+        '[[], ["good"]]',
+        '{"bad": [], "good": ["fine"]}',
+        '[["bad"]]',
+        '[["bad"], ["good"], ["fair"]]',
+        '"bad"',
+        '["bad", "good"]',
+        '[["bad"], [1]]',
+        '{"bad": ["bad"], "good": [" "]}',
+    ],
+)
+def test_a_file_without_a_list_of_words_for_each_label_is_refused(tmp_path: Path, content: str) -> None:
+    error = refused(written(tmp_path, "mine.json", content))
+    assert "mine.json must have a list of words for each label of task toy: bad, good" in error
+
+
+def test_what_is_neither_a_file_nor_a_shipped_list_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    assert "did you mean 'sentiment'" in refused("sentimnet")
+    assert "none.json" in refused(str(tmp_path / "none.json"))

@@ -1,20 +1,28 @@
-"""Method `npm` for open tasks: what it asks the filler, and what it says its answers depend on."""
+"""Methods `npm` and `oracle-blocks` for open tasks: what they ask, against plain loops, and what answers depend on."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from npm.core.types import silent
+from npm.core.types import Answer, silent
+from npm.evaluation.methods.baselines import NO_BLOCK, OracleBlocks
 from npm.evaluation.methods.nonparametric import TEXTS_PER_CALL, PhraseAnswers
+from npm.evaluation.methods.occurrences import name_blocks
+from npm.evaluation.methods.registry import ONLY_IF_NAMED, load_method, method_names
+from npm.evaluation.methods.resources import Resources
 from npm.evaluation.results import filler_facts
+from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
+from tests.evaluation.methods.word_indexes import index_of_texts, random_words, word_index
 
 NAMES = ("npm", "npm-dense", "npm-bm25", "npm-hybrid")
 TASK = Task(name="capitals", suite=Suite.open, data=TaskData(file="capitals.jsonl"), template="{{ question }} <mask>.")
@@ -70,3 +78,69 @@ def test_facts_hold_settings_and_fingerprints_but_no_path_and_nothing_that_is_on
     assert facts["filling"]["scoring"]["length_exponent"] == -1.0
     assert not {"k", "occurrences"} & set(facts["filling"])
     assert filler_facts(filler)["filling"]["retrieval"] == "bm25"
+
+
+FACTS = Task(name="facts", suite=Suite.open, data=TaskData(file="facts.jsonl"), template="{{ question }} <mask>.")
+FACT_TEXTS = [
+    "Paris is the capital of France.",
+    "The Seine flows through Paris.",
+    "Oslo is the capital of Norway.",
+    "Paris in the spring.",
+    "Hydrogen is light.",
+]
+
+
+@pytest.fixture(scope="module")
+def oracle_filler(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    index = index_of_texts(tmp_path_factory.mktemp("oracle") / "index", FACT_TEXTS, encoder)
+    return PhraseFiller(index, encoder, FillSettings(bm25_blocks=2, retrieval=Retrieval.bm25))
+
+
+def blocks_of(oracle_filler: PhraseFiller, examples: Sequence[Example]) -> list[list[int]]:
+    return [blocks.tolist() for blocks in OracleBlocks(oracle_filler).blocks(examples)]
+
+
+def test_of_the_blocks_with_an_answer_those_are_told_that_bm25_ranks_best(oracle_filler: PhraseFiller) -> None:
+    asked = [
+        Example("0", "The river that flows is the Seine in <mask>.", answers=("Paris",)),
+        Example("1", "The capital of Norway is <mask>.", answers=("Oslo", "Paris")),
+        Example("2", "<mask> xylophone", answers=("Paris",)),  # no word is shared: the first of the corpus
+        Example("3", "The capital is <mask>.", answers=("Rome",)),
+        Example("4", "The capital is <mask>.", answers=("aris",)),  # no whole word
+    ]
+    assert blocks_of(oracle_filler, asked) == [[0, 1], [0, 2], [0, 1], [], []]
+
+
+def test_phrases_come_from_these_blocks_and_what_stands_nowhere_is_unanswered(oracle_filler: PhraseFiller) -> None:
+    asked = [
+        Example("0", "The capital of France is <mask>.", answers=("Oslo",)),
+        Example("1", "The capital is <mask>.", answers=("Rome",)),
+    ]
+    method = OracleBlocks(oracle_filler)
+    told, nothing = method.predict(FACTS, asked, silent)
+    assert {place.document for phrase in told.phrases for place in phrase.occurrences} == {"d2"} and told.phrases
+    assert nothing == Answer(asked[1].text, (), notes=(NO_BLOCK,))
+    assert method.facts["counts"] == {"without_block": 1}
+
+
+def test_blocks_with_a_name_are_those_that_plain_loops_find(tmp_path: Path) -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        made = word_index(tmp_path / str(seed), rng)
+        words = random_words(rng, 12)
+        found = name_blocks(made.index, made.encoder, words)
+        expected: list[set[int]] = [set() for _ in words]
+        for word, start, _ in made.plain_places(words, with_rows=False):
+            expected[word].add(made.corpus.block_of(start))
+        assert [blocks.tolist() for blocks in found] == [sorted(own) for own in expected]
+        assert any(expected)
+
+
+def test_it_is_asked_only_if_it_is_named(oracle_filler: PhraseFiller, tmp_path: Path) -> None:
+    oracle_filler.encoder.save(tmp_path / "encoder")
+    places = {"index": str(oracle_filler.index.folder), "encoder": str(tmp_path / "encoder"), "device": "cpu"}
+    assert "oracle-blocks" in ONLY_IF_NAMED
+    assert "oracle-blocks" not in method_names(ZeroShotEvaluation(**places), FACTS)
+    named = ZeroShotEvaluation(method=["oracle-blocks"], **places)
+    assert method_names(named, FACTS) == ["oracle-blocks"]
+    assert isinstance(load_method("oracle-blocks", FACTS, Resources(named), list), OracleBlocks)
