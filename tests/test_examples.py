@@ -62,7 +62,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),
         Runs("npmlm fill", (f"{OUTAGE}…expired certificate", f"{OUTAGE}…memory leak", "Exports…Excel")),
         Runs("cat > open-cases.csv", ("incident,customers,answer…gateway…clock skew", "")),
-        Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is whole")),
+        Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is intact")),
     ),
     "docs/own-task.md": (
         Runs("npmlm build", ("", ACCURACY)),

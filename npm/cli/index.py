@@ -123,7 +123,7 @@ def run_verify(settings: VerifyCommand) -> int:
             precision=settings.precision,
             progress=progress,
         )
-    sys.stdout.write(f"{settings.index} is whole: {found.bytes:,} bytes checked\n")
+    sys.stdout.write(f"{settings.index} is intact: {found.bytes:,} bytes checked\n")
     for note in found.notes:
         say(f"note: {note}")
     if found.vectors:
@@ -275,7 +275,7 @@ def run_publish(settings: PublishCommand) -> int:
 
     with StageProgress() as progress:
         copied, total_bytes = publish(settings.index, settings.corpus.files, settings, progress)
-    say(f"{settings.address} is whole: {copied:,} files copied, {total_bytes:,} bytes; all others were there")
+    say(f"{settings.address} is complete: {copied:,} files copied, {total_bytes:,} bytes; all others were there")
     return 0
 
 
@@ -301,7 +301,7 @@ def run_fetch(settings: FetchCommand) -> int:
 
     with StageProgress() as progress:
         count, total_bytes = fetch(settings.index, settings.corpus, settings, progress)
-    say(f"{settings.index or settings.corpus} is whole: {count:,} files, {total_bytes:,} bytes")
+    say(f"{settings.index or settings.corpus} is complete: {count:,} files, {total_bytes:,} bytes")
     return 0
 
 

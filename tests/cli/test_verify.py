@@ -56,7 +56,7 @@ def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, fais
     assert outcome.status == 0
     counted = sum(len(data) for name, data in all_bytes(faiss_index).items() if not name.endswith("manifest.json"))
     first, second = outcome.out.splitlines()
-    assert first == f"{faiss_index} is whole: {counted:,} bytes checked"
+    assert first == f"{faiss_index} is intact: {counted:,} bytes checked"
     assert second.endswith("vectors encoded again, the least cosine 1.00000")
 
 
