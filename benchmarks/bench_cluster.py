@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from npm.cluster.ray_partitions import serving_on_ray
-from npm.cluster.settings import Engine, ServeCluster
+from npm.cluster.settings import ServeCluster
 from npm.core.memory import private_bytes
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> None:
     folder, count = Path(given["index"]), int(given["partitions"])
     whole = PhraseFiller.open(folder)
     texts = [each.text for each in draw_questions(whole.index, int(given["texts"]), seed=int(given["seed"]))]
-    cluster = ServeCluster(engine=Engine.ray, cpus_per_replica=1 / count)
+    cluster = ServeCluster(engine="ray", cpus_per_replica=1 / count)
     with serving_on_ray(cluster, count, timeout_seconds=10, notice=print) as open_searcher:
         on_ray = PhraseIndex.open(folder, open_searcher)
         fillers = {

@@ -99,13 +99,10 @@ def published_ids(folder: Path, *names: str) -> set[str]:
 def drop_guessed(rows: list[Row], name: str) -> None:
     """Take out of uhn what the model names among its best words for "X is a common name in the following city: …"."""
     from npm.evaluation.methods.parametric import masked_logits
-    from npm.models.encoder import Encoder
-    from npm.models.masked_lm import attach_masked_head
-    from npm.models.names import locate_encoder
+    from npm.models.masked_lm import load_masked_lm
     from npm.retrieval.queries import encode_masks
 
-    encoder = Encoder.load(name)
-    head = attach_masked_head(encoder, locate_encoder(name), trained=True)
+    encoder, head = load_masked_lm(name)
     names = [(row["subject"], row["relation"]) for row in rows if row["uhn"] and row["relation"] in KIND_OF_ANSWER]
     pairs = dict.fromkeys((word, relation) for name, relation in names for word in name.split())
     common = "{} is a common name in the following {}: {}."

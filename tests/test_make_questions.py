@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from npm.corpus.questions import read_questions
-from npm.evaluation.tasks import Suite, load_task
+from npm.evaluation.tasks import load_task
 from scripts.cloze_articles import passage, places_of, subject_of
 from scripts.make_questions import add_wrong_blocks, main
 
@@ -163,7 +163,7 @@ def test_the_task_of_some_rows_asks_each_question_of_the_passages_of_all(tmp_pat
     ]
     assert set(texts.values()) >= {row["wrong_block"] for row in rows if "wrong_block" in row}
     task = load_task(tmp_path / "task" / "task.yaml", folder=tmp_path)
-    assert (task.suite, task.template) == (Suite.open, "{{ text }}")
+    assert (task.suite, task.template) == ("open", "{{ text }}")
 
 
 def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_shares_the_rarest_words() -> None:

@@ -36,7 +36,7 @@ class FillCommand(FillSettings, EncoderCommand):
     out: PathText = ""
     """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as
     JSON lines with output=json."""
-    output: Output = Output.table
+    output: Output = "table"
     """`table` for people, `json` for programs: one object per line; `sentences`: the k best sentences for a text with
     one mask, with the phrases in them."""
     history: bool = True
@@ -45,7 +45,7 @@ class FillCommand(FillSettings, EncoderCommand):
     def check(self) -> None:
         """Refuse a threshold that nothing would compare."""
         super().check()
-        if self.output is Output.sentences and self.min_share:
+        if self.output == "sentences" and self.min_share:
             raise SettingError(
                 f"min_share={self.min_share:g} cannot be met with output=sentences, which has no shares: take one of "
                 "them out"

@@ -6,9 +6,8 @@ import json
 import os
 import sys
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from npm.core.errors import QueryError
 from npm.core.settings import PathText, Settings
@@ -22,25 +21,16 @@ TEXT_SETTINGS = "files split text_field max_documents skip_bad"
 """Of a corpus whose documents need no name."""
 
 
-class Output(Enum):
-    """Form of the answers on stdout."""
-
-    table = "table"
-    json = "json"
-    sentences = "sentences"
-
-
-class ReportOutput(Enum):
-    """Form of the numbers on stdout."""
-
-    table = "table"
-    json = "json"
+Output = Literal["table", "json", "sentences"]
+"""Form of the answers on stdout."""
+ReportOutput = Literal["table", "json"]
+"""Form of the numbers on stdout."""
 
 
 class OutputCommand(Settings):
     """Settings of a verb that reports numbers."""
 
-    output: ReportOutput = ReportOutput.table
+    output: ReportOutput = "table"
     """`table` for people, `json` for programs."""
 
 
@@ -94,7 +84,7 @@ def write_json(record: Any) -> None:
 
 def write_report(output: ReportOutput, record: Any, text: str) -> None:
     """Write numbers to stdout: their `record` as JSON, or the `text` for people."""
-    if output is ReportOutput.json:
+    if output == "json":
         write_json(record)
     else:
         sys.stdout.write(text)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
@@ -49,7 +49,9 @@ class Setting:
 
     @property
     def is_list(self) -> bool:
-        """Return True if it is a list of texts."""
+        """Return True if it is a list of texts, or of names."""
+        if get_origin(self.kind) is list and get_origin(get_args(self.kind)[0]) is Literal:
+            return True
         return self.kind in (list[str], list[str] | None)
 
     @property
@@ -84,6 +86,8 @@ class Setting:
         value = self.default
         if isinstance(value, Enum):
             return f"{value.name}  ({' | '.join(member.name for member in type(value))})"
+        if get_origin(self.kind) is Literal:
+            return f"{value}  ({' | '.join(get_args(self.kind))})"
         if value is None or isinstance(value, bool):
             shown = {None: "null", True: "true", False: "false"}[value]
         else:

@@ -16,7 +16,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from npm.cli.base import TEXT_SETTINGS, EncoderCommand, IndexCommand, OutputCommand, say, write_report
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
-from npm.cluster.settings import BuildCluster, Engine
+from npm.cluster.settings import BuildCluster
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import PathText, Shard
 from npm.core.types import MASK_TEXT
@@ -52,7 +52,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     def check(self) -> None:
         """Raise SettingError for jobs without a cluster, and for a single stage with one."""
         super().check()
-        is_divided = self.cluster.engine is not Engine.none
+        is_divided = self.cluster.engine != "none"
         if self.jobs is not None and not is_divided:
             raise SettingError("jobs requires cluster=ray")
         if is_divided and self.stage is not None:
@@ -82,7 +82,7 @@ def run_build(settings: BuildCommand) -> int:
     shard = Shard.parse(settings.shard)
     with StageProgress() as progress:
         reports: dict[str, Any] = {"progress": progress, "notice": progress.say}
-        if settings.cluster.engine is Engine.ray:
+        if settings.cluster.engine == "ray":
             from npm.cluster.ray_builds import build_on_ray
 
             built = build_on_ray(settings.index, settings, settings.cluster, settings.jobs, **reports)

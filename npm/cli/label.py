@@ -40,7 +40,7 @@ class LabelCommand(EncoderCommand):
     """Least score of a label; a text without one stays unlabeled. Unset: 0, with multi_label 0.9."""
     out: PathText = ""
     """File to write, .csv or .jsonl, replaced where it exists; empty: standard output."""
-    output: Output = Output.table
+    output: Output = "table"
     """Without out=, `table` writes CSV, `json` JSON lines."""
 
 

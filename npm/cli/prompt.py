@@ -75,7 +75,7 @@ class Prompt:
             raise unknown("command", name, NAMES)
 
     def _change(self, key: str, value: str) -> None:
-        beside = {"output": self._output.value, key: value}
+        beside = {"output": self._output, key: value}
         composed = self._compose([f"{name}={each}" for name, each in beside.items()])
         if key not in CHANGEABLE:
             say(f"{key}= is read once: end, and start npmlm fill with it")
@@ -94,7 +94,7 @@ class Prompt:
         query = read(Query(text), self._output)
         settings, answer = replace(self.filler.settings), self.filler.fill(query.text)
         self._last = answer, settings
-        if self._output is Output.sentences:
+        if self._output == "sentences":
             print_sentences(query.text, *self.filler.sentences([query.text]))
         else:
             show_answer(self._output, answer, query, with_text=query.text != text)

@@ -87,7 +87,7 @@ def place_cells(prefix: str, place: Occurrence | None) -> dict[str, str]:
 
 def check_out(out: str, source: str, output: Output) -> None:
     """Raise SettingError for an output of another kind, or that is the `source` itself."""
-    if output is Output.sentences:
+    if output == "sentences":
         raise SettingError("output=sentences is no form of a table: choose table or json")
     if out and Path(out).suffix not in OUT_SUFFIXES:
         raise SettingError(f"out must end in {' or '.join(OUT_SUFFIXES)}, got {out}")
@@ -97,7 +97,7 @@ def check_out(out: str, source: str, output: Output) -> None:
 
 def writes_csv(out: str, output: Output) -> bool:
     """Return True if `write_rows` writes CSV."""
-    return Path(out).suffix == ".csv" if out else output is Output.table
+    return Path(out).suffix == ".csv" if out else output == "table"
 
 
 def write_rows(out: str, output: Output, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 
 from npm.cli.base import EncoderCommand, say
 from npm.cli.registry import verb
-from npm.cluster.settings import Engine, ServeCluster
+from npm.cluster.settings import ServeCluster
 from npm.core.errors import SettingError
 from npm.serving.settings import ServeSettings
 
@@ -60,7 +60,7 @@ def run_serve(settings: ServeCommand) -> int:
 
     with ExitStack() as stack:
         open_searcher = None
-        if settings.cluster.engine is Engine.ray:
+        if settings.cluster.engine == "ray":
             from npm.cluster.ray_partitions import serving_on_ray
 
             timeout_seconds = settings.timeout_seconds

@@ -74,7 +74,7 @@ def show_answer(output: Output, answer: Answer, query: Query, *, with_text: bool
     """Print one answer on stdout and its notes on stderr, with the place of its text where there are several."""
     for note in answer.notes:
         say(f"note: {query.place}: {note}" if query.place else f"note: {note}")
-    if output is Output.json:
+    if output == "json":
         sys.stdout.write(answer_json(answer, line=query.line) + "\n")
         sys.stdout.flush()
     else:
@@ -83,7 +83,7 @@ def show_answer(output: Output, answer: Answer, query: Query, *, with_text: bool
 
 def _answer(filler: PhraseFiller, output: Output, batch: list[Query]) -> None:
     texts = [query.text for query in batch]
-    if output is Output.sentences:
+    if output == "sentences":
         for text, found in zip(texts, filler.sentences(texts), strict=True):
             print_sentences(text, found)
         return
@@ -93,7 +93,7 @@ def _answer(filler: PhraseFiller, output: Output, batch: list[Query]) -> None:
 
 def read(query: Query, output: Output) -> Query:
     """The query as it is filled. Raises QueryError."""
-    max_masks = 1 if output is Output.sentences else MAX_MASKS
+    max_masks = 1 if output == "sentences" else MAX_MASKS
     return replace(query, text=read_query(query.text, where=query.place or "text", max_masks=max_masks))
 
 

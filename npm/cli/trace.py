@@ -8,17 +8,16 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, field
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, ReportOutput, decoded, write_json
+from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import QueryError, missing
-from npm.tracing.settings import VERDICTS, LookupSettings, TraceSettings, check_names
+from npm.tracing.settings import VERDICTS, LookupSettings, TraceSettings, Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,7 +65,7 @@ def run_find(settings: FindCommand, texts: list[str]) -> int:
             show, match_case = settings.show, settings.match_case
             found = find_phrase(index, phrase, match_case=match_case, show=show, allowed=allowed, progress=progress)
         status = status if found.count else 1
-        if settings.output is ReportOutput.json:
+        if settings.output == "json":
             write_json(asdict(found))
             continue
         places = f"{found.count:,} place{'' if found.count == 1 else 's'}"
@@ -75,26 +74,13 @@ def run_find(settings: FindCommand, texts: list[str]) -> int:
     return status
 
 
-class TraceOutput(Enum):
-    """Form of a trace on stdout."""
-
-    marks = "marks"
-    json = "json"
-    csv = "csv"
-
-
 class TraceCommand(TraceSettings, EncoderCommand):
     """Trace the names, numbers, dates and quotations of a text back to the corpus."""
 
-    output: TraceOutput = TraceOutput.marks
+    output: Literal["marks", "json", "csv"] = "marks"
     """`marks`: the text with marks, and below it a card per span; `json`: an object per text; `csv`: a row per span."""
-    fail_on: list[str] = field(default_factory=list)
+    fail_on: list[Verdict] = field(default_factory=list)
     """Verdicts that end the command with exit status 1, such as `[other, not_found]`."""
-
-    def check(self) -> None:
-        """Raise SettingError for unknown kinds or verdicts."""
-        super().check()
-        check_names("fail_on", self.fail_on, VERDICTS)
 
 
 @verb(
@@ -113,16 +99,16 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
     from npm.tracing.trace import Tracer
 
     tracer = Tracer(settings.open_filler(), settings)
-    if settings.output is TraceOutput.csv:
+    if settings.output == "csv":
         _write_row(COLUMNS)
     status = 0
     for file, text in given:
         with StageProgress() as progress:
             trace = tracer.trace(text, progress=progress)
         status = 1 if any(map(trace.count, settings.fail_on)) else status
-        if settings.output is TraceOutput.json:
+        if settings.output == "json":
             write_json({"file": file or None, **asdict(trace)})
-        elif settings.output is TraceOutput.csv:
+        elif settings.output == "csv":
             for span in trace.spans:
                 ids = {key: place and place.document for key, place in span.places.items()}
                 record = {**asdict(span), **ids, "file": file}

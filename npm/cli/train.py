@@ -221,8 +221,7 @@ class PlotCommand(OutputCommand, CurveSettings):
 def run_plot(settings: PlotCommand, folders: list[str]) -> int:
     """Draw, and print the numbers."""
     from npm.core.display import report_text
-    from npm.core.figures import check_figure, save_figure
-    from npm.training.plotting import draw_runs
+    from npm.training.plotting import check_figure, draw_runs, save_figure
 
     out = Path(settings.out)
     check_figure(out)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
 from npm.core.settings import Fraction, Settings
 
 
-class Engine(Enum):
-    """Who does it."""
-
-    none = "none"
-    ray = "ray"
-
-
 class ClusterSettings(Settings):
     """An engine, and where it is."""
 
-    engine: Engine = Engine.none
+    engine: Literal["none", "ray"] = "none"
     """`none`: this process; `ray`: a Ray cluster."""
     address: str = "local"
     """Of the Ray cluster, as HOST:PORT; `auto`: the one that this machine belongs to; `local`: one is started on this

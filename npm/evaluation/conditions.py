@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import date
 from typing import Any
 
 from npm.core.errors import CorpusError, SettingError
@@ -14,6 +13,8 @@ from npm.corpus.conditions import NUMBER, OPERATOR, ORDERS, parse_conditions
 
 FIELD = re.compile(r"\{(\w+)\}")
 """Part of a condition that is filled from an example's row."""
+ISO_DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
+"""A year, a month or a day as ISO 8601 writes it with hyphens."""
 
 
 def is_templated(condition: str) -> bool:
@@ -46,7 +47,7 @@ def filled_conditions(conditions: Sequence[str], cell: Callable[[str], Any], *, 
     def operand(name: str, condition: str) -> str:
         value = cell(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if is_number or (isinstance(value, str) and (NUMBER.fullmatch(value) or is_iso_date(value))):
+        if is_number or (isinstance(value, str) and (NUMBER.fullmatch(value) or ISO_DATE.fullmatch(value))):
             return str(value)
         found = OPERATOR.search(condition)
         if isinstance(value, str) and not (found and found[0] in ORDERS):
@@ -57,18 +58,3 @@ def filled_conditions(conditions: Sequence[str], cell: Callable[[str], Any], *, 
         FIELD.sub(lambda name, own=condition: operand(name[1], own), condition)  # type: ignore[misc]
         for condition in conditions
     )
-
-
-def is_iso_date(text: str) -> bool:
-    """Return True for a year, a month or a day as ISO 8601 writes it with hyphens.
-
-    >>> [is_iso_date(text) for text in ("2019", "2019-02", "2019-02-28", "2019-02-30", "May 2019", "20190228")]
-    [True, True, True, False, False, False]
-    """
-    if not re.fullmatch(r"\d{4}(-\d{2}){0,2}", text):
-        return False
-    try:
-        date.fromisoformat(text + "-01" * ((10 - len(text)) // 3))
-    except ValueError:
-        return False
-    return True

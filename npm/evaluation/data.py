@@ -27,7 +27,7 @@ from npm.corpus.sources import HUB_PREFIX, Source, file_source, format_suffix
 from npm.corpus.text import words_of
 from npm.evaluation.conditions import filled_conditions
 from npm.evaluation.prompts import ENVIRONMENT, answer_tokens, cut_values, prompt_tokens
-from npm.evaluation.tasks import Development, Example, Macro, Split, Suite, Task, TooLong
+from npm.evaluation.tasks import Example, Split, Task
 from npm.retrieval.queries import read_query
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def find_data(task: Task, data_dir: Path | None, split: Split) -> Source | None:
     HF_DATASETS_OFFLINE is set. Raises CorpusError for a task without development data.
     """
     data = task.data
-    if split is Split.dev and not task.has_development:
+    if split == "dev" and not task.has_development:
         raise CorpusError(f"{task.name} has no development data: add data.development or data.development_file")
-    has_own_file = split is Split.dev and bool(data.development_file)
+    has_own_file = split == "dev" and bool(data.development_file)
     name = data.development_file if has_own_file else data.file
     for folder in (Path(task.folder) if task.folder else None, data_dir):
         if name and folder is not None and (folder / name).is_file():
@@ -118,7 +118,7 @@ class RowReader:
         label = -1
         answers: tuple[str, ...] = ()
         old: tuple[str, ...] = ()
-        if task.suite is Suite.open:
+        if task.suite == "open":
             answers = self.answers("answers", row, where)
             if not answers:
                 raise _wrong_cell("answers", "at least one answer", "", where)
@@ -147,7 +147,7 @@ class RowReader:
 
     def marked(self, example: Example, values: Mapping[str, str]) -> Example:
         """`example` with its passage and whether it is blank, from the fields of its prompt."""
-        passage = self.task.prompt.longest(values) if self.task.suite is Suite.closed else ""
+        passage = self.task.prompt.longest(values) if self.task.suite == "closed" else ""
         is_blank = self.task.prompt.render(values) == self.task.prompt.empty()
         return replace(example, blank=is_blank, passage=passage)
 
@@ -160,7 +160,7 @@ def read_task(
     task: Task,
     data_dir: Path | None = None,
     *,
-    split: Split = Split.test,
+    split: Split = "test",
     limit: int | None = None,
     seed: int = 0,
     encoder: Encoder | None = None,
@@ -183,10 +183,10 @@ def read_task(
 
     def rows() -> Iterator[tuple[Example, dict[str, str], str]]:
         for number, (line, row) in enumerate(read_records(source)):
-            if not task.data.split or row.get(task.data.split) == split.value:
+            if not task.data.split or row.get(task.data.split) == split:
                 yield *reader.read(row, name=str(number), where=f"{source.path}:{line}"), f"{source.path}:{line}"
 
-    by_length = task.macro is Macro.answer_tokens and task.examples_per_group is not None
+    by_length = task.macro == "answer_tokens" and task.examples_per_group is not None
     if by_length and encoder is None:
         raise CorpusError(f"{task.name} samples by the tokens of answers: set encoder or index")
     numbers: dict[str, int] = {}  # of the groups, in the order in which they first occur
@@ -197,7 +197,7 @@ def read_task(
     labels, groups = np.array([(label, group) for label, group, _ in seen], dtype=np.int64).reshape(-1, 2).T  # i64 [n]
     of_split = _split_rows(task, groups, split)  # i64 [rows of the split]
     if len(of_split) == 0:
-        raise CorpusError(f"{source.path}: the {split.value} set of {task.name} is empty")
+        raise CorpusError(f"{source.path}: the {split} set of {task.name} is empty")
     _check_classes(task, labels[of_split], source.path, fix="check data.columns.label")
     chosen = of_split
     if task.examples_per_group is not None:
@@ -227,14 +227,14 @@ def _sample(rows: np.ndarray, limit: int | None, seed: int) -> np.ndarray:
 
 def _split_rows(task: Task, groups: np.ndarray, split: Split) -> np.ndarray:
     """Rows i64 [m] of a split: with `first_half` the first ⌊n/2⌋ of each group are for development."""
-    if task.data.development is Development.none:
+    if task.data.development == "none":
         return np.arange(len(groups))  # i64 [n]
     order = np.argsort(groups, kind="stable")  # i64 [n], by group, each in the order of the file
     sizes = np.bincount(groups)  # i64 [groups]
     places = np.empty(len(groups), dtype=np.int64)  # [n], within the group
     places[order] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     is_development = places < sizes[groups] // 2  # bool [n]
-    return np.flatnonzero(is_development if split is Split.dev else ~is_development)  # i64 [m]
+    return np.flatnonzero(is_development if split == "dev" else ~is_development)  # i64 [m]
 
 
 def answer_groups(encoder: Encoder, answers: Sequence[Sequence[str]]) -> np.ndarray:
@@ -252,7 +252,7 @@ def answer_groups(encoder: Encoder, answers: Sequence[Sequence[str]]) -> np.ndar
 def _check_classes(task: Task, labels: np.ndarray, place: str, *, fix: str) -> None:
     """Refuse closed examples that all have one label, on which every accuracy is meaningless."""
     present = np.unique(labels)  # i64 [labels that occur]
-    if task.suite is Suite.closed and len(present) < 2:
+    if task.suite == "closed" and len(present) < 2:
         name = task.labels[present[0]].name
         raise CorpusError(f"{place}: all {len(labels)} examples of {task.name} have the label {name!r}; {fix}")
 
@@ -276,8 +276,8 @@ def _fitted(
             continue
         render = partial(task.prompt.render, answers=plain[number].answers)
         fitting = None
-        if task.too_long is not TooLong.refuse:
-            keep_start = task.too_long is TooLong.keep_start
+        if task.too_long != "refuse":
+            keep_start = task.too_long == "keep_start"
             fitting = cut_values(encoder, values, render, max_tokens=max_tokens, keep_start=keep_start)
         if fitting is None:
             raise CorpusError(

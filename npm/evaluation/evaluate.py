@@ -44,8 +44,8 @@ from npm.evaluation.report import (
     with_average,
 )
 from npm.evaluation.results import CheckRecord, Result, any_record, index_facts, model_facts
-from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
-from npm.evaluation.tasks import Example, Macro, Split, Suite, Task, load_task, task_names
+from npm.evaluation.settings import ZeroShotEvaluation
+from npm.evaluation.tasks import Example, Split, Task, load_task, task_names
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 
@@ -109,18 +109,18 @@ class TaskResult:
         """The task's part of metrics.json."""
         asked = [[each.id, each.text, each.label, list(each.answers), each.group] for each in self.examples]
         found: dict[str, Any] = {
-            "suite": self.task.suite.value,
+            "suite": self.task.suite,
             "count": len(self.examples),
             "cut_count": sum(example.cut for example in self.examples),
             "examples_sha256": sha256_of_bytes(json.dumps(asked, ensure_ascii=False).encode()),
             "task_sha256": self.task.digest,
             "methods": {method.name: self._method_metrics(method) for method in self.methods},
         }
-        if self.task.suite is Suite.closed:
+        if self.task.suite == "closed":
             found["labels"] = [label.name for label in self.task.labels]
             found["standing_in_corpus"] = None if self.overlap is None else int(self.overlap.sum())
         else:
-            found["macro_over"] = self.task.macro.value
+            found["macro_over"] = self.task.macro
             if self.coverage:
                 found["coverage"] = {scope: self._coverage_metrics(mask) for scope, mask in self.masks.items()}
         return found
@@ -133,7 +133,7 @@ class TaskResult:
         return {name: {"count": int(own.sum()), "share": means[name]} for name, own in kept.items()}
 
     def _method_metrics(self, method: MethodResult) -> dict[str, Any]:
-        if self.task.suite is Suite.open:
+        if self.task.suite == "open":
             found: dict[str, Any] = {scope: asdict(score) for scope, score in method.scores.items()}
             found["by_answer_tokens"] = _shares(method.right, self.answer_tokens)
             groups = [example.group for example in self.examples]
@@ -172,7 +172,7 @@ class TaskResult:
             held = self.coverage["answer_held"].sum()
             yield f"{name}: of {count} examples the corpus {subjects}holds an answer of {held}."
         for method in self.methods:
-            if self.task.suite is Suite.open:
+            if self.task.suite == "open":
                 notes = [() if answer.phrases else answer.notes or ("",) for answer in method.predictions]
                 if empty := sum(map(bool, notes)):
                     outside = sum(NO_DOCUMENT in each for each in notes)
@@ -187,7 +187,7 @@ class TaskResult:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The task's lines of predictions.jsonl, one for each example and method."""
-        closed, names = self.task.suite is Suite.closed, [label.name for label in self.task.labels]
+        closed, names = self.task.suite == "closed", [label.name for label in self.task.labels]
         for method in self.methods:
             for number, (example, prediction) in enumerate(zip(self.examples, method.predictions, strict=True)):
                 common = {"task": self.task.name, "method": method.name, "id": example.id, "text": example.text}
@@ -221,7 +221,7 @@ class TaskResult:
         for number in np.unique(np.linspace(0, len(self.examples) - 1, min(count, len(self.examples))).astype(int)):
             example, prediction = self.examples[number], method.predictions[number]
             title = f"{self.task.name}, {method.name}: {example.text}"
-            if self.task.suite is Suite.open:
+            if self.task.suite == "open":
                 phrases = prediction.phrases[:SAMPLE_ROWS]
                 rows = [
                     (exact_match(each.phrase, example.answers), each.score, each.phrase, (*each.occurrences, None)[0])
@@ -255,7 +255,7 @@ def evaluate_task(
     """
     masks = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
     result = TaskResult(task, examples, [], masks=masks)
-    if task.suite is Suite.open:
+    if task.suite == "open":
         assert encoder is not None, "answers are measured in its tokens"
         lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
         answer_tokens = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
@@ -268,7 +268,7 @@ def evaluate_task(
         result = replace(result, coverage=coverage, masks=masks, answer_tokens=answer_tokens)
     elif index is not None:
         result = replace(result, overlap=overlapping_examples(examples, index))
-    own_groups = {Macro.answer_tokens: result.answer_tokens, Macro.group: [each.group for each in examples]}
+    own_groups = {"answer_tokens": result.answer_tokens, "group": [each.group for each in examples]}
     score = partial(_score, own_groups.get(task.macro), seed=seed, resamples=resamples)
     has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
     results: list[MethodResult] = []
@@ -279,7 +279,7 @@ def evaluate_task(
 
         predictions = method.predict(task, examples, method_progress)
         right = _right(predictions, examples, 1)  # bool [n]
-        among = _right(predictions, examples, None) if task.suite is Suite.open else None  # bool [n]
+        among = _right(predictions, examples, None) if task.suite == "open" else None  # bool [n]
         scores = {scope: score(right, mask, among) for scope, mask in result.masks.items()}
         if has_old.any():
             before = [replace(example, answers=example.old_answers) for example in examples]
@@ -339,12 +339,12 @@ def _shares(right: np.ndarray, groups: Sequence[str]) -> dict[str, dict[str, Any
 
 def score_tables(results: Sequence[TaskResult]) -> list[ScoreTable]:
     """Accuracy of closed tasks; exact match of open ones, over all examples and over parts of them."""
-    closed = [result for result in results if result.task.suite is Suite.closed]
-    opened = [result for result in results if result.task.suite is Suite.open]
+    closed = [result for result in results if result.task.suite == "closed"]
+    opened = [result for result in results if result.task.suite == "open"]
     titles = {"all": "Open tasks", "covered": "Open tasks whose subject the corpus names"}
     titles |= {name: f"Open tasks, subset {name}" for each in opened for name in each.masks if name not in titles}
     chosen = [("Closed tasks: accuracy", closed, "all", "micro")]
-    averages = ("macro", "micro") if any(each.task.macro is not Macro.none for each in opened) else ("micro",)
+    averages = ("macro", "micro") if any(each.task.macro != "none" for each in opened) else ("micro",)
     for average in averages:
         note = f", {average} average" if len(averages) > 1 else ""
         chosen += [(f"{titles[scope]}: exact match (hit@1){note}", opened, scope, average) for scope in titles]
@@ -365,7 +365,7 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[st
     task, or if two have one name.
     """
     shipped = [load_task(name, folder=folder) for name in task_names(folder)] if settings.suite else []
-    tasks = [task for task in shipped if settings.suite in (SuiteName.all, SuiteName(task.suite.value))]
+    tasks = [task for task in shipped if settings.suite in ("all", task.suite)]
     named = [load_task(name, folder=folder, others=others) for name in settings.task]
     tasks += [task for task in named if task not in tasks]
     names = [task.name for task in tasks]
@@ -404,14 +404,14 @@ def evaluate_suite(
             limit=limit,
             seed=settings.seed,
             encoder=resources.encoder(task),
-            cut=task.suite is Suite.open or resources.scoring(task).last_tokens is None,
-            conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite is Suite.open else (),
+            cut=task.suite == "open" or resources.scoring(task).last_tokens is None,
+            conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite == "open" else (),
         )
 
     examples = {task.name: read(task, settings.split, settings.limit or EXAMPLES_PER_TASK) for task in tasks}
     made = {
         task.name: [
-            load_method(name, task, resources, lambda task=task: read(task, Split.dev, None))  # type: ignore[misc]
+            load_method(name, task, resources, lambda task=task: read(task, "dev", None))  # type: ignore[misc]
             for name in names[task.name]
         ]
         for task in tasks
@@ -419,7 +419,7 @@ def evaluate_suite(
     results = []
     for task in tasks:
         encoder = resources.encoder(task)
-        if task.suite is Suite.open and encoder is None:  # only the most frequent answer is evaluated
+        if task.suite == "open" and encoder is None:  # only the most frequent answer is evaluated
             encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
         result = evaluate_task(
             task,
@@ -481,7 +481,7 @@ def _sources(resources: Resources, task: Task) -> dict[str, Any]:
         index, encoder = resources.index(task)
         facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
     if settings.zero_shot.mlm.encoder:
-        facts["language_model"] = model_facts(resources.language_model()[0])
+        facts["language_model"] = model_facts(resources.language_model[0])
     for kind in ("causal", "t5"):
         if getattr(settings.zero_shot, kind).model:
             facts[kind] = model_facts(resources.generator(kind))

@@ -33,7 +33,7 @@ from npm.corpus.text import is_title
 from npm.evaluation.metrics import bootstrap_interval, ratio_standard_error
 from npm.evaluation.report import percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
+from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import UL2, MixtureMasker, check_sentinel_count
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
@@ -175,7 +175,7 @@ NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 
 
 
 def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, seed: int) -> Measure:
-    one_mask, of_words = encoder.query_masks == 1, settings.unit is MaskedUnit.word
+    one_mask, of_words = encoder.query_masks == 1, settings.unit == "word"
     renderer = MaskRenderer(
         masks_per_span=encoder.query_masks,
         mask_id=encoder.mask_id,
@@ -260,7 +260,7 @@ def evaluate_in_batch(
 
 def _masked_measure(encoder: Encoder, head: MaskedHead, settings: HeldOutSettings, seed: int) -> Measure:
     views = build_in_place_views(
-        CorruptionSettings(unit=CorruptionUnit(settings.unit.value), masked_fraction=settings.masked_fraction),
+        CorruptionSettings(unit=CorruptionUnit(settings.unit), masked_fraction=settings.masked_fraction),
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         ordinary_ids=np.zeros(0, dtype=np.int64),  # nothing is replaced at random
@@ -318,7 +318,7 @@ def evaluate_masked_tokens(
     perplexity = math.exp(loss) if loss < MAX_LOSS else None
     shown = f"{100 * accuracy:.2f}{_error(accuracy_error, 100)}", f"{loss:.3f}{_error(loss_error)}"
     of = "all held-out documents" if settings.every_document else "held-out articles"
-    whole = "masked tokens" if settings.unit.value == "token" else "whole masked words"
+    whole = "masked tokens" if settings.unit == "token" else "whole masked words"
     means = {
         "prediction_count": count,
         "loss": loss,

@@ -27,7 +27,7 @@ from npm.evaluation.methods.calibration import corpus_prompts
 from npm.evaluation.methods.label_words import label_shares, scored_batches
 from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
-from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData, TooLong, load_task
+from npm.evaluation.tasks import Example, Label, Task, TaskData, load_task
 from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
 
 if TYPE_CHECKING:
@@ -79,18 +79,18 @@ def label_task(labels: object, template: str = "", column: str = "") -> Task:
     changes: dict[str, Any] = {"template": own} if template else {}
     columns = renamed | ({"text": column} if column else {})
     if isinstance(content, Task):
-        if content.suite is not Suite.closed:
+        if content.suite != "closed":
             raise SettingError(f"labels: {content.name} is an open task, without labels; give a closed one, or words")
         return replace(content, data=replace(content.data, columns=content.data.columns | columns), **changes)
     named = checked(content, dict[str, list[str]] | list[str], "labels")
     words = named if isinstance(named, dict) else {name: [name] for name in named}
     return Task(
         name="label",
-        suite=Suite.closed,
+        suite="closed",
         data=TaskData(file="texts", columns=columns),
         template=own,
         labels=[Label(value=name, words=of_label) for name, of_label in words.items()],
-        too_long=TooLong.keep_start,
+        too_long="keep_start",
     )
 
 
@@ -140,7 +140,7 @@ def read_examples(task: Task, rows: Iterable[tuple[str, Mapping[str, Any]]], enc
     most = min(task.max_prompt_tokens or encoder.max_input_tokens, encoder.max_input_tokens)
     examples = []
     for text, own, count in zip(texts, values, prompt_tokens(encoder, texts), strict=True):
-        keep_start = task.too_long is not TooLong.keep_end
+        keep_start = task.too_long != "keep_end"
         fitting = count > most and cut_values(encoder, own, render, max_tokens=most, keep_start=keep_start)
         examples.append(Example("", render(fitting) if fitting else text, cut=count > most))
     return examples

@@ -11,14 +11,12 @@ from npm.core.types import Table
 from npm.evaluation.metrics import Interval
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
     from npm.core.types import Occurrence
 
 
 Row = Sequence[str]
-PHRASE_COLUMNS = 22
-"""Widest a phrase may be in a sample before it is wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +118,22 @@ class Sample:
 
 
 def sample_card(sample: Sample) -> Group:
-    """A text with its best phrases or labels: score, phrase, the sentence it was found in with the document's title.
+    """A text with its best phrases or labels: ✓ where right, score, phrase, and the sentence of its place.
 
-    The phrase is marked in the sentence; ✓ precedes a right one. Without any, what would have been right is named.
+    Without a right one, what would have been right is named.
     """
     from rich.console import Group
-    from rich.padding import Padding
-    from rich.table import Table as RichTable
     from rich.text import Text
 
-    from npm.core.display import marked_context, one_line
+    from npm.core.display import indented, marked_context, one_line
 
     heading = Text(one_line(sample.title), style="bold cyan")
     if not any(is_right for is_right, *_ in sample.rows):
         heading.append(f"  (answer: {one_line(sample.answer)})", style="not bold red")
-    grid = RichTable.grid(padding=(0, 2, 0, 0), expand=True)
-    grid.add_column(no_wrap=True, width=1)
-    grid.add_column(no_wrap=True, width=5, justify="right")
-    grid.add_column(overflow="fold", max_width=PHRASE_COLUMNS, min_width=PHRASE_COLUMNS)
-    grid.add_column(overflow="fold", ratio=1)
+    lines: list[RenderableType] = [heading]
     for is_right, score, phrase, occurrence in sample.rows:
-        found = Text("") if occurrence is None else marked_context(occurrence)
-        if occurrence is not None:
-            found.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")
         style = "bold green" if is_right else "bold"
-        grid.add_row(Text("✓" * is_right, style="green"), f"{score:.3f}", Text(one_line(phrase), style=style), found)
-    if not sample.rows:
-        grid.add_row("", "", Text("no phrase found", style="dim"), "")
-    return Group(heading, Padding(grid, (0, 0, 1, 2)))
+        lines.append(Text.assemble("✓ " if is_right else "  ", f"{score:.3f}  ", (one_line(phrase), style)))
+        if occurrence is not None:
+            lines += indented(marked_context(occurrence), occurrence.document_name)
+    return Group(*lines, *([] if sample.rows else ["no phrase found"]), "")

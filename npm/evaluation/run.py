@@ -10,7 +10,7 @@ from typing import Any
 from npm.core.errors import SettingError, exclusive, missing
 from npm.core.types import Progress
 from npm.evaluation.results import CheckRecord, Result, any_record, check_out, refuse_other_results
-from npm.evaluation.settings import EvaluationSettings, GeometryPairs, PoolerPost
+from npm.evaluation.settings import EvaluationSettings
 
 Evaluator = Callable[[EvaluationSettings, CheckRecord, Progress], Result]
 
@@ -27,7 +27,7 @@ def run_evaluation(
         raise missing("task", "task=demo")
     named = [task for task in settings.task if task in BUILT_IN_TASKS]
     if named and (len(settings.task) > 1 or settings.suite is not None):
-        others = ", ".join([*settings.task, *([f"suite={settings.suite.value}"] if settings.suite else [])])
+        others = ", ".join([*settings.task, *([f"suite={settings.suite}"] if settings.suite else [])])
         raise SettingError(f"task={named[0]} must be the only task, got {others}; evaluate one after the other")
     out = check_out(settings.out, report=not named)
     check_record = any_record if settings.overwrite else partial(refuse_other_results, out)
@@ -54,8 +54,7 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
         held_out_articles,
     )
     from npm.models.encoder import Encoder
-    from npm.models.masked_lm import attach_masked_head
-    from npm.models.names import locate_encoder
+    from npm.models.masked_lm import load_masked_lm
 
     (task,) = settings.task
     _require(",".join(settings.corpus.files), "corpus.files", "held-out documents, such as the last file of the corpus")
@@ -74,10 +73,9 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
     if task == "masked_tokens":
         what = "a masked language model, such as npmlm train experiment=mlm_uniform makes"
         _require(settings.encoder, "encoder", what)
-    encoder = Encoder.load(settings.encoder, **load)
-    if task == "masked_tokens":
-        head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
+        encoder, head = load_masked_lm(settings.encoder, **load)
         return evaluate_masked_tokens(encoder, head, articles(encoder, chosen), chosen, settings, **tell)
+    encoder = Encoder.load(settings.encoder, **load)
     return evaluate_in_batch(encoder, articles(encoder, chosen), chosen, settings, **tell)
 
 
@@ -85,13 +83,13 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     from npm.evaluation.sts import evaluate_sts, read_set, read_sets, sentence_vectors
 
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
-    chosen, split = settings.sts, settings.split.value
+    chosen, split = settings.sts, settings.split
     sets = read_sets(settings.data_dir, split=split)
-    measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
+    measured = {"all": ("train", "dev", "test"), "split": (split,), "none": ()}
     found = [read_set("STS-B", settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
     places = [(settings.encoder, chosen.pooler, chosen.pooler_post)]
     if chosen.before.encoder:
-        places.insert(0, (chosen.before.encoder, chosen.before.pooler, PoolerPost.none))
+        places.insert(0, (chosen.before.encoder, chosen.before.pooler, "none"))
     encoders = [
         sentence_vectors(place, pooler=pooler, post=post, device=settings.device, dtype=settings.precision)
         for place, pooler, post in places

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -18,7 +17,7 @@ from npm.retrieval.settings import FillSettings, Overlaps
 class SampleSettings(Settings):
     """The sample, and the bootstrap over it."""
 
-    split: Split = Split.test
+    split: Split = "test"
     """`dev`: the examples or questions to choose settings on; `test`: those to report."""
     limit: PositiveInt | None = None
     """Examples of a task at most; null takes 3000 of a zero-shot task, 64 articles of denoising
@@ -27,14 +26,6 @@ class SampleSettings(Settings):
     """Seed of samples, of masks and of the bootstrap."""
     resamples: PositiveInt = 10_000
     """Of the bootstrap, for 95 % confidence intervals."""
-
-
-class SuiteName(Enum):
-    """Shipped zero-shot tasks that are asked together."""
-
-    closed = "closed"  # nine tasks with a few labels
-    open = "open"  # seven tasks answered by any phrase
-    all = "all"
 
 
 class ParametricSettings(Settings):
@@ -90,7 +81,7 @@ class ZeroShotEvaluation(SampleSettings):
     """Tasks: zero-shot ones by name (`demo`, which asks about the demo corpus, sst2, agn, trex, …) or your own by the
     path of its YAML file; on held-out text, with corpus.files=: `in_batch` (retrieval), `masked_tokens` (masked
     language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=)."""
-    suite: SuiteName | None = None
+    suite: Literal["closed", "open", "all"] | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, in addition to those of task=."""
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
@@ -115,13 +106,6 @@ class ZeroShotEvaluation(SampleSettings):
     """Zero-shot tasks."""
 
 
-class MaskedUnit(Enum):
-    """Unit of masking."""
-
-    token = "token"
-    word = "word"
-
-
 class HeldOutSettings(Settings):
     """Held-out articles, the first `limit` that are long enough, their division into blocks, and what is masked."""
 
@@ -132,7 +116,7 @@ class HeldOutSettings(Settings):
     of denoising."""
     max_block_tokens: Annotated[int, Field(ge=4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
-    unit: MaskedUnit = MaskedUnit.token
+    unit: Literal["token", "word"] = "token"
     """Unit that is masked: a `token` or a complete `word`. With `word`, in_batch counts masks in words, and other
     occurrences are complete words: to compare encoders of different tokens, above all of bytes."""
     masked_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -143,27 +127,12 @@ class HeldOutSettings(Settings):
     of long articles: for text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
 
 
-class GeometryPairs(Enum):
-    """Pairs of STS-B that are measured."""
-
-    all = "all"  # of all splits together
-    split = "split"  # of the split that is reported
-    none = "none"
-
-
 class GeometrySettings(Settings):
     """Geometry of sentence vectors, measured on the sentences of STS-B."""
 
-    pairs: GeometryPairs = GeometryPairs.all
+    pairs: Literal["all", "split", "none"] = "all"
     """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
     that was trained on the others; `none`: nothing is measured."""
-
-
-class PoolerPost(Enum):
-    """Transformation of the pooled sentence vectors of a set."""
-
-    none = "none"
-    whiten = "whiten"  # mean 0 and covariance 1 over the distinct sentences of the set (Su et al. 2021)
 
 
 class BeforeSettings(Settings):
@@ -180,7 +149,7 @@ class StsSettings(Settings):
 
     pooler: PoolerKind | None = None
     """Pooling of token vectors into the vector of a sentence; null: as the encoder was saved."""
-    pooler_post: PoolerPost = PoolerPost.none
+    pooler_post: Literal["none", "whiten"] = "none"
     """`whiten`: the vectors of all sentences of a set are shifted and scaled to mean 0 and covariance 1."""
     before: BeforeSettings = field(default_factory=BeforeSettings)
     """A second encoder."""

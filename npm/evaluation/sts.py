@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from npm.evaluation.geometry import alignment, layer_geometry, mean_cosine, spec
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import PoolerPost, SampleSettings, StsSettings
+from npm.evaluation.settings import SampleSettings, StsSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 
@@ -133,7 +133,7 @@ def sentence_vectors(
     place: str,
     *,
     pooler: PoolerKind | None,
-    post: PoolerPost = PoolerPost.none,
+    post: Literal["none", "whiten"] = "none",
     device: str = "auto",
     dtype: Precision = Precision.float32,
 ) -> SentenceVectors:
@@ -141,9 +141,9 @@ def sentence_vectors(
     loaded = SentenceEncoder.load(place, pooler=pooler, device=device, dtype=dtype)
     encoder = loaded.encoder
     facts = {"pooler": loaded.pooler.kind_after_training.value, "dtype": encoder.dtype_name, **model_facts(encoder)}
-    if post is PoolerPost.none:
+    if post == "none":
         return SentenceVectors(encoder.name, loaded.encode, facts, encoder)
-    facts["pooler_post"] = post.value
+    facts["pooler_post"] = post
     return SentenceVectors(encoder.name, lambda sentences: whitened(loaded.encode(sentences)), facts, encoder)
 
 

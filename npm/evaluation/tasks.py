@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, PositiveInt
@@ -23,69 +22,25 @@ from npm.evaluation.prompts import Template, names_in
 from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
 from npm.retrieval.settings import FillSettings
 
-
-class Split(Enum):
-    """Use of a question."""
-
-    dev = "dev"  # to choose settings on
-    test = "test"  # to report
-
-
-class Suite(Enum):
-    """Kinds of tasks."""
-
-    closed = "closed"  # one of a few labels, by accuracy
-    open = "open"  # any phrase, by exact match
-
-
-class Development(Enum):
-    """Source of the examples to choose settings on, if they have no separate file."""
-
-    none = "none"
-    first_half = "first_half"  # of the file, or of each group of it; the second half is what is reported
+Split = Literal["dev", "test"]
+"""Use of a question: to choose settings on, or to report."""
+Suite = Literal["closed", "open"]
+"""Kinds of tasks: one of a few labels, by accuracy, or any phrase, by exact match."""
+Development = Literal["none", "first_half"]
+"""Examples to choose settings on, without a separate file: the first half of the file, or of each group of it."""
+TooLong = Literal["refuse", "keep_start", "keep_end"]
+"""Treatment of a longer example than the encoder takes: its longest field is cut, the words of the template stay."""
+Macro = Literal["none", "answer_tokens", "group"]
+"""Groups that an average goes over: tokens of the shortest answer, 1 to 4 or more, or the examples' own groups."""
+LabelMean = Literal["sum", "occurrences", "words"]
+"""Mean that makes the evidence of all occurrences of all words of a label one score; see `label_logs`."""
+Calibration = Literal["none", "prompt", "corpus", "corpus_scaled"]
+"""Divisor of a label's score; see `ClosedScoring.calibration`."""
+BY_CORPUS = ("corpus", "corpus_scaled")
 
 
-class TooLong(Enum):
-    """Treatment of an example that is longer than the encoder takes."""
-
-    refuse = "refuse"
-    keep_start = "keep_start"  # of the example's longest field; the words of the template stay
-    keep_end = "keep_end"
-
-
-class Macro(Enum):
-    """Groups that an average goes over."""
-
-    none = "none"
-    answer_tokens = "answer_tokens"  # 1, 2, 3, 4 or more tokens of the shortest answer
-    group = "group"  # the examples' own groups, such as languages
-
-
-class LabelMean(Enum):
-    """Mean that makes the evidence of all occurrences of all words of a label one score."""
-
-    sum = "sum"  # all of it: frequent words win
-    occurrences = "occurrences"  # divided by the number of occurrences of the label's words
-    words = "words"  # the mean over the label's words of the mean over a word's occurrences
-
-
-class Calibration(Enum):
-    """Divisor of a label's score."""
-
-    none = "none"
-    prompt = "prompt"  # its score for the template without the example (domain-conditional PMI)
-    corpus = "corpus"  # each word's score by its geometric mean over the template filled with sentences of the corpus
-    corpus_scaled = "corpus_scaled"  # the same, and its logarithm by the standard deviation there
-
-
-BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
-
-
-class ClosedRetrieval(Enum):
-    """Occurrences of a label's words that count."""
-
-    exact = "exact"  # all that have a vector
-    top_k = "top_k"  # those among the best k rows of a query, as in the reference
+ClosedRetrieval = Literal["exact", "top_k"]
+"""Occurrences of a label's words that count; see `ClosedScoring.retrieval`."""
 
 
 class ClosedScoring(Settings):
@@ -122,12 +77,12 @@ class ResolvedScoring:
     """A `ClosedScoring` with the defaults for what is not set."""
 
     # what held on the development data of SST-2, AGN and Subj (docs/results/zero-shot.md)
-    retrieval: ClosedRetrieval = ClosedRetrieval.exact
+    retrieval: ClosedRetrieval = "exact"
     k: int = 4096
     temperature: float = 2.0
     combination: Combination = Combination.product
-    label_mean: LabelMean = LabelMean.words
-    calibration: Calibration = Calibration.corpus
+    label_mean: LabelMean = "words"
+    calibration: Calibration = "corpus"
     verbalizer: str = "label_words"
     temperature_twice: bool = False
     single_tokens: bool = False
@@ -142,8 +97,8 @@ def resolved_scoring(*layers: ClosedScoring) -> ResolvedScoring:
     """
     values = ((item.name, getattr(layer, item.name)) for layer in layers for item in fields(layer))
     said = {name: value for name, value in values if value is not None}
-    if said.get("retrieval") is ClosedRetrieval.top_k:
-        said.setdefault("calibration", Calibration.none)  # the best k rows hold some of the words only
+    if said.get("retrieval") == "top_k":
+        said.setdefault("calibration", "none")  # the best k rows hold some of the words only
     return ResolvedScoring(**said)
 
 
@@ -162,7 +117,7 @@ class TaskData(Settings):
     columns: dict[str, str] = field(default_factory=dict)
     """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`) → its column, or a jinja2
     expression over the columns such as `[answer.value] + answer.aliases`."""
-    development: Development = Development.none
+    development: Development = "none"
     development_file: str = ""
     """Examples to choose settings on, in the same columns, instead of `development`."""
     split: str = ""
@@ -197,10 +152,10 @@ class Task(Settings):
     verbalizer: str = "label_words"
     corpus: str = ""
     """Name of the reference corpus: the folder below index= where index= holds several indexes."""
-    macro: Macro = Macro.none
+    macro: Macro = "none"
     examples_per_group: PositiveInt | None = None
     """Examples of each group of `macro` at most, as in the paper's protocol."""
-    too_long: TooLong = TooLong.refuse
+    too_long: TooLong = "refuse"
     max_prompt_tokens: Annotated[int, Field(ge=8)] | None = None
     """Longest prompt in tokens, if less than the encoder takes."""
     fill: dict[str, Any] = field(default_factory=dict)
@@ -227,12 +182,12 @@ class Task(Settings):
     def has_development(self) -> bool:
         """Return True if there are examples to choose settings on."""
         data = self.data
-        return bool(data.development_file or data.split) or data.development is not Development.none
+        return bool(data.development_file or data.split) or data.development != "none"
 
     def check(self) -> None:
         """Refuse contradictions."""
         is_closed, columns, filled = (
-            self.suite is Suite.closed,
+            self.suite == "closed",
             self.data.columns,
             read_settings(FillSettings, self.fill, "fill"),
         )
@@ -255,16 +210,15 @@ class Task(Settings):
             **{f"labels must have different {kind}, got {twice!r} twice": twice for kind, twice in self._shared()},
             f"{', '.join(only_open)}: for open tasks only": is_closed and only_open,
             f"{', '.join(only_closed)}: for closed tasks only": not is_closed and only_closed,
-            "macro: answer_tokens is for open tasks only": is_closed and self.macro is Macro.answer_tokens,
-            "macro: group needs data.columns.group": self.macro is Macro.group and "group" not in columns,
-            "examples_per_group needs macro": self.examples_per_group and self.macro is Macro.none,
+            "macro: answer_tokens is for open tasks only": is_closed and self.macro == "answer_tokens",
+            "macro: group needs data.columns.group": self.macro == "group" and "group" not in columns,
+            "examples_per_group needs macro": self.examples_per_group and self.macro == "none",
             "data.development, data.development_file and data.split exclude each other": sum(
-                map(bool, (self.data.development_file, self.data.split, self.data.development is not Development.none))
+                map(bool, (self.data.development_file, self.data.split, self.data.development != "none"))
             )
             > 1,
             "data.file or data.hub is required": not (self.data.file or self.data.hub),
-            "scoring.k needs scoring.retrieval: top_k": self.scoring.k
-            and self.scoring.retrieval is not ClosedRetrieval.top_k,
+            "scoring.k needs scoring.retrieval: top_k": self.scoring.k and self.scoring.retrieval != "top_k",
             "move conditions with {column} from fill.where to where": any(map(is_templated, filled.where)),
         }
         for problem, is_wrong in problems.items():

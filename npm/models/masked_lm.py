@@ -63,6 +63,15 @@ class MaskedHead(nn.Module):
         return transformed @ matrix.to(transformed.dtype).T + self.bias  # [t, V]
 
 
+def load_masked_lm(name: str, *, device: str = "auto", dtype: Any = "auto") -> tuple[Encoder, MaskedHead]:
+    """The encoder `name` and its trained head. Raises EncoderError if it has none."""
+    from npm.models.encoder import Encoder
+    from npm.models.names import locate_encoder
+
+    encoder = Encoder.load(name, device=device, dtype=dtype)
+    return encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
+
+
 def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, untied: bool = False) -> MaskedHead:
     """Give `encoder`, loaded from `place`, the head of its class; `encoder.save` then saves both.
 

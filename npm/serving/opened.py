@@ -14,7 +14,7 @@ from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT, Document, silent
 from npm.corpus.markup import shown
 from npm.evaluation.methods.nonparametric import NonparametricLabels
-from npm.evaluation.tasks import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
+from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without_rows
 from npm.models.encoder import Encoder
@@ -223,9 +223,9 @@ class OpenedIndex:
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
         labels = [Label(value=name, words=list(own)) for name, own in words.items()]
         data = TaskData(file="labels")
-        task = Task(name="labels", suite=Suite.closed, data=data, template="{{ text }}", labels=labels)
+        task = Task(name="labels", suite="closed", data=data, template="{{ text }}", labels=labels)
         # without a template there are no prompts to calibrate with
-        scoring = ClosedScoring(calibration=Calibration.none)
+        scoring = ClosedScoring(calibration="none")
         method = NonparametricLabels("npm", self.filler.index, self.filler.encoder, scoring=scoring)
         examples = [Example(str(number), text) for number, text in enumerate(texts)]
         try:

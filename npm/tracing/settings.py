@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from npm.core.errors import SettingError, unknown
+from pydantic import Field
+
 from npm.core.settings import Settings
 
 SpanKind = Literal["name", "number", "date", "quotation"]
@@ -28,18 +28,5 @@ class LookupSettings(Settings):
 class TraceSettings(LookupSettings):
     """Settings of tracing a text."""
 
-    kinds: list[str] = field(default_factory=lambda: list(KINDS))
+    kinds: Annotated[list[SpanKind], Field(min_length=1)] = field(default_factory=lambda: list(KINDS))
     """Kinds of spans that are traced: `name`, `number`, `date`, `quotation`."""
-
-    def check(self) -> None:
-        """Raise SettingError for unknown kinds, or none."""
-        check_names("kinds", self.kinds, KINDS)
-        if not self.kinds:
-            raise SettingError("kinds is empty: name one kind at least, or leave it out")
-
-
-def check_names(key: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise SettingError for a name in the setting `key` that is not known."""
-    for name in names:
-        if name not in known:
-            raise unknown(f"name in {key}", name, known)

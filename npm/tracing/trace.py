@@ -115,7 +115,9 @@ class Tracer:
         """The verdicts on some spans of a text, which are filled together."""
         plain = _plain(text)
         masked = [_masked(plain, span) for span in spans]
-        is_short = [not _is_long_quotation(plain, span) for span in spans]
+        words = [len(plain[span.start : span.stop].split()) for span in spans]
+        lookups = zip(spans, words, strict=True)
+        is_short = [span.kind != "quotation" or count < LONG_QUOTATION_WORDS for span, count in lookups]
         answers = iter(self._filled([each for each, short in zip(masked, is_short, strict=True) if short]))
         return [
             self._verdict(text, span, masked[number], next(answers) if is_short[number] else None)
@@ -177,7 +179,3 @@ def _plain(text: str) -> str:
 def _masked(plain: str, span: Span) -> str:
     """The sentence of a span with a mask in its place."""
     return visible(f"{plain[span.first : span.start]}{MASK_TEXT}{plain[span.stop : span.last]}")
-
-
-def _is_long_quotation(plain: str, span: Span) -> bool:
-    return span.kind == "quotation" and len(plain[span.start : span.stop].split()) >= LONG_QUOTATION_WORDS

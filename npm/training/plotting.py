@@ -1,33 +1,32 @@
-"""Curves of several training runs in one figure, a panel per term."""
+"""Curves of several training runs in one figure, a panel per term.
+
+A figure is drawn into a `Figure`, never with the state of `pyplot`, and comes with its numbers.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from math import isfinite
+from importlib.util import find_spec
+from io import BytesIO
+from math import ceil, isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
 
 from npm.core.errors import ArtifactError, SettingError, unknown
-from npm.core.figures import (
-    Plot,
-    color,
-    count_ticks,
-    folder_names,
-    legend_below,
-    marker,
-    new_panels,
-    plain_axes,
-    shown_name,
-)
+from npm.core.files import replace_file
 from npm.core.settings import Settings
 from npm.core.types import Table
 from npm.training.loggers import read_metrics
 from npm.training.settings import HELD_OUT_PREFIX
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COUNTERS = frozenset(
     {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction", "gradient_norm"}
@@ -36,12 +35,15 @@ COUNTERS = frozenset(
 MARKERS_OF_A_CURVE = 8
 """About how many points of a training curve have a marker."""
 
-
-class PlotAxis(Enum):
-    """Horizontal axis of the curves."""
-
-    tokens = "tokens"
-    steps = "steps"
+MARK, MARKED_BYTES = "npmlm plot", 2048
+"""Mark in our figures, and the bytes that it is in: a file without it is not replaced."""
+SUFFIXES = (".png", ".svg")
+DPI = 110
+PANEL_COLUMNS = 3
+PANEL_INCHES = (4.6, 3.2)
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Of Okabe and Ito (2008), distinct for color-blind readers too, without the yellow that is pale on white."""
+MARKERS = "osD^vP*X<>"
 
 
 class CurveSettings(Settings):
@@ -49,7 +51,7 @@ class CurveSettings(Settings):
 
     terms: list[str] = field(default_factory=list)
     """Terms and metrics by their names in metrics.jsonl, a panel each; empty: all that the runs have in common."""
-    x: PlotAxis = PlotAxis.tokens
+    x: Literal["tokens", "steps"] = "tokens"
     """Horizontal axis: tokens of training text seen, or optimizer steps."""
     smoothed_points: PositiveInt = 25
     """A point of a training curve is the mean of this many lines of metrics up to it; held-out curves are drawn as
@@ -65,6 +67,16 @@ class Curve:
     smoothed: bool  # a training curve; else it was measured now and then
 
 
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure and the numbers in it."""
+
+    figure: Figure
+    table: Table
+    record: dict[str, Any]
+    """All numbers, as JSON values."""
+
+
 def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
     """The curves of `runs`, a panel per term, with where each begins, ends, and is lowest and highest.
 
@@ -72,7 +84,7 @@ def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
     term is to be drawn; ArtifactError for a folder without readable metrics.
     """
     curves = {name: read_curves(run, settings) for name, run in zip(folder_names(runs), runs, strict=True)}
-    terms, axis = chosen_terms(curves, settings.terms), settings.x.value
+    terms, axis = chosen_terms(curves, settings.terms), settings.x
     figure, panels = new_panels(len(terms))
     rows, record = [], []
     for panel, term in zip(panels, terms, strict=True):
@@ -83,14 +95,19 @@ def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
                 look: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
                 if curve.smoothed:
                     look = {"markevery": max(1, len(curve.x) // MARKERS_OF_A_CURVE)}
-                look |= {"color": color(number), "marker": marker(number), "markersize": 4, "linewidth": 1.4}
+                look |= {
+                    "color": COLORS[number % len(COLORS)],
+                    "marker": MARKERS[number % len(MARKERS)],
+                    "markersize": 4,
+                    "linewidth": 1.4,
+                }
                 panel.plot(curve.x, curve.y, label=shown_name(label), **look)
                 values = (curve.y[0], curve.y[-1], np.fmin.reduce(curve.y), np.fmax.reduce(curve.y))
                 shown = (f"{value:.4g}" for value in values)
                 rows.append((f"{run}: {name}", str(len(curve.y)), f"{curve.x[-1]:,.0f}", *shown))
                 points = {"x": curve.x.tolist(), "y": [y if isfinite(y) else None for y in curve.y.tolist()]}
                 record.append({"run": run, "term": name, "smoothed": curve.smoothed, **points})
-        plain_axes(panel, x="tokens" if settings.x is PlotAxis.tokens else "optimizer steps", y=shown_name(term))
+        plain_axes(panel, x="tokens" if settings.x == "tokens" else "optimizer steps", y=shown_name(term))
         count_ticks(panel)
     legend_below(figure, panels, columns=len(panels))
     title = f"curves; of training, means of up to {settings.smoothed_points} lines"
@@ -103,7 +120,7 @@ def read_curves(run: Path, settings: CurveSettings) -> dict[str, Curve]:
     file = run / "metrics.jsonl"
     if not file.is_file():
         raise ArtifactError(f"{file} is missing: name the folder of a training run that has logged its first steps")
-    axis = "step" if settings.x is PlotAxis.steps else "tokens"
+    axis = "step" if settings.x == "steps" else "tokens"
     points: dict[str, list[tuple[float, float]]] = {}
     smoothed: set[str] = set()
     for _, record in read_metrics(file):
@@ -153,3 +170,107 @@ def chosen_terms(curves: dict[str, dict[str, Curve]], asked: Sequence[str]) -> l
 def _panel(name: str, names: Collection[str]) -> str:
     term = name.removeprefix(HELD_OUT_PREFIX)
     return term if term in names else name
+
+
+def can_draw() -> bool:
+    """Return True if matplotlib, of the extra `plots`, is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def check_figure(file: Path) -> None:
+    """Refuse, before the work, a figure that cannot be drawn or written.
+
+    Raises SettingError without matplotlib or for a name that is neither PNG nor SVG, ArtifactError for a file that we
+    did not draw.
+    """
+    if not can_draw():
+        raise SettingError("matplotlib is not installed: pip install matplotlib")
+    if file.suffix.lower() not in SUFFIXES or file.is_dir():
+        raise SettingError(f"out must be a PNG or SVG file, such as out=plot.svg, got {file}")
+    if file.is_file() and MARK.encode() not in file.read_bytes()[:MARKED_BYTES]:
+        raise ArtifactError(f"{file} was not drawn by npmlm plot: choose another name with out=, or move it")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a complete figure, as PNG or SVG by the suffix of `path`; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    is_svg = path.suffix.lower() == ".svg"
+    metadata = {"Creator": MARK, "Date": None} if is_svg else {"Software": MARK}
+    data = BytesIO()
+    with rc_context({"svg.hashsalt": MARK}), warnings.catch_warnings():
+        # A folder's name may have characters that are missing from the font; a box is drawn instead.
+        warnings.filterwarnings("ignore", message="Glyph ")
+        figure.savefig(data, format="svg" if is_svg else "png", dpi=DPI, metadata=metadata)
+    replace_file(path, data.getvalue())
+
+
+def new_panels(count: int, *, inches: tuple[float, float] = PANEL_INCHES) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels of that size, at most `PANEL_COLUMNS` in a row."""
+    from matplotlib.figure import Figure
+
+    columns = min(PANEL_COLUMNS, count)
+    rows = ceil(count / columns)
+    figure = Figure(figsize=(columns * inches[0], rows * inches[1]), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels[:count]
+
+
+def shown_name(name: str) -> str:
+    """A name from outside as matplotlib shows it: not as a formula, and not hidden from a legend.
+
+    >>> shown_name("_run $1$"), shown_name("a\\nb\\0")
+    (' _run \\\\$1\\\\$', 'a b�')
+    """
+    words = " ".join(name.split())
+    plain = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words).replace("$", r"\$")
+    return f" {plain}" if plain.startswith("_") else plain
+
+
+def plain_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
+    """Label the axes and remove lines that carry no information."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def count_ticks(axes: Axes) -> None:
+    """Large counts along x as 200 k, 3 M."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(EngFormatter())
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes], *, columns: int) -> None:
+    """One legend for all `axes`, under them, each label once."""
+    entries: dict[str, Any] = {}
+    for each in axes:
+        handles, labels = each.get_legend_handles_labels()
+        entries |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries}
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+
+
+def folder_names(folders: Sequence[Path]) -> list[str]:
+    """Names of folders; with as many parent folders as needed to distinguish them.
+
+    Raises SettingError without folders, or if one is named twice.
+
+    >>> folder_names([Path("a/long"), Path("b/short")]), folder_names([Path("a/same"), Path("b/same")])
+    (['long', 'short'], ['a/same', 'b/same'])
+    """
+    if not folders:
+        raise SettingError("no folder is named: give those of npmlm train")
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise SettingError(f"a folder is named twice: {', '.join(map(str, folders))}")

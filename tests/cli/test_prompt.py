@@ -27,7 +27,6 @@ from prompt_toolkit.input import create_pipe_input
 
 from npm import PhraseFiller
 from npm.cli.answer import FillCommand
-from npm.cli.base import Output
 from npm.cli.prompt import COMMANDS, Prompt, Words, all_phrases
 from npm.cli.settings import compose_settings
 from npm.core.errors import QueryError, SettingError, UserError
@@ -49,7 +48,7 @@ def filler(built_index: Path) -> Iterator[PhraseFiller]:
 @pytest.fixture
 def prompt(filler: PhraseFiller) -> Prompt:
     filler.settings = FillCommand()
-    return Prompt(filler, Output.json, COMPOSE)
+    return Prompt(filler, "json", COMPOSE)
 
 
 def taken(prompt: Prompt, capsys: pytest.CaptureFixture[str], *lines: str) -> tuple[str, str]:
@@ -292,7 +291,7 @@ def test_sentences_are_shown_at_the_prompt_as_by_the_command(
     filler: PhraseFiller, built_index: Path, npmlm: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filler.settings = FillCommand()
-    prompt = Prompt(filler, Output.sentences, COMPOSE)
+    prompt = Prompt(filler, "sentences", COMPOSE)
     out, _ = taken(prompt, capsys, QUESTION)
     assert "Reykjavík" in out
     assert out == npmlm("fill", f"index={built_index}", "output=sentences", QUESTION).out

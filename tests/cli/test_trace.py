@@ -78,7 +78,7 @@ def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) 
         (["find"], ["required"]),
         (["find", "Paris", "documents=[nowhere]"], ["nowhere"]),
         (["trace"], ["required"]),
-        (["trace", "Paris", "kinds=[names]"], ["kinds", "'names'", "name"]),
+        (["trace", "Paris", "kinds=[names]"], ["kinds", "names", "'name'"]),
         (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
         (["trace", "Paris", "where=[lang=en]"], ["lang"]),
         (["trace", " "], ["empty"]),

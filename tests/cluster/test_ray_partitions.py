@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from npm.cluster.ray_partitions import serving_on_ray
-from npm.cluster.settings import Engine, ServeCluster
+from npm.cluster.settings import ServeCluster
 from npm.core.errors import SettingError
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.fill import PhraseFiller
@@ -94,7 +94,7 @@ def test_the_partitions_end_with_the_server(server: RunningServer) -> None:
 
 
 def test_another_replica_answers_at_once_for_one_that_is_killed(machines: object, index: Path) -> None:
-    settings = ServeCluster(engine=Engine.ray, replicas=2, cpus_per_replica=0.25)
+    settings = ServeCluster(engine="ray", replicas=2, cpus_per_replica=0.25)
     filler, notices = PhraseFiller.open(index), list[str]()
     with serving_on_ray(settings, 2, timeout_seconds=20, notice=notices.append) as open_searcher:
         parted = PhraseFiller(PhraseIndex.open(index, open_searcher), filler.encoder)
@@ -109,7 +109,7 @@ def test_another_replica_answers_at_once_for_one_that_is_killed(machines: object
 
 
 def test_partitions_without_room_are_refused(machines: object, index: Path) -> None:
-    settings = ServeCluster(engine=Engine.ray, cpus_per_replica=100.0)
+    settings = ServeCluster(engine="ray", cpus_per_replica=100.0)
     with (
         pytest.raises(SettingError, match="cpus_per_replica"),
         serving_on_ray(settings, 2, timeout_seconds=20, notice=print) as open_searcher,

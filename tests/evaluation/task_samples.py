@@ -13,7 +13,7 @@ import yaml
 
 from npm.core.errors import CorpusError, SettingError
 from npm.evaluation.data import read_task
-from npm.evaluation.tasks import EXAMPLE, Example, Label, Suite, Task, TaskData, load_task
+from npm.evaluation.tasks import EXAMPLE, Example, Label, Task, TaskData, load_task
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "task"
 SMALL: dict[str, Any] = yaml.safe_load(EXAMPLE)
@@ -36,13 +36,13 @@ def read_examples(task: Task, data_dir: Path | None = None, **more: Any) -> list
 def closed(**data: Any) -> Task:
     data = {"file": "data.jsonl", **data}
     template = "{{ text }} It was <mask>."
-    return Task(name="reviews", suite=Suite.closed, data=TaskData(**data), template=template, labels=LABELS)
+    return Task(name="reviews", suite="closed", data=TaskData(**data), template=template, labels=LABELS)
 
 
 def opened(**more: Any) -> Task:
     columns = {"group": "relation", "subject": "subject"}
     data, template = TaskData(file="data.jsonl", columns=columns), "{{ subject }} is <mask>."
-    return Task(name="facts", suite=Suite.open, data=data, template=template, **more)
+    return Task(name="facts", suite="open", data=data, template=template, **more)
 
 
 def facts(count: int, groups: int = 3) -> list[dict[str, Any]]:

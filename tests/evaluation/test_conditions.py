@@ -18,7 +18,7 @@ from npm.evaluation.methods.admissible import NO_DOCUMENT
 from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
 from npm.evaluation.methods.generative import DecoderWriter, PhraseWriter
 from npm.evaluation.methods.nonparametric import PhraseAnswers
-from npm.evaluation.tasks import Example, Suite, Task, TaskData, load_task
+from npm.evaluation.tasks import Example, Task, TaskData, load_task
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
@@ -98,7 +98,7 @@ def test_coverage_counts_in_the_documents_that_the_conditions_of_filling_leave(
     ]
     held, named = ([name in text for name, text in zip(names, left, strict=True)] for names in (ANSWERED, ["is"] * 4))
     task = Task(
-        name="t", suite=Suite.open, data=TaskData(file="t.jsonl", columns={"subject": "s"}), template="{{ a }} <mask>"
+        name="t", suite="open", data=TaskData(file="t.jsonl", columns={"subject": "s"}), template="{{ a }} <mask>"
     )
     fill, right = FillSettings(where=where, documents=documents), Told("told", [*ANSWERED])
     result = evaluate_task(task, examples, [right], encoder=encoder, index=dated.index, fill=fill, resamples=5)
@@ -132,7 +132,7 @@ def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: T
 
 def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:
     asked = [Example(str(number), "<mask>", answers=("New",), old_answers=old) for number, old in enumerate(OLD)]
-    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
     told = Told("told", ["the Old!", "New", "Old", None])
     (method,) = evaluate_task(task, asked, [told], encoder=encoder, resamples=5).methods
     old = method.scores["old_answers"]  # the third has none
@@ -182,7 +182,7 @@ def test_every_method_that_reads_an_index_says_which_examples_no_document_may_an
     ]
     tiny_decoder(tmp_path)
     writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
-    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
     for method in (
         RandomSpanOfBestBlock(dated, seed=0),
         OracleBlocks(dated),
@@ -198,7 +198,7 @@ def test_no_method_passes_over_a_users_filter_that_leaves_nothing(dated: PhraseF
     nothing = PhraseFiller(dated.index, dated.encoder, FillSettings(where=["date=1"]))
     tiny_decoder(tmp_path)
     writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
-    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
     for method in (
         RandomSpanOfBestBlock(nothing, seed=0),
         OracleBlocks(nothing),

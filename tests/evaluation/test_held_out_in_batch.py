@@ -13,7 +13,7 @@ import torch
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document, TokenFlag
 from npm.evaluation.held_out import Article, evaluate_in_batch, held_out_articles
-from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
+from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -99,9 +99,7 @@ def test_the_scores_of_each_article_equal_those_of_plain_loops(
     encoder = tiny_encoder("bert")
     encoder.query_masks = masks
     whole = unit is MaskingUnit.phrase_words
-    result = evaluate_in_batch(
-        encoder, articles, replace(SETTINGS, unit=MaskedUnit.word if whole else MaskedUnit.token), SAMPLE
-    )
+    result = evaluate_in_batch(encoder, articles, replace(SETTINGS, unit="word" if whole else "token"), SAMPLE)
     assert [line["document"] for line in result.lines] == ["d0", "d2"]
     for number, line in enumerate(result.lines):
         sequences = articles[number].sequences

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from npm.core.types import Sequences
 from npm.evaluation.held_out import SAMPLE, Article, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.results import Result
-from npm.evaluation.settings import HeldOutSettings, MaskedUnit, SampleSettings
+from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.models.encoder import Encoder
@@ -37,15 +38,15 @@ def evaluated(model: Model, settings: HeldOutSettings = SETTINGS, sample: Sample
     return evaluate_masked_tokens(encoder, head, held_out(encoder, settings), settings, sample)
 
 
-@pytest.mark.parametrize("unit", MaskedUnit)
-def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(model: Model, unit: MaskedUnit) -> None:
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(model: Model, unit: Any) -> None:
     encoder, _, folder = model
     result = evaluated(model, replace(SETTINGS, unit=unit))
-    assert result.record["settings"]["masked_unit"] == unit.value
+    assert result.record["settings"]["masked_unit"] == unit
     language_model = published(folder)
     assert [line["document"] for line in result.lines] == ["d0", "d2"]
     for line, article in zip(result.lines, held_out(encoder), strict=True):
-        masked = masked_blocks(encoder, article.sequences, article.number, CorruptionUnit[unit.name])
+        masked = masked_blocks(encoder, article.sequences, article.number, CorruptionUnit(unit))
         plain = [block_sums(language_model, *block) for block in masked]
         assert line["predictions"] == sum(count for count, _, _ in plain) > 0
         assert line["correct"] == sum(correct for _, correct, _ in plain)

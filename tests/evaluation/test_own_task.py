@@ -7,10 +7,11 @@ import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from npm.evaluation.tasks import ClosedScoring, Label, Split, Suite, Task, TaskData, load_task
+from npm.evaluation.tasks import ClosedScoring, Label, Split, Task, TaskData, load_task
 from tests.evaluation.task_samples import read_examples
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def test_the_open_task_of_the_page_is_a_task(tmp_path: Path) -> None:
     (tmp_path / "capitals.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     task = load_task(tmp_path / "capitals.yaml", folder=NO_TASKS)
     (example,) = read_examples(task)
-    assert task.suite is Suite.open
+    assert task.suite == "open"
     assert (example.text, example.answers) == ("The capital of Iceland is <mask>.", ("Reykjavík", "Reykjavik"))
 
 
@@ -56,7 +57,7 @@ def test_the_page_names_every_key_of_a_tasks_file(kind: type) -> None:
 
 def test_each_half_of_the_example_holds_every_label_equally_often() -> None:
     task = load_task(EXAMPLE / "messages.yaml", folder=NO_TASKS)
-    halves = [read_examples(task, split=split) for split in (Split.dev, Split.test)]
+    halves = [read_examples(task, split=split) for split in ("dev", "test")]
     for half in halves:
         assert [sum(example.label == label for example in half) for label in range(3)] == [5, 5, 5]
     assert not {example.id for example in halves[0]} & {example.id for example in halves[1]}
@@ -66,7 +67,7 @@ def test_each_half_of_the_example_holds_every_label_equally_often() -> None:
 def test_the_reference_corpus_holds_none_of_the_messages() -> None:
     task = load_task(EXAMPLE / "messages.yaml", folder=NO_TASKS)
     corpus = (EXAMPLE / "help-pages.jsonl").read_text(encoding="utf-8").casefold()
-    messages = [example.text for split in Split for example in read_examples(task, split=split)]
+    messages = [example.text for split in get_args(Split) for example in read_examples(task, split=split)]
     assert len(messages) == 30
     assert not [text for text in messages if text.removesuffix(" This message is about <mask>.").casefold() in corpus]
 

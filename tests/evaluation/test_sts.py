@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 
 from npm.core.errors import CorpusError, EncoderError
 from npm.evaluation.geometry import alignment, mean_cosine, uniformity
-from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, StsSettings
+from npm.evaluation.settings import GeometrySettings, SampleSettings, StsSettings
 from npm.evaluation.sts import (
     SentencePairs,
     SentenceVectors,
@@ -287,7 +287,7 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
         for kind in (PoolerKind.avg, PoolerKind.cls_before_pooler)
     ]
     pairs = pairs_of([(SENTENCES[0], SENTENCES[1], 5.0), (SENTENCES[2], SENTENCES[3], 1.0), ("Paris.", "Oslo.", 4.5)])
-    settings = StsSettings(geometry=GeometrySettings(pairs=GeometryPairs.split))
+    settings = StsSettings(geometry=GeometrySettings(pairs="split"))
     result = evaluate_sts(vectors, [pairs], settings, SampleSettings(resamples=20), geometry_pairs=[pairs])
     rows = result.tables[-1].rows
     assert [row[0] for row in rows] == ["embeddings", "1", "2"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from npm.core.errors import CorpusError
-from npm.evaluation.tasks import Example, Suite, Task, TaskData, TooLong, load_task
+from npm.evaluation.tasks import Example, Task, TaskData, load_task
 from npm.models.encoder import Encoder
 from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, opened, read_examples, refused, written
 from tests.helpers.tiny_models import tiny_encoder
@@ -58,7 +58,7 @@ def test_answers_come_from_one_or_several_columns_inside_others_and_from_cells(t
     def answers(column: str, file: str = "data.jsonl") -> tuple[str, ...]:
         task = Task(
             name="t",
-            suite=Suite.open,
+            suite="open",
             data=TaskData(file=file, columns={"answers": column}),
             template="{{ q | question }} <mask>.",
         )
@@ -154,7 +154,7 @@ def test_a_row_whose_fields_are_all_blank_is_marked(tmp_path: Path, encoder: Enc
 
 def test_a_row_of_which_the_cut_leaves_nothing_is_marked(tmp_path: Path, encoder: Encoder) -> None:
     written(tmp_path, [{"text": "-" * 40, "label": number} for number in (0, 1)])  # one word of many tokens
-    for found in read_examples(replace(closed(), too_long=TooLong.keep_start), tmp_path, encoder=encoder):
+    for found in read_examples(replace(closed(), too_long="keep_start"), tmp_path, encoder=encoder):
         assert found.cut and found.blank and found.text == "It was <mask>."
 
 

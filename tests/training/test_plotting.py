@@ -13,7 +13,6 @@ import pytest
 from npm.core.errors import ArtifactError, SettingError
 from npm.training.plotting import (
     CurveSettings,
-    PlotAxis,
     draw_runs,
     read_curves,
 )
@@ -82,7 +81,7 @@ def test_the_curves_drawn_are_the_numbers_of_the_runs_over_their_tokens(first: P
 
 
 def test_over_steps_the_same_numbers_stand_at_their_steps(first: Path) -> None:
-    found = drawn(draw_runs([first], replace(UNSMOOTHED, terms=["masked", "stsb"], x=PlotAxis.steps)).figure)
+    found = drawn(draw_runs([first], replace(UNSMOOTHED, terms=["masked", "stsb"], x="steps")).figure)
     assert found["masked"]["first"] == ([10.0, 20.0], [7.0, 6.0])
     assert found["masked"]["first (held out)"] == ([0.0, 20.0, 25.0], [9.0, 7.0, 6.5])
     assert found["stsb"] == {"first": ([0.0, 20.0, 25.0], [0.0, 0.4, 0.5])}

@@ -216,7 +216,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
     writer, verbalizer = _writer(name, resources), load_verbalizer(task, "label_words")
     model = {**model_facts(writer.model), "dtype": writer.model.dtype_name}
     facts: dict[str, Any] = {"model": model, "reads": writer.reads}
-    calibration = Calibration.prompt if name == "causal-pmi" else Calibration.none
+    calibration: Calibration = "prompt" if name == "causal-pmi" else "none"
     word_logs: WordLogs = partial(writer_logs, writer)
     check_words(word_logs, task, verbalizer, calibration)
     if name == "causal-knn":

@@ -87,8 +87,8 @@ def label_logs(numbers: Sequence[np.ndarray], scores: WordScores, mean: LabelMea
     for own in numbers:
         held = own[scores.counts[own] > 0]  # i64 [w]
         logs, counts = scores.log_sums[:, held], scores.counts[held]  # f64 [q, w], i64 [w]
-        divisor = {LabelMean.words: len(held), LabelMean.occurrences: counts.sum(), LabelMean.sum: 1}[mean]
-        each = logs - np.log(counts) if mean is LabelMean.words else logs  # f64 [q, w]
+        divisor = {"words": len(held), "occurrences": counts.sum(), "sum": 1}[mean]
+        each = logs - np.log(counts) if mean == "words" else logs  # f64 [q, w]
         columns.append(np.logaddexp.reduce(each, axis=1) - np.log(divisor))
     return np.stack(columns, axis=1)  # [q, L]
 
@@ -112,7 +112,7 @@ def scored_batches(
     SettingError if a label has no evidence at the empty template that calibrates.
     """
     prior, at_prompts = np.zeros(len(numbers)), None  # f64 [L]
-    if calibration is Calibration.prompt:
+    if calibration == "prompt":
         (prior,) = label_logs(numbers, word_scores([task.prompt.empty()]), mean)  # f64 [L]
         if np.isneginf(prior).any():
             absent = ", ".join(task.labels[label].name for label in np.flatnonzero(np.isneginf(prior)))
@@ -128,7 +128,7 @@ def scored_batches(
         if at_prompts is not None:
             held = scores.counts > 0  # bool [W]
             logs = scores.log_sums.copy()  # f64 [q, W]
-            scaled = calibration is Calibration.corpus_scaled
+            scaled = calibration == "corpus_scaled"
             relative = relative_logs(logs[:, held], at_prompts[:, held], scaled=scaled)  # f64 [q, held words]
             logs[:, held] = relative + np.log(scores.counts[held])
             scores = replace(scores, log_sums=logs)

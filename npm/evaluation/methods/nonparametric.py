@@ -25,7 +25,6 @@ from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks import (
     BY_CORPUS,
-    ClosedRetrieval,
     ClosedScoring,
     Evidence,
     Example,
@@ -110,10 +109,10 @@ class NonparametricLabels:
         labels = LabelWords(task, verbalizer, occurrences, self._settings_key)
         if scoring.calibration not in BY_CORPUS:
             return scoring, verbalizer, occurrences, labels, ()
-        if scoring.retrieval is not ClosedRetrieval.exact:
+        if scoring.retrieval != "exact":
             raise SettingError(
                 f"{self._settings_key}.calibration by the corpus needs {self._settings_key}.retrieval=exact, "
-                f"got {scoring.retrieval.value} (task {task.name})"
+                f"got {scoring.retrieval} (task {task.name})"
             )
         return scoring, verbalizer, occurrences, labels, corpus_prompts(task, self._index, self._settings_key)
 
@@ -155,7 +154,7 @@ class NonparametricLabels:
         factor = self._encoder.similarity_scale / scoring.temperature
         if scoring.temperature_twice and not one_query:
             factor /= scoring.temperature
-        if scoring.retrieval is ClosedRetrieval.top_k:
+        if scoring.retrieval == "top_k":
             return hit_scores(self._index, occurrences, queries, k=scoring.k, factor=factor, one_query=one_query)
         # The end query of a single mask is zero: both ends would count one similarity twice.
         combination = Combination.product if one_query else scoring.combination
@@ -188,7 +187,7 @@ class NonparametricLabels:
         """
         if among is None:
             among = np.broadcast_to(np.arange(len(labels.numbers)), (len(scores.best), len(labels.numbers)))
-        parts = np.log(np.maximum(scores.counts, 1)) if mean is LabelMean.words else 0.0  # f64 [W]
+        parts = np.log(np.maximum(scores.counts, 1)) if mean == "words" else 0.0  # f64 [W]
         logs = scores.log_sums - parts  # f64 [q, W]
         best_words = np.stack([own[logs[:, own].argmax(axis=1)] for own in labels.numbers], axis=1)  # i64 [q, L]
         best_words = np.take_along_axis(best_words, among, axis=1)  # i64 [q, l]

@@ -37,7 +37,6 @@ from npm.evaluation.tasks import (
     BY_CORPUS,
     Calibration,
     Example,
-    LabelMean,
     LabelPrediction,
     Task,
     Verbalizer,
@@ -74,7 +73,7 @@ class PromptedLabels:
         *,
         facts: dict[str, Any],
         verbalizer: Verbalizer,
-        calibration: Calibration = Calibration.none,
+        calibration: Calibration = "none",
         prompts: Sequence[str] = (),
         examples_per_call: int = EXAMPLES_PER_CALL,
     ) -> None:
@@ -108,7 +107,7 @@ class PromptedLabels:
             word_scores,
             [np.arange(first, stop) for first, stop in pairwise(edges)],
             progress,
-            mean=LabelMean.words,
+            mean="words",
             calibration=self._calibration,
             prompts=self._prompts,
             at_once=self._examples_per_call,
@@ -117,21 +116,21 @@ class PromptedLabels:
         self.facts = {
             **self._model_facts,
             "verbalizer": self._verbalizer.facts,
-            "calibration": self._calibration.value,
+            "calibration": self._calibration,
             "words_per_label": [len(words) for words in label_words],
-            "cut_texts": sum(cut_counts[self._calibration is not Calibration.none :]),
+            "cut_texts": sum(cut_counts[self._calibration != "none" :]),
         }
         return [LabelPrediction(tuple(row)) for batch in shares for row in batch]
 
 
 def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PromptedLabels:
     """One of the methods `mlm`, by what calibrates it; `fuzzy` ones take the task's list of words."""
-    encoder, head = resources.language_model()
+    encoder, head = resources.language_model
     scoring = resources.scoring(task)
-    calibration = Calibration.prompt if name.endswith("-pmi") else Calibration.none
+    calibration: Calibration = "prompt" if name.endswith("-pmi") else "none"
     if name == "mlm-fuzzy-corpus":  # scaled where the retrieval methods are
-        is_scaled = scoring.calibration is Calibration.corpus_scaled
-        calibration = Calibration.corpus_scaled if is_scaled else Calibration.corpus
+        is_scaled = scoring.calibration == "corpus_scaled"
+        calibration = "corpus_scaled" if is_scaled else "corpus"
     cached = lru_cache(ANSWERS_KEPT)(partial(word_log_probabilities, encoder, head))
     word_logs: WordLogs = resources.shared.setdefault("mlm", cached)  # methods ask for the same texts and words
     verbalizer = load_verbalizer(task, scoring.verbalizer if "fuzzy" in name else "label_words")
@@ -150,14 +149,14 @@ def check_words(word_logs: WordLogs, task: Task, verbalizer: Verbalizer, calibra
     """Ask once, so that words and prompts that a model cannot write are refused before the work. Raises UserError."""
     prompt = task.prompt.render(dict.fromkeys(task.prompt.fields, "x"))
     words = tuple(word for own in verbalizer.words for word in own)
-    word_logs((task.prompt.empty() if calibration is Calibration.prompt else prompt,), words)
+    word_logs((task.prompt.empty() if calibration == "prompt" else prompt,), words)
 
 
 def open_method(
     name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]
 ) -> ParametricPhrases | GoldLengthPhrases:
     """Method `mlm` or `mlm-n`."""
-    return (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model())
+    return (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model)
 
 
 def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:

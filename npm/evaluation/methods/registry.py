@@ -15,7 +15,7 @@ from npm.evaluation.tasks import Example, Suite, Task
 
 INDEX, MLM, CAUSAL, T5 = "index", "zero_shot.mlm.encoder", "zero_shot.causal.model", "zero_shot.t5.model"
 METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
-    Suite.closed: {
+    "closed": {
         "npm": ("nonparametric", INDEX),
         "npm-single": ("nonparametric", INDEX),
         "mlm": ("parametric", MLM),
@@ -31,7 +31,7 @@ METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
         "majority": ("baselines",),
         "random": ("baselines",),
     },
-    Suite.open: {
+    "open": {
         "npm": ("nonparametric", INDEX),
         "npm-dense": ("nonparametric", INDEX),
         "npm-bm25": ("nonparametric", INDEX),
@@ -65,7 +65,7 @@ class Method(Protocol):
 def absent_settings(settings: ZeroShotEvaluation, name: str, task: Task) -> str:
     """The settings that a method needs and that are not set; empty if it has all."""
     found = [f"{need}=" for need in METHODS[task.suite][name][1:] if not attrgetter(need)(settings)]
-    if name == "majority" and task.suite is Suite.open and not task.has_development:
+    if name == "majority" and task.suite == "open" and not task.has_development:
         found.append("a task with development examples")
     return " and ".join(found)
 
@@ -81,7 +81,7 @@ def method_names(settings: ZeroShotEvaluation, task: Task) -> list[str]:
             raise unknown("method", name, everywhere)
         if name in known and (absent := absent_settings(settings, name, task)):
             raise SettingError(f"method {name} needs {absent} for task {task.name}")
-    usual = [name for name in known if task.suite is Suite.closed or name not in ONLY_IF_NAMED]
+    usual = [name for name in known if task.suite == "closed" or name not in ONLY_IF_NAMED]
     found = [name for name in named or usual if name in known and not absent_settings(settings, name, task)]
     if not found:
         raise SettingError(f"task {task.name} has no method: set index, or choose from method=[{','.join(known)}]")
@@ -94,5 +94,5 @@ def load_method(name: str, task: Task, resources: Resources, development: Callab
     Raises UserError for anything that would stop its `predict`, before any task is run.
     """
     module = import_module(f"npm.evaluation.methods.{METHODS[task.suite][name][0]}")
-    method: Method = getattr(module, f"{task.suite.value}_method")(name, task, resources, development)
+    method: Method = getattr(module, f"{task.suite}_method")(name, task, resources, development)
     return method

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,6 @@ class Resources:
         self.shared: dict[str, Any] = {}
         """Resources that several methods use, such as the word logs of the masked language model."""
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
-        self._language_model: tuple[Encoder, MaskedHead] | None = None
         self._generators: dict[str, Decoder | Denoiser] = {}
 
     def scoring(self, task: Task) -> ResolvedScoring:
@@ -58,23 +58,20 @@ class Resources:
         if place not in self._indexes:
             opened = PhraseIndex.open(place)
             if parametric:
-                encoder = opened.check_encoder(self.language_model()[0])
+                encoder = opened.check_encoder(self.language_model[0])
             else:
                 given = settings.encoder or None
                 encoder = opened.load_encoder(given, device=settings.device, dtype=settings.precision, for_reading=True)
             self._indexes[place] = opened, encoder
         return self._indexes[place]
 
+    @cached_property
     def language_model(self) -> tuple[Encoder, MaskedHead]:
         """The masked language model. Raises EncoderError if it has no trained head."""
-        from npm.models.masked_lm import attach_masked_head
-        from npm.models.names import locate_encoder
+        from npm.models.masked_lm import load_masked_lm
 
-        if self._language_model is None:
-            name = self.settings.zero_shot.mlm.encoder
-            encoder = Encoder.load(name, device=self.settings.device, dtype=self.settings.precision)
-            self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
-        return self._language_model
+        name, device, dtype = self.settings.zero_shot.mlm.encoder, self.settings.device, self.settings.precision
+        return load_masked_lm(name, device=device, dtype=dtype)
 
     def generator(self, kind: str) -> Decoder | Denoiser:
         """The model of the methods `causal` or `t5`. Raises EncoderError if there is none of that kind."""
@@ -91,7 +88,7 @@ class Resources:
         """The encoder whose tokens prompts are measured in: the index's, else the language model; None without."""
         if self.settings.index:
             return self.index(task)[1]
-        return self.language_model()[0] if self.settings.zero_shot.mlm.encoder else None
+        return self.language_model[0] if self.settings.zero_shot.mlm.encoder else None
 
 
 def index_folder(given: str, task: Task, *, setting: str) -> Path:

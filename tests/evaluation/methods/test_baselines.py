@@ -11,19 +11,19 @@ import pytest
 
 from npm.core.types import Answer, silent
 from npm.evaluation.methods.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
-from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData
+from npm.evaluation.tasks import Example, Label, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 
 LABELS = tuple(Label(value=number, name=name, words=(name,)) for number, name in enumerate(("bad", "good", "mixed")))
 CLOSED = Task(
     name="films",
-    suite=Suite.closed,
+    suite="closed",
     data=TaskData(file="films.csv"),
     template="{{ text }} It was <mask>.",
     labels=LABELS,
 )
-OPEN = Task(name="facts", suite=Suite.open, data=TaskData(file="facts.jsonl"), template="{{ text }}")
+OPEN = Task(name="facts", suite="open", data=TaskData(file="facts.jsonl"), template="{{ text }}")
 
 
 @pytest.fixture(scope="module")

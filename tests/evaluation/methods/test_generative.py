@@ -26,7 +26,7 @@ from npm.evaluation.methods.parametric import GoldLengthPhrases
 from npm.evaluation.methods.registry import load_method
 from npm.evaluation.methods.resources import Resources
 from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
-from npm.evaluation.tasks import Example, Label, Suite, Task, TaskData
+from npm.evaluation.tasks import Example, Label, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models import decoder as decoders
 from npm.models.decoder import Decoder
@@ -38,7 +38,7 @@ from tests.helpers.language_models import examples_of, plain_log_probabilities, 
 
 WORDS = ("Paris", "the capital", "Bank of America", "the Bank", "o", "Reykjavík")
 TEXTS = ("Paris is the <mask> of France.", "The capital is (<mask>).", "<mask> lies on the coast.", "It is\n <mask>")
-TASK = Task(name="places", suite=Suite.open, data=TaskData(file="places.jsonl"), template="{{ text }}")
+TASK = Task(name="places", suite="open", data=TaskData(file="places.jsonl"), template="{{ text }}")
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +358,7 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     model = ZeroShotSettings(causal=CausalSettings(model=str(tmp_path)))
     resources = Resources(ZeroShotEvaluation(zero_shot=model, device="cpu"))
     labels, data = [Label(value="bad", words=["bad"]), Label(value="good", words=["good"])], TaskData(file="t.jsonl")
-    behind = Task(name="t", suite=Suite.closed, data=data, template="<mask> is {{ text }}", labels=labels)
+    behind = Task(name="t", suite="closed", data=data, template="<mask> is {{ text }}", labels=labels)
     before = replace(behind, template="{{ text }} It is <mask>")
     assert load_method("causal", before, resources, list).name == "causal"
     with pytest.raises(EncoderError, match="bos_token"):

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,14 +16,11 @@ from npm.evaluation.methods.calibration import corpus_prompts
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.methods.occurrences import find_occurrences
 from npm.evaluation.tasks import (
-    Calibration,
     ClosedRetrieval,
     ClosedScoring,
     Example,
     Label,
-    LabelMean,
     LabelPrediction,
-    Suite,
     Task,
     TaskData,
     resolved_scoring,
@@ -37,7 +34,7 @@ from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TASK = Task(
     name="places",
-    suite=Suite.closed,
+    suite="closed",
     data=TaskData(file="places.csv"),
     template="{{ text }} It is a <mask>.",
     labels=(
@@ -63,7 +60,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseI
 
 def method(index: PhraseIndex, encoder: Encoder, one_mask: bool = False, **scoring: Any) -> NonparametricLabels:
     """Plain means over occurrences unless said otherwise."""
-    chosen = {"label_mean": LabelMean.occurrences, "calibration": Calibration.none, **scoring}
+    chosen = {"label_mean": "occurrences", "calibration": "none", **scoring}
     return NonparametricLabels("npm", index, encoder, one_mask, ClosedScoring(**chosen))
 
 
@@ -161,17 +158,17 @@ def test_the_evidence_of_a_mean_over_words_names_the_word_with_the_best_mean_not
         TASK, labels=(Label(value=0, name="place", words=words), Label(value=1, name="city", words=("city",)))
     )
     best = {}
-    for mean, of_one_word in ((LabelMean.words, LabelMean.occurrences), (LabelMean.sum, LabelMean.sum)):
+    for mean, of_one_word in (("words", "occurrences"), ("sum", "sum")):
         shares = shares_of(method(index, encoder, label_mean=of_one_word).predict(alone, EXAMPLES, silent))
         best[mean] = [words[int(number)] for number in shares.argmax(axis=1)]
         predictions = method(index, encoder, label_mean=mean).predict(both, EXAMPLES, silent)
         assert [prediction.evidence[0].word for prediction in predictions] == best[mean]
-    assert best[LabelMean.words] != best[LabelMean.sum]
+    assert best["words"] != best["sum"]
 
 
 def test_calibration_divides_by_the_scores_of_the_template_alone(index: PhraseIndex, encoder: Encoder) -> None:
     plain = shares_of(method(index, encoder).predict(TASK, [*EXAMPLES, Example("e", "It is a <mask>.")], silent))
-    calibrated = shares_of(method(index, encoder, calibration=Calibration.prompt).predict(TASK, EXAMPLES, silent))
+    calibrated = shares_of(method(index, encoder, calibration="prompt").predict(TASK, EXAMPLES, silent))
     ratios = plain[:-1] / plain[-1]
     assert np.allclose(calibrated, ratios / ratios.sum(axis=1, keepdims=True), atol=1e-5)
 
@@ -191,7 +188,7 @@ def test_calibration_by_the_corpus_divides_each_word_by_its_geometric_mean_over_
     shares = shares_of(method(index, encoder).predict(alone[0], asked, silent))  # f64 [q + prompts, 3]
     relative = np.log(shares[: len(EXAMPLES)]) - np.log(shares[len(EXAMPLES) :]).mean(0)  # up to one term a row
     evidence = np.exp(relative)
-    found = shares_of(method(index, encoder, calibration=Calibration.corpus).predict(alone[1], EXAMPLES, silent))
+    found = shares_of(method(index, encoder, calibration="corpus").predict(alone[1], EXAMPLES, silent))
     assert np.allclose(found, evidence / evidence.sum(axis=1, keepdims=True), atol=1e-4)
     assert np.abs(found - shares[: len(EXAMPLES)]).max() > 0.01
 
@@ -211,18 +208,18 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
     at_prompts = logs[len(EXAMPLES) :]
     scores = (logs[: len(EXAMPLES)] - at_prompts.mean(0)) / at_prompts.std(0)  # f64 [q, 2]
     found = shares_of(
-        method(index, encoder, calibration=Calibration.corpus_scaled, temperature=2.0).predict(task, EXAMPLES, silent)
+        method(index, encoder, calibration="corpus_scaled", temperature=2.0).predict(task, EXAMPLES, silent)
     )
     assert np.allclose(np.log(found[:, 0] / found[:, 1]), scores @ [1, -1], atol=1e-4)
 
 
 def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: PhraseIndex, encoder: Encoder) -> None:
-    labels = method(index, encoder, calibration=Calibration.corpus, retrieval=ClosedRetrieval.top_k)
+    labels = method(index, encoder, calibration="corpus", retrieval="top_k")
     with pytest.raises(SettingError, match="retrieval=exact"):
         labels.predict(TASK, EXAMPLES, silent)
 
 
-@pytest.mark.parametrize("retrieval", list(ClosedRetrieval))
+@pytest.mark.parametrize("retrieval", get_args(ClosedRetrieval))
 def test_answers_do_not_depend_on_how_examples_are_batched(
     retrieval: ClosedRetrieval, index: PhraseIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,10 +235,8 @@ def test_answers_do_not_depend_on_how_examples_are_batched(
 
 
 def test_top_k_with_all_rows_and_e_to_the_s_agrees_with_exact_sums(index: PhraseIndex, encoder: Encoder) -> None:
-    exact = method(index, encoder, True, label_mean=LabelMean.sum).predict(TASK, EXAMPLES, silent)
-    top_k = method(index, encoder, True, label_mean=LabelMean.sum, retrieval=ClosedRetrieval.top_k, k=10_000).predict(
-        TASK, EXAMPLES, silent
-    )
+    exact = method(index, encoder, True, label_mean="sum").predict(TASK, EXAMPLES, silent)
+    top_k = method(index, encoder, True, label_mean="sum", retrieval="top_k", k=10_000).predict(TASK, EXAMPLES, silent)
     assert np.allclose(shares_of(top_k), shares_of(exact), atol=2e-4)
 
 
@@ -251,12 +246,12 @@ def test_without_evidence_among_the_best_rows_the_first_label_wins_and_is_counte
     task = replace(
         TASK, labels=(Label(value=0, name="a", words=("Giannini",)), Label(value=1, name="b", words=("Cervantes",)))
     )
-    labels = method(index, encoder, retrieval=ClosedRetrieval.top_k, k=1)
+    labels = method(index, encoder, retrieval="top_k", k=1)
     predictions = labels.predict(task, EXAMPLES, silent)
     without = [prediction for prediction in predictions if prediction.scores == (0.5, 0.5)]
     assert labels.facts["without_evidence"] == len(without) > 0
     assert {prediction.label for prediction in without} == {0}
     assert all(prediction.evidence == () for prediction in without)
-    calibrated = method(index, encoder, retrieval=ClosedRetrieval.top_k, k=1, calibration=Calibration.prompt)
+    calibrated = method(index, encoder, retrieval="top_k", k=1, calibration="prompt")
     with pytest.raises(SettingError, match="no evidence for"):
         calibrated.predict(task, EXAMPLES, silent)

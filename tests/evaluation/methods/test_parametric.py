@@ -25,7 +25,7 @@ from npm.evaluation.methods.parametric import (
     language_model_facts,
     word_log_probabilities,
 )
-from npm.evaluation.tasks import Calibration, Example, Label, Suite, Task, TaskData, Verbalizer
+from npm.evaluation.tasks import Example, Label, Task, TaskData, Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
@@ -43,7 +43,7 @@ TEXTS = (
 LABELS = (Label(value=0, name="bad", words=("city",)), Label(value=1, name="good", words=("river", "sea")))
 TASK = Task(
     name="places",
-    suite=Suite.closed,
+    suite="closed",
     data=TaskData(file="places.csv"),
     template="{{ text }} It was <mask>.",
     labels=LABELS,
@@ -121,7 +121,7 @@ def test_calibration_takes_off_what_the_prompt_says_without_the_example(
     encoder, head, _ = model
     labels = (("city", "Paris"), ("sea",))
     texts = [f"{text} It was <mask>." for text in ("A river.", "The capital of France is Paris.", "Oslo")]
-    calibrated = labels_by("mlm-pmi", encoder, head, *labels, calibration=Calibration.prompt)
+    calibrated = labels_by("mlm-pmi", encoder, head, *labels, calibration="prompt")
     found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), silent)])  # f64 [3, 2]
     words = [word for own in labels for word in own]
     scores = label_scores(word_log_probabilities(encoder, head, texts, words)[0], labels)  # f64 [3, 2]
@@ -137,7 +137,7 @@ def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
     texts, prompts = ["the sea. It was <mask>.", "It was <mask>!"], ["a city. It was <mask>.", "It was <mask> then."]
     labels = (("sea", "river"), ("city",))
     words = [word for own in labels for word in own]
-    method = labels_by("mlm-fuzzy-corpus", encoder, head, *labels, calibration=Calibration.corpus, prompts=prompts)
+    method = labels_by("mlm-fuzzy-corpus", encoder, head, *labels, calibration="corpus", prompts=prompts)
     found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), silent)])  # f64 [2, 2]
     logs = word_log_probabilities(encoder, head, [*texts, *prompts], words)[0]  # f64 [4, 3]
     relative = np.exp(logs[:2] - logs[2:].mean(0))  # f64 [2, 3]
@@ -148,7 +148,7 @@ def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
 def test_a_model_that_does_not_read_has_no_calibrated_preference(bert: Encoder) -> None:
     head = deaf_head(bert, {"city": 0.7, "river": 0.01})
     plain = labels_by("mlm", bert, head, ["city"], ["river"])
-    calibrated = labels_by("mlm-pmi", bert, head, ["city"], ["river"], calibration=Calibration.prompt)
+    calibrated = labels_by("mlm-pmi", bert, head, ["city"], ["river"], calibration="prompt")
     texts = examples_of(["Oslo. It was <mask>."])
     assert plain.predict(TASK, texts, silent)[0].scores == pytest.approx((0.7 / 0.71, 0.01 / 0.71), rel=1e-4)
     assert calibrated.predict(TASK, texts, silent)[0].scores == pytest.approx((0.5, 0.5))
@@ -161,7 +161,7 @@ def test_a_word_that_the_tokenizer_cannot_write_is_refused_by_name(bert: Encoder
         method.predict(TASK, examples_of(["It is <mask>."]), silent)
 
 
-OPEN_TASK = Task(name="places", suite=Suite.open, data=TaskData(file="places.jsonl"), template="{{ text }}")
+OPEN_TASK = Task(name="places", suite="open", data=TaskData(file="places.jsonl"), template="{{ text }}")
 OPEN_TEXTS = (
     "Paris is the <mask> of France.",
     "<mask> lies on the coast.",

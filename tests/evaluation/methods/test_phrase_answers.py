@@ -18,14 +18,14 @@ from npm.evaluation.methods.registry import ONLY_IF_NAMED, load_method, method_n
 from npm.evaluation.methods.resources import Resources
 from npm.evaluation.results import filler_facts
 from npm.evaluation.settings import ZeroShotEvaluation
-from npm.evaluation.tasks import Example, Suite, Task, TaskData
+from npm.evaluation.tasks import Example, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.evaluation.methods.word_indexes import index_of_texts, random_words, word_index
 
 NAMES = ("npm", "npm-dense", "npm-bm25", "npm-hybrid")
-TASK = Task(name="capitals", suite=Suite.open, data=TaskData(file="capitals.jsonl"), template="{{ question }} <mask>.")
+TASK = Task(name="capitals", suite="open", data=TaskData(file="capitals.jsonl"), template="{{ question }} <mask>.")
 TEXTS = [
     "The capital of Iceland is <mask>.",
     "<mask> is the capital of France.",
@@ -80,7 +80,7 @@ def test_facts_hold_settings_and_fingerprints_but_no_path_and_nothing_that_is_on
     assert filler_facts(filler)["filling"]["retrieval"] == "bm25"
 
 
-FACTS = Task(name="facts", suite=Suite.open, data=TaskData(file="facts.jsonl"), template="{{ question }} <mask>.")
+FACTS = Task(name="facts", suite="open", data=TaskData(file="facts.jsonl"), template="{{ question }} <mask>.")
 FACT_TEXTS = [
     "Paris is the capital of France.",
     "The Seine flows through Paris.",

@@ -14,7 +14,7 @@ from npm.cli.settings import compose_settings
 from npm.core.types import silent
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.methods.resources import Resources
-from npm.evaluation.tasks import ClosedScoring, Example, Label, LabelPrediction, Suite, Task, TaskData
+from npm.evaluation.tasks import ClosedScoring, Example, Label, LabelPrediction, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
@@ -23,7 +23,7 @@ from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TASK = Task(
     name="places",
-    suite=Suite.closed,
+    suite="closed",
     data=TaskData(file="places.csv"),
     template="{{ text }} It is a <mask>.",
     labels=(Label(value=0, name="first", words=("capital", "Faxaflói")), Label(value=1, name="second", words=("Pa",))),
@@ -117,7 +117,7 @@ def test_a_task_of_long_answers_is_filled_with_longer_phrases_unless_the_user_sa
     folder = tmp_path / "index"
     index_of_texts(folder, SENTENCES, encoder)
     encoder.save(tmp_path / "encoder")
-    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
+    task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
     task = replace(task, fill={"max_phrase_tokens": 20, "scoring": {"temperature": 2}})
     for given, expected in (([], 20), (["fill.max_phrase_tokens=4"], 4), (["fill.max_phrase_tokens=10"], 10)):
         places = [f"index={folder}", f"encoder={tmp_path / 'encoder'}", f"out={tmp_path / 'out'}", "device=cpu"]

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from npm.core import figures
 from npm.core.errors import ArtifactError, SettingError
-from npm.core.figures import (
+from npm.training import plotting
+from npm.training.plotting import (
     check_figure,
-    color,
     folder_names,
     legend_below,
-    marker,
     new_panels,
     plain_axes,
     save_figure,
@@ -28,7 +26,7 @@ MAGIC = {".png": b"\x89PNG\r\n", ".svg": b"<?xml"}
 def drawing(*names: str) -> Any:
     figure, panels = new_panels(2)
     for number, name in enumerate(names):
-        panels[0].plot([0, 1], [number, 1], color=color(number), marker=marker(number), label=shown_name(name))
+        panels[0].plot([0, 1], [number, 1], label=shown_name(name))
     plain_axes(panels[0], x="ms", y="share", title="title")
     legend_below(figure, panels, columns=2)
     return figure
@@ -74,7 +72,7 @@ def test_folders_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path
 
 
 def test_without_matplotlib_one_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "find_spec", lambda _: None)
+    monkeypatch.setattr(plotting, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match="pip install matplotlib"):
         check_figure(tmp_path / "x.png")
 
