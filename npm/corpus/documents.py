@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,14 @@ PART_FIELDS = ("file", "page", "heading")
 """Fields that are kept with a page, a slide or a section of a file."""
 
 
+@dataclass
 class SkippedRecords:
     """Records that `skip_bad` skipped: counted by kind, the first few kept, all of them as JSON lines in a file."""
 
-    def __init__(self, report: Path | None = None) -> None:
-        """Without a `report` no list is written; the first record starts a new one."""
-        self._report = report
-        self._kinds: Counter[str] = Counter()
-        self._first: list[str] = []
+    report: Path | None = None
+    """File of the list, which the first record starts anew; None: no list is written."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    first: list[str] = field(default_factory=list)
 
     @classmethod
     def beside(cls, folder: Path) -> SkippedRecords:
@@ -42,25 +43,25 @@ class SkippedRecords:
 
     def add(self, where: str, kind: str, detail: str) -> None:
         """Add a record; an `OnBad`."""
-        if len(self._first) < MAX_SUMMARIZED:
-            self._first.append(f"{where} ({kind})")
-        if self._report is not None:
-            if not self._kinds:
-                self._report.parent.mkdir(parents=True, exist_ok=True)
-                self._report.unlink(missing_ok=True)  # that of an earlier reading
+        if len(self.first) < MAX_SUMMARIZED:
+            self.first.append(f"{where} ({kind})")
+        if self.report is not None:
+            if not self.kinds:
+                self.report.parent.mkdir(parents=True, exist_ok=True)
+                self.report.unlink(missing_ok=True)  # that of an earlier reading
             line = json.dumps({"where": where, "kind": kind, "problem": detail}, ensure_ascii=False)
-            with self._report.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with self.report.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(line + "\n")
-        self._kinds[kind] += 1
+        self.kinds[kind] += 1
 
     @property
     def summary(self) -> str:
         """Count of each kind, the first records and the path of the report; "" if there were none."""
-        if not (total := self._kinds.total()):
+        if not (total := self.kinds.total()):
             return ""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.most_common())
-        place = f"; all of them: {self._report}" if self._report is not None else ""
-        return f"skipped {total} of the corpus: {kinds}; first {', '.join(self._first)}{place}"
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
+        place = f"; all of them: {self.report}" if self.report is not None else ""
+        return f"skipped {total} of the corpus: {kinds}; first {', '.join(self.first)}{place}"
 
 
 def _refuse(where: str, kind: str, detail: str) -> None:

@@ -111,14 +111,3 @@ def length_sorted_batches(lengths: np.ndarray, *, tokens_per_batch: int) -> list
         batches.append(order[start : start + count])
         start += count
     return batches
-
-
-def padded(sequences: Sequence[np.ndarray], *, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Input ids and attention mask, i64 [B, L padded length] each, of sequences of token ids."""
-    longest = max(len(sequence) for sequence in sequences)
-    input_ids = np.full((len(sequences), longest), pad_id, dtype=np.int64)  # [B, L]
-    attention_mask = np.zeros((len(sequences), longest), dtype=np.int64)  # [B, L]
-    for number, sequence in enumerate(sequences):
-        input_ids[number, : len(sequence)] = sequence
-        attention_mask[number, : len(sequence)] = 1
-    return input_ids, attention_mask

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from npm.core.errors import EncoderError
-from npm.models.batches import length_sorted_batches, padded
+from npm.models.batches import length_sorted_batches
 from npm.models.loading import load_decoder
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import Precision
@@ -64,7 +64,7 @@ class Decoder(StoredModel):
         for batch in length_sorted_batches(lengths, tokens_per_batch=TOKENS_PER_BATCH):
             places = batch.tolist()
             start = min(first[number] for number in places)
-            inputs = self._padded([sequences[number] for number in places])
+            inputs = self.padded([sequences[number] for number in places])  # no token sees the padding on the right
             wanted = torch.arange(start, inputs["input_ids"].shape[1], device=self.device)  # i64 [L - start]
             with torch.inference_mode():
                 model: Any = self.model  # it keeps the logits of the named positions, of all sequences
@@ -76,13 +76,5 @@ class Decoder(StoredModel):
         """Last hidden states f32 [B, L, d] of sequences i64 [tokens], in one pass; rows under padding mean nothing."""
         base: Any = self.model.base_model
         with torch.inference_mode():
-            states: torch.Tensor = base(**self._padded(sequences), use_cache=False).last_hidden_state.float()
+            states: torch.Tensor = base(**self.padded(sequences), use_cache=False).last_hidden_state.float()
         return states  # f32 [B, L, d]
-
-    def _padded(self, sequences: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-        """Inputs of the model, padded on the right, where no token sees it, so any token can be used."""
-        input_ids, attention_mask = padded(sequences, pad_id=0)  # i64 [B, L] each
-        return {
-            "input_ids": torch.from_numpy(input_ids).to(self.device),
-            "attention_mask": torch.from_numpy(attention_mask).to(self.device),
-        }

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from npm.core.errors import EncoderError
 from npm.core.settings import checked
@@ -23,8 +24,10 @@ from npm.models.names import CONFIG, WEIGHTS
 from npm.models.settings import Precision
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+Inputs = dict[str, torch.Tensor]
 UNLIMITED_TOKENS = 2**31 - 1
 """Longest input where positions are relative, as they are in T5."""
 
@@ -87,6 +90,17 @@ class StoredModel:
     def max_input_tokens(self) -> int:
         """Longest input in tokens, special tokens included."""
         return int(getattr(self.model.config, "max_position_embeddings", None) or UNLIMITED_TOKENS)
+
+    def padded(self, sequences: Sequence[np.ndarray], *, pad_id: int = 0, side: str = "right") -> Inputs:
+        """Token ids and attention mask of sequences i64 [tokens], padded on one side: i64 [B, L] each, on the device."""
+        ids, mask = (
+            pad_sequence(rows, batch_first=True, padding_value=padding, padding_side=side).to(self.device)
+            for rows, padding in (
+                ([torch.as_tensor(each, dtype=torch.int64) for each in sequences], pad_id),
+                ([torch.ones(len(each), dtype=torch.int64) for each in sequences], 0),
+            )
+        )
+        return {"input_ids": ids, "attention_mask": mask}
 
     def recorded(self) -> dict[str, Any]:
         """Entries that this project adds to config.json."""

@@ -15,7 +15,7 @@ Shapes: q texts, W words, B texts of a batch, L padded length, k neighbors, d di
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from npm.evaluation.methods.parametric import PromptedLabels, WordLogs, check_wo
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.tasks import Calibration, Example, Task, load_verbalizer
-from npm.models.batches import length_sorted_batches, padded
+from npm.models.batches import length_sorted_batches
 from npm.models.decoder import Decoder
 from npm.models.denoiser import Denoiser
 from npm.retrieval.settings import FillSettings
@@ -89,10 +89,8 @@ class DecoderWriter:
 
     def written(self, prompts: Sequence[np.ndarray]) -> list[tuple[list[int], float]]:
         """The greedy continuation of each prompt, and its log probability."""
-        flipped, mask = padded([prompt[::-1] for prompt in prompts], pad_id=0)  # i64 [B, L] each
-        ids, attention = (np.ascontiguousarray(each[:, ::-1]) for each in (flipped, mask))  # padded on the left
         end = self.model.tokenizer.eos_token_id
-        return _generated(self.model, ids, attention, end_ids=[] if end is None else [end])
+        return _generated(self.model, self.model.padded(prompts, side="left"), end_ids=[] if end is None else [end])
 
 
 class SentinelWriter:
@@ -128,10 +126,10 @@ class SentinelWriter:
         model: Any = self.model.model
         lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)  # i64 [q]
         for batch in length_sorted_batches(lengths, tokens_per_batch=TOKENS_PER_BATCH):
-            ids, attention = padded([prompts[number] for number in batch], pad_id=self.model.pad_id)  # i64 [B, L] each
-            mask = torch.from_numpy(attention).to(self.model.device)
+            inputs = self.model.padded([prompts[number] for number in batch], pad_id=self.model.pad_id)
+            mask = inputs["attention_mask"]  # i64 [B, L]
             with torch.inference_mode():
-                encoded = model.get_encoder()(torch.from_numpy(ids).to(self.model.device), attention_mask=mask)
+                encoded = model.get_encoder()(**inputs)
                 for number, stem in enumerate(stems):
                     given = torch.tensor(
                         [[*self._begin, *stem]] * len(batch), device=self.model.device
@@ -146,22 +144,21 @@ class SentinelWriter:
 
     def written(self, prompts: Sequence[np.ndarray]) -> list[tuple[list[int], float]]:
         """As a decoder does it; the next sentinel ends what is written."""
-        ids, attention = padded(prompts, pad_id=self.model.pad_id)  # i64 [B, L] each
-        given = torch.tensor([self._begin] * len(ids), device=self.model.device)  # i64 [B, 2]
+        inputs = self.model.padded(prompts, pad_id=self.model.pad_id)
+        given = torch.tensor([self._begin] * len(prompts), device=self.model.device)  # i64 [B, 2]
         ends = [self.model.end_id, self._sentinels[1]]
-        return _generated(self.model, ids, attention, end_ids=ends, start_id=self._begin[0], decoder_input_ids=given)
+        return _generated(self.model, inputs, end_ids=ends, start_id=self._begin[0], decoder_input_ids=given)
 
 
 def _generated(
     model: StoredModel,
-    ids: np.ndarray,
-    attention: np.ndarray,
+    inputs: Mapping[str, torch.Tensor],
     *,
     end_ids: list[int],
     start_id: int | None = None,
     **given: torch.Tensor,
 ) -> list[tuple[list[int], float]]:
-    """Greedy continuations of `ids` i64 [B, L] under the mask `attention`, without their ends.
+    """Greedy continuations of `inputs`, as `StoredModel.padded` makes them, without their ends.
 
     `start_id` is what an encoder-decoder begins with. The model's generation_config.json is ignored.
     """
@@ -181,12 +178,7 @@ def _generated(
     own, writer.generation_config = writer.generation_config, config  # what is unset is taken from the model's
     try:
         with torch.inference_mode():
-            out = writer.generate(
-                torch.from_numpy(ids).to(model.device),
-                attention_mask=torch.from_numpy(attention).to(model.device),
-                generation_config=config,
-                **given,
-            )
+            out = writer.generate(**inputs, generation_config=config, **given)
     finally:
         writer.generation_config = own
     with torch.inference_mode():
