@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.core.artifact import check_folder, part_folder, verify_folder
+from npm.core.artifact import check_folder, check_part, part_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.store import BlockStore
 from npm.indexing.adaptation import QueryMaps
@@ -26,7 +26,6 @@ from npm.indexing.generation import (
 )
 from npm.indexing.partitions import open_parts
 from npm.indexing.rows import RowMap
-from npm.indexing.settings import Rotation
 from npm.models.settings import Precision
 
 if TYPE_CHECKING:
@@ -161,11 +160,13 @@ def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> En
                 f"{folder} was made with another encoder: {made_by.name} ({name} {wanted}), "
                 f"not {encoder.name} ({got}); set encoder to that one, or build another index"
             )
-    if manifest.rotation is Rotation.none:
+    if manifest.rotation_folder is None:
         return encoder.cut_to(manifest.dimensions)
-    from npm.indexing.rotation import stored_axes
+    from npm.indexing.rotation import opened_axes
 
-    axes = stored_axes(folder, manifest, encoder.whole_dimensions)  # f32 [k, d]
+    place = part_folder(folder, manifest.rotation_folder)
+    check_part(place, manifest.parts[place.name])
+    axes = opened_axes(place, (manifest.dimensions, encoder.whole_dimensions))  # f32 [k, d]
     return encoder.cut_to(manifest.dimensions, axes=axes)
 
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.ivf import drawn_rows
-from npm.core.artifact import check_folder, check_part, open_array, part_folder, written_once
+from npm.core.artifact import check_folder, open_array, written_once
 from npm.core.errors import CorpusError, damaged
 from npm.core.files import FolderWriter, read_object
 from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
-from npm.indexing.generation import Generation, IndexManifest
+from npm.indexing.generation import Generation
 from npm.indexing.settings import Rotation
 
 if TYPE_CHECKING:
@@ -117,17 +117,6 @@ def principal_axes(vectors: np.ndarray, count: int) -> tuple[np.ndarray, float]:
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))  # f64 [k, 1]
     share = float(strengths[-count:].sum() / strengths.sum().clamp_min(torch.finfo(torch.float64).tiny))
     return (axes * largest.sign()).float().numpy(), share
-
-
-def stored_axes(folder: Path, manifest: IndexManifest, whole: int) -> np.ndarray:
-    """The axes f32 [k, d] of the index in `folder`, whose vectors are rotated; `whole` is d.
-
-    Raises ArtifactError if their file is missing, or is not the one of the generation that `manifest` describes.
-    """
-    assert manifest.rotation_folder is not None, "vectors that are not rotated"
-    place = part_folder(folder, manifest.rotation_folder)
-    check_part(place, manifest.parts[place.name])
-    return opened_axes(place, (manifest.dimensions, whole))
 
 
 def opened_axes(place: Path, shape: tuple[int | None, int]) -> np.ndarray:

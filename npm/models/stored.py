@@ -92,7 +92,7 @@ class StoredModel:
         return int(getattr(self.model.config, "max_position_embeddings", None) or UNLIMITED_TOKENS)
 
     def padded(self, sequences: Sequence[np.ndarray], *, pad_id: int = 0, side: str = "right") -> Inputs:
-        """Token ids and attention mask of sequences i64 [tokens], padded on one side: i64 [B, L] each, on the device."""
+        """Ids and attention mask, i64 [B, L] each on the device, of sequences i64 [tokens], padded on one `side`."""
         ids, mask = (
             pad_sequence(rows, batch_first=True, padding_value=padding, padding_side=side).to(self.device)
             for rows, padding in (
