@@ -66,8 +66,7 @@ class Result:
 
     def write(self, out: str | Path) -> None:
         """Write the files of the folder `out`; see `write_results`."""
-        metrics = self.metrics()
-        write_results(out, record=self.record, predictions=self.lines, metrics=metrics, report=self.report)
+        write_results(out, record=self.record, predictions=self.lines, metrics=self.metrics(), report=self.report)
 
     def text(self) -> str:
         """Tables, notes and samples for stdout."""

@@ -140,8 +140,9 @@ class Tracer:
         own = [phrase for phrase in answer.phrases if matches(surface, phrase.phrase)]
         other = next((phrase for phrase in answer.phrases if phrase not in own), None)
         if best is not None or own:
-            scores = sum(phrase.score for phrase in own), other.score if other else 0.0
-            support = support_of(best.share if best else 0.0, *scores)
+            share, other_score = best.share if best else 0.0, other.score if other else 0.0
+            exponent = 0.6 * share + 3.5 * sum(phrase.score for phrase in own) - 1.4 * other_score - 0.1
+            support = 1 / (1 + math.exp(-exponent))
             traced = replace(traced, support=round(support, 4))
         if traced.support >= FOUND_SUPPORT:
             return replace(traced, verdict="found")
@@ -149,11 +150,6 @@ class Tracer:
             return traced
         score, place = round(other.score, 4), other.occurrences[0]
         return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=place)
-
-
-def support_of(share: float, score: float, other_score: float) -> float:
-    """Support of a span by the share of its best place, its score, and that of the best other phrase."""
-    return 1 / (1 + math.exp(0.1 - 0.6 * share - 3.5 * score + 1.4 * other_score))
 
 
 def matches(span: str, phrase: str) -> bool:

@@ -45,7 +45,9 @@ class Lesson:
 
     def loss(self, maps: torch.Tensor) -> torch.Tensor:
         """The mean loss with the maps f32 [2, d, d + 1], a scalar."""
-        moved = mapped_tensor(self.queries, maps).split(self._sizes)  # e of f32 [b, 2, d]
+        # as npm.indexing.adaptation.mapped does
+        turned = torch.einsum("nsd,sed->nse", self.queries, maps[..., :-1])  # f32 [n, 2, d]
+        moved = (self.queries + turned + maps[..., -1]).split(self._sizes)  # e of f32 [b, 2, d]
         loss = torch.zeros(())  # []
         for example, fixed, after in zip(self.examples, self._fixed, moved, strict=True):
             loss = loss + right_loss(fixed + self._scores(example, after), torch.from_numpy(example.is_right))
@@ -72,11 +74,6 @@ def learned_maps(lesson: Lesson, *, penalty: float = PENALTY, on_step: Callable[
 
     optimizer.step(objective)
     return np.array(maps.detach().numpy())
-
-
-def mapped_tensor(queries: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
-    """Queries f32 [n, 2, d] changed by maps f32 [2, d, d + 1], as `npm.indexing.adaptation.mapped` does."""
-    return queries + torch.einsum("nsd,sed->nse", queries, maps[..., :-1]) + maps[..., -1]  # f32 [n, 2, d]
 
 
 def scores(example: Example, queries: torch.Tensor, *, scale: float, joint: bool) -> torch.Tensor:
