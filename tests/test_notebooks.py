@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from npm.cli.main import main
 from scripts.docs_pages import CELL_MARK
-from tests.helpers.command_line import REPOSITORY, run_subprocess
+from tests.helpers.command_line import REPOSITORY
 from tests.helpers.shell_blocks import make_workplace
 
 FOLDER = REPOSITORY / "docs" / "notebooks"
@@ -54,30 +55,38 @@ def test_a_notebook_has_cells_that_are_whole_and_no_output(name: str) -> None:
 def test_a_notebook_runs_and_prints_what_it_says(
     name: str, demo_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(make_workplace(tmp_path / "clone", demo_index))
     monkeypatch.setenv("NPMLM_NOTEBOOK_QUESTIONS", "16")
+    printed = output_of(name, make_workplace(tmp_path / "clone", demo_index), monkeypatch)
+    assert re.search(".*".join(map(re.escape, PRINTED[name])), printed, flags=re.DOTALL), printed
+
+
+def output_of(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a notebook prints that runs in a folder."""
+    monkeypatch.chdir(folder)
     printed = io.StringIO()
-    source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     with contextlib.redirect_stdout(printed):
-        exec(compile(source, name, "exec"), {"__name__": "__main__"})
-    assert re.search(".*".join(map(re.escape, PRINTED[name])), printed.getvalue(), flags=re.DOTALL), printed.getvalue()
+        exec(compile((FOLDER / f"{name}.py").read_text(encoding="utf-8"), name, "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
 
 
-def test_training_in_five_minutes_runs_when_it_is_given_seconds(demo_index: Path, tmp_path: Path) -> None:
+def test_training_in_five_minutes_runs_when_it_is_given_seconds(
+    demo_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_workplace(tmp_path / "clone", demo_index)
     for page in (folder / "docs").glob("*.md"):
         opening = page.read_text(encoding="utf-8")[:4000]
         page.unlink()  # a link: the openings of few pages are indexed sooner
         if page.name in ("large-corpora.md", "python.md", "serving.md", "studies.md"):
             page.write_text(opening, encoding="utf-8")
-    outcome = run_subprocess(
-        sys.executable,
-        FOLDER / "training_in_five_minutes.py",
-        cwd=folder,
-        PYTHONPATH=f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-        NPMLM_NOTEBOOK_MINUTES="0.05",
-        NPMLM_NOTEBOOK_RUN="runs/short",
-    )
-    assert outcome.status == 0, outcome.err
-    assert "'held_out_loss'" in outcome.out and "Up to a million vectors are searched <mask>." in outcome.out
+
+    def run_here(command: list[str], *, check: bool) -> None:
+        """A command in this process, which has loaded torch."""
+        assert command[:3] == [sys.executable, "-m", "npm"] and check
+        assert main(command[3:]) == 0
+
+    monkeypatch.setattr(subprocess, "run", run_here)
+    monkeypatch.setenv("NPMLM_NOTEBOOK_MINUTES", "0.05")
+    monkeypatch.setenv("NPMLM_NOTEBOOK_RUN", "runs/short")
+    printed = output_of("training_in_five_minutes", folder, monkeypatch)
+    assert "'held_out_loss'" in printed and "Up to a million vectors are searched <mask>." in printed
     assert (folder / "runs/short/encoder/model.safetensors").is_file()

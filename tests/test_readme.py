@@ -172,7 +172,7 @@ def test_make_demo_answers_the_questions(
 
     monkeypatch.chdir(demo)
     _, evaluate = makefile_demo()
-    assert main([*evaluate, "limit=48"]) == 0
+    assert main([*evaluate, "limit=12"]) == 0
     printed = capsys.readouterr().out
     assert "hit@1" in printed and "hit@5" in printed
     assert (demo / "runs/demo/evaluation/metrics.json").is_file()

@@ -19,7 +19,7 @@ from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, write_corpus, zstd
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, write_corpus
 from tests.helpers.kills import fail_writes
 from tests.helpers.live_indexes import part_of
 from tests.helpers.tuned_indexes import write_documents
@@ -146,43 +146,12 @@ def test_a_disk_that_refuses_leaves_the_directory_unchanged_or_a_build_to_contin
     assert npmlm("verify", f"index={tmp_path / 'index'}").status == 0
 
 
-def truncated_zst(path: Path) -> Path:
-    data = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
-    path.write_bytes(zstd(data)[:-20])
-    return path
-
-
 def damaged(path: Path, *lines: str | bytes) -> Path:
     path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
     return path
 
 
-def folder_without_texts(folder: Path) -> Path:
-    (folder / "pages").mkdir()
-    return damaged(folder / "pages" / "a.odt", GOOD).parent
-
-
 GOOD = '{"id": "a", "text": "Paris is the capital of France."}'
-BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
-    "missing": (lambda folder: folder / "nowhere.jsonl", ["nowhere.jsonl does not exist"]),
-    "half-written": (lambda folder: truncated_zst(folder / "bad.jsonl.zst"), ["bad.jsonl.zst", "Truncated"]),
-    "not JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "{oops"), ["bad.jsonl:2", "JSON"]),
-    "not UTF-8": (lambda folder: damaged(folder / "bad.jsonl", GOOD, b'{"text": "\xff"}'), ["bad.jsonl:2", "UTF-8"]),
-    "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:2", "twice"]),
-    "not Parquet": (lambda folder: damaged(folder / "bad.parquet", GOOD), ["bad.parquet"]),
-    "a folder": (folder_without_texts, ["no file of a known format"]),
-}
-
-
-@pytest.mark.parametrize("fault", BAD_CORPORA)
-def test_a_corpus_that_cannot_be_read_is_refused_and_nothing_is_made(
-    fault: str, npmlm: CommandLine, build: Build, tmp_path: Path
-) -> None:
-    make, parts = BAD_CORPORA[fault]
-    files = make(tmp_path)
-    before = all_bytes(tmp_path)
-    npmlm(*build(files=files)).refused(*parts)
-    assert all_bytes(tmp_path) == before
 
 
 def test_a_bad_line_behind_finished_shards_of_good_files_is_named(

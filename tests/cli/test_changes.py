@@ -79,24 +79,6 @@ def test_filters_are_given_as_lists_and_refused_in_one_message(
     npmlm("fill", f"index={index}", "documents=[d1,d2]", QUESTION).refused("'d1', 'd2'")
 
 
-def test_a_job_array_makes_the_index_of_one_build(
-    npmlm: CommandLine, tiny_encoder_folder: Path, corpus: Path, tmp_path: Path
-) -> None:
-    given = [f"corpus.files={corpus}", f"encoder={tiny_encoder_folder}", "blocks.max_block_tokens=64"]
-    given += ["vectors.tokens_per_shard=30", "search.tier=ivf_pq", "search.list_count=2"]
-    assert npmlm("build", *given, f"index={tmp_path / 'whole'}").status == 0
-    jobs = tmp_path / "jobs"
-    for stage in ("encode", "quantize", "code", "merge"):
-        for number in (2, 1):
-            outcome = npmlm("build", *given, f"index={jobs}", f"stage={stage}", f"shard={number}/2")
-            assert outcome.status == 0, outcome.err
-    assert all_bytes(jobs) == all_bytes(tmp_path / "whole")
-    npmlm("build", *given, f"index={tmp_path / 'x'}", "shard=1/2").refused("stage=")
-    npmlm("build", *given, f"index={tmp_path / 'x'}", "stage=encode", "shard=3/2").refused("3/2")
-    npmlm("build", *given, f"index={tmp_path / 'x'}", "stage=code").refused("stage=encode")
-    assert not (tmp_path / "x").exists()
-
-
 def test_an_estimate_is_a_table_or_json_and_leaves_nothing(
     npmlm: CommandLine, tiny_encoder_folder: Path, corpus: Path, tmp_path: Path
 ) -> None:

@@ -104,15 +104,6 @@ def test_masked_tokens_are_predicted_shown_and_written(
     assert not any(str(tmp_path).encode() in data for data in all_bytes(tmp_path / "out").values())
 
 
-def test_whole_words_are_masked_where_that_is_asked(
-    npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
-) -> None:
-    outcome = npmlm(*masked_tokens, "held_out.unit=word")
-    assert outcome.status == 0, outcome.err
-    assert "whole masked words of held-out articles" in outcome.out
-    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["settings"]["masked_unit"] == "word"
-
-
 def test_denoisers_are_measured_shown_and_written(
     npmlm: CommandLine, held_out: Path, tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:

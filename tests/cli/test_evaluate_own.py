@@ -59,33 +59,6 @@ def test_settings_that_some_method_reads_and_the_least_temperature_are_taken(
     assert outcome.status == 0, outcome.err
 
 
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"country": "Norway", "answers": ["\ud800"]}, "'answers' must be"),
-        ({"country": float("nan"), "answers": ["Oslo"]}, "'country' must be"),
-    ],
-)
-def test_a_row_that_no_encoder_takes_is_refused_with_its_line(
-    change: dict[str, object], part: str, npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
-) -> None:
-    with (tmp_path / "capitals.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(change) + "\n")
-    command = ["evaluate", f"task={tasks['open']}", f"index={built_index}", f"out={tmp_path / 'out'}"]
-    npmlm(*command, "method=npm-dense").refused(part, "capitals.jsonl:2")
-    assert not (tmp_path / "out").exists()
-
-
-def test_where_to_put_a_missing_file_is_told_as_it_is_named(
-    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
-) -> None:
-    out = f"out={tmp_path / 'out'}"
-    (tmp_path / "places.csv").unlink()
-    npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("(places.csv)", "set data_dir")
-    tasks["closed"].write_text(TASK.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
-    npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
-
-
 def test_a_missing_index_is_noted_unless_methods_are_named(
     npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -15,12 +15,11 @@ import pytest
 from npm import PhraseFiller
 from npm.cli.registry import DECLARED, find_verb
 from npm.core.display import answer_json
-from npm.core.types import INVISIBLE, Answer, Phrase
-from npm.corpus.markup import HIDDEN
+from npm.core.types import Answer, Phrase
 from npm.models import names
 from npm.models.settings import PoolerKind
 from npm.retrieval.settings import FillSettings
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes
 from tests.helpers.live_indexes import part_of
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -124,13 +123,6 @@ def test_the_fillings_stand_in_a_table_above_the_phrases_of_each_mask(
     assert all(word in above for phrase in best["phrases"] for word in phrase.split())
     assert f"{best['score']:.3f}" in above
     assert "«" not in above and "«" in first and "«" in second
-
-
-def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm", "fill", f"index={built_index}", "output=json", QUESTION)
-    assert outcome.status == 0, outcome.err
-    check_contract(outcome.answers()[0])
-    assert outcome.err == ""
 
 
 def test_all_lines_of_a_file_are_checked_before_any_is_answered(
@@ -305,48 +297,6 @@ def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_not
         assert outcome.err.count("into another folder") == on_stderr
         assert sum("no block vectors" in str(answer["notes"]) for answer in outcome.answers()) == in_answers
     npmlm(*asked, "retrieval=blocks").refused("retrieval=blocks", "retrieval=hybrid")
-
-
-PAGES = {
-    "handbook/leave.md": "---\ntitle: Leave\n---\n# Leave\n\nParents of a *new* child may take\n**45 days** of "
-    "[paid](/pay.html) leave, and the li**brar**y keeps\nthe [Oslo](/o) form &amp; the list.\n",
-    "handbook/fees.md": "Fees\n====\n\n* The yearly fee is `$15,000`,\n  due on **May 5,\n  2031** in San Francisco.\n",
-}
-
-
-def test_answers_from_markdown_hold_no_hidden_character_and_point_into_the_files(
-    npmlm: CommandLine, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, text in PAGES.items():
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text(text, encoding="utf-8")
-    given = (f"encoder={tiny_encoder_folder}", "copy_encoder=true", "blocks.max_block_tokens=96")
-    assert npmlm("build", "corpus.files=[handbook/]", "index=index", *given).status == 0
-    texts = [
-        "Parents of a new child may take <mask> of paid leave.",
-        "The yearly fee is <mask>, due soon.",
-        "in <mask>",
-    ]
-    texts += ["The fee is due on <mask> in San Francisco."]
-    limits = ("max_phrase_tokens=30", "k=40", "bm25_blocks=5")
-    outcome = npmlm("fill", "index=index", "output=json", *limits, *texts)
-    assert outcome.status == 0 and HIDDEN not in outcome.out
-    answers = outcome.answers()
-    for answer in answers:
-        for phrase in answer["phrases"]:
-            assert re.fullmatch(r"[\w$,'’& .-]+", phrase["phrase"]) and phrase["phrase"] == phrase["phrase"].strip()
-            for place in phrase["occurrences"]:
-                begin, context, text = place["context_start_char"], place["context"], PAGES[place["document"]]
-                assert len(context) == len(text[begin : begin + len(context)])
-                for given_char, seen in zip(text[begin:], context, strict=False):
-                    assert seen in (given_char, INVISIBLE, " ", "&")
-                inside = context[place["start_char"] - begin : place["end_char"] - begin]
-                assert inside.replace(INVISIBLE, "").casefold() == phrase["phrase"].casefold()
-    assert [answer["phrases"][0]["phrase"] for answer in answers[:2]] == ["45 days", "$15,000"]
-    assert answers[3]["phrases"][0]["phrase"] == "May 5, 2031"
-    shown = npmlm("fill", "index=index", "output=sentences", texts[0])
-    assert shown.status == 0 and not {HIDDEN, INVISIBLE} & set(shown.out)
 
 
 def test_piped_lines_that_are_good_are_answered_and_the_others_named_at_the_end(

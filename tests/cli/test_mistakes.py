@@ -73,10 +73,9 @@ def command_with(stdout: int | None, *arguments: str, **variables: str) -> Outco
 
 def test_a_stdout_that_takes_no_answers_is_one_message(built_index: Path) -> None:
     inspect = ("inspect", f"index={built_index}")
-    for command in (inspect, ("--help",)):
-        with Path("/dev/full").open("wb") as full:
-            command_with(full.fileno(), *command).refused("standard output", "No space left")
-        command_with(None, *command).refused("standard output is closed")
+    with Path("/dev/full").open("wb") as full:
+        command_with(full.fileno(), *inspect).refused("standard output", "No space left")
+    command_with(None, "--help").refused("standard output is closed")
     outcome = command_with(subprocess.DEVNULL, *inspect, PYTHONIOENCODING="ascii:strict")
     outcome.refused("PYTHONIOENCODING=utf-8")
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.main import main
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
-from tests.cli.test_train import NO_PHRASES, SHRUNK
-from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
+from tests.helpers.command_line import CommandLine, all_bytes
 from tests.helpers.language_models import tiny_decoder, tiny_t5
 
 TASK = """\
@@ -178,22 +176,6 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
     assert "places" in npmlm("compare", out, out).out
 
 
-def test_the_parametric_baseline_trains_and_answers(
-    npmlm: CommandLine, task: Path, tiny_encoder_folder: Path, tmp_path: Path
-) -> None:
-    run, texts = tmp_path / "run", write_corpus(tmp_path / "texts.jsonl")
-    shrunk = [part for part in SHRUNK if not part.startswith(NO_PHRASES)]
-    settings = [f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", *shrunk, "blocks.min_filled_fraction=0"]
-    assert main(["train", "experiment=mlm_uniform", f"run={run}", *settings]) == 0
-    assert (
-        npmlm("evaluate", f"task={task}", f"zero_shot.mlm.encoder={run / 'encoder'}", f"out={tmp_path / 'out'}").status
-        == 0
-    )
-    found = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
-    assert "mlm-pmi" in found
-    assert "npm" not in found
-
-
 def test_every_task_and_method_is_checked_before_the_first_is_asked(
     npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,15 +221,3 @@ def test_all_files_that_are_missing_are_told_at_once(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = [f"index={built_index}", f"data_dir={tmp_path}", f"out={tmp_path / 'out'}", "method=npm"]
     npmlm("evaluate", "task=[sst2,mr]", *settings).refused("2 of 2 tasks", "sst2-test.jsonl", "mr-test.jsonl")
-
-
-def test_a_list_of_words_beside_the_task_is_found_and_no_path_is_recorded(
-    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "own.json").write_text('{"north": ["Oslo"], "south": ["Paris"]}', encoding="utf-8")
-    task.write_text(TASK + "verbalizer: own.json\n", encoding="utf-8")
-    outcome = npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm")
-    assert outcome.status == 0, outcome.err
-    facts = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]["npm"]["facts"]  # type: ignore[index]
-    assert facts["verbalizer"]["name"] == facts["scoring"]["verbalizer"] == "own.json"
-    assert set(facts["words"]["north"]) == {"Oslo"}

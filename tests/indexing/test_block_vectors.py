@@ -32,6 +32,7 @@ from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from tests.helpers.live_indexes import added, all_bytes, part_of, record, write_records
+from tests.helpers.sample_folders import flip_byte
 from tests.helpers.tiny_models import tiny_encoder
 
 RECORDS = [record(number) for number in range(8)]
@@ -229,6 +230,12 @@ def test_similarities_of_blocks_in_any_order(rng: np.random.Generator) -> None:
     for wrong in (9, -1):
         with pytest.raises(IndexError, match="blocks"):
             vectors.similarities(queries, np.array([0, wrong]))
+
+
+def test_a_flipped_byte_is_found_at_opening(folder: Path) -> None:
+    flip_byte(part_of(folder, "vectors") / "00001" / "blocks.npy", -1)
+    with pytest.raises(ArtifactError, match="damaged"):
+        PhraseIndex.open(folder)
 
 
 def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(

@@ -17,27 +17,19 @@ from npm.corpus.settings import CorpusSettings
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import resolved_scoring
 from npm.indexing.build import build_index
-from npm.indexing.changes import add_documents, delete_documents
-from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import (
-    AddSettings,
-    CompactSettings,
-    DeleteSettings,
     IndexBuildSettings,
     VectorDtype,
     VectorSettings,
 )
-from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (
-    added,
     all_bytes,
     answers,
-    assert_same_answers,
     record,
     search_settings,
     write_records,
@@ -134,27 +126,6 @@ def test_a_filler_takes_up_an_index_that_was_built_anew_at_another_length(encode
     assert filler.refresh()
     assert filler.encoder.dimensions == 16
     assert filler.fill("The capital of Iceland is <mask>.").phrases
-
-
-@pytest.mark.parametrize("lists", TIERS)
-def test_an_index_that_is_added_to_and_compacted_answers_as_one_built_at_once(
-    lists: str | None, encoder: Encoder, tmp_path: Path
-) -> None:
-    folder = built(tmp_path / "index", encoder, CUT, lists=lists)
-    added(folder, [record(number) for number in range(8, 12)], encoder)
-    verify_index(folder)
-    checked = verify_vectors(folder, encoder, batches=4, seed=0)
-    assert checked.row_count > 0
-    assert checked.worst_cosine == pytest.approx(1, abs=1e-5)
-    assert_same_answers(folder, built(tmp_path / "once", encoder, CUT, lists=lists, numbers=range(12)), encoder)
-    delete_documents(folder, DeleteSettings(ids=["d1"]))
-    compact_index(folder, CompactSettings())
-    assert stored(folder).shape[1] == CUT
-    assert Generation.read(folder).manifest.dimensions == CUT
-    verify_index(folder)
-    file = write_records(tmp_path / "again.jsonl", [record(1)])
-    add_documents(folder, AddSettings(corpus=CorpusSettings(files=[file])), encoder)
-    assert stored(folder).shape[1] == CUT
 
 
 def test_the_same_build_again_has_nothing_to_do_and_another_length_is_refused(encoder: Encoder, tmp_path: Path) -> None:

@@ -171,9 +171,8 @@ def part_bytes(index: Path) -> dict[str, int]:
     [
         SearchSettings(),
         SearchSettings(tier=SearchTier.ivf_pq, list_count=64, train_iterations=1),
-        SearchSettings(tier=SearchTier.ivf_sq8, list_count=64, train_iterations=1),
     ],
-    ids=["exact", "pq", "sq8"],
+    ids=["exact", "pq"],
 )
 def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     search: SearchSettings, encoder: Encoder, rng: np.random.Generator, tmp_path: Path

@@ -90,15 +90,18 @@ def assert_every_place(filler: PhraseFiller, corpus: OpenedCorpus) -> set[tuple[
     return found
 
 
-@pytest.mark.parametrize(("lists", "family"), [*((lists, "bert") for lists in TIERS), (None, "roberta")], ids=str)
+@pytest.mark.parametrize(
+    ("lists", "family"), [(None, "roberta"), *((lists, "bert") for lists in TIERS if lists)], ids=str
+)
 def test_dense_finds_every_place_that_plain_loops_find_after_every_change(
     lists: str | None, family: str, tmp_path: Path
 ) -> None:
     encoder = tiny_encoder(family)
-    for change in changed_indexes(tmp_path / "index", encoder, lists):
+    few = ((FEW_ROWS, 10_000, 10_000), (ALL_ROWS, 4, 3))
+    for number, change in enumerate(changed_indexes(tmp_path / "index", encoder, lists)):
         change()
         found = {}
-        for rows, groups, k in ((ALL_ROWS, 10_000, 10_000), (FEW_ROWS, 10_000, 10_000), (ALL_ROWS, 4, 3)):
+        for rows, groups, k in ((ALL_ROWS, 10_000, 10_000), few[number % 2]):
             settings = FillSettings(
                 retrieval=Retrieval.dense,
                 overlaps=Overlaps.keep,
@@ -111,4 +114,4 @@ def test_dense_finds_every_place_that_plain_loops_find_after_every_change(
             found[rows, k] = assert_every_place(filler, OpenedCorpus(filler.index))
         everything = found[ALL_ROWS, 10_000]
         assert any(first == 0 for _, (_, first, _) in everything)  # a document's first token begins a phrase
-        assert found[FEW_ROWS, 10_000] < everything and found[ALL_ROWS, 3] < everything
+        assert all(each < everything for rows_and_k, each in found.items() if rows_and_k != (ALL_ROWS, 10_000))

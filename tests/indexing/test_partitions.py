@@ -70,7 +70,7 @@ def rows_of(folder: Path) -> list[tuple[int, int]]:
     return [each.rows for each in partitions_of(Generation.read(folder))]
 
 
-@pytest.mark.parametrize("partitions", [2, 3, 7])
+@pytest.mark.parametrize("partitions", [3, 7])
 def test_a_partitioned_index_answers_as_one(
     partitions: int, of_each_tier: Path, encoder: Encoder, tmp_path: Path
 ) -> None:

@@ -49,11 +49,10 @@ def settings_of(files: list[Path], segments: int, search: SearchSettings = LISTS
     )
 
 
-@pytest.mark.parametrize("tier", TIERS)
 def test_segments_are_packed_and_encoded_by_any_jobs_in_any_order_into_the_same_bytes(
-    tier: str, encoder: Encoder, tmp_path: Path
+    encoder: Encoder, tmp_path: Path
 ) -> None:
-    settings = settings_of(write_files(tmp_path / "corpus"), 3, TIERS[tier])
+    settings = settings_of(write_files(tmp_path / "corpus"), 3)
     build_index(tmp_path / "whole", settings, encoder)
     for name, packed_by in (("by-jobs", 2), ("encode-packs", 0)):
         for stage, count in (

@@ -1,12 +1,23 @@
-"""Rendering: masks where they belong, nothing lost, padding and special tokens in place."""
+"""Rendering: masks where they belong, in place or in copies, nothing lost, padding and special tokens in place."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from npm.core.types import MaskedBatch, Sequences, Spans
+from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
+from npm.masking.corruption import (
+    CorruptedTokens,
+    CorruptionSampler,
+    CorruptionSettings,
+    CorruptionUnit,
+    InPlaceViews,
+    build_in_place_views,
+)
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.rendering import MASKS_PER_SPAN, MaskRenderer, merge_groups
 from tests.helpers.groups import group, random_group
@@ -127,3 +138,144 @@ def test_recorded_groups_become_shorter_or_longer_by_their_spans_parity(
         assert batch.key_attention_mask.sum(1).tolist() == sizes.tolist()
         assert unmasked(batch) == clean(batch)
         assert (batch.end_slots - batch.start_slots == 1).all()
+
+
+ORDINARY = np.arange(100, 900)
+"""Disjoint from the ids of random groups, so that a random replacement can be told from what stood there."""
+AROUND = {"prefix_ids": (CLS,), "suffix_ids": (SEP, SEP)}
+
+
+def selection(*spans: tuple[int, int], predicted: list[int]) -> CorruptedTokens:
+    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
+    return CorruptedTokens(Spans(table[:, 0], table[:, 1]), np.array(predicted, dtype=np.int64))
+
+
+def rendered(sequences: Sequences, *selections: CorruptedTokens, **fields: Any) -> MaskedBatch:
+    selector: Any = SimpleNamespace(select=lambda *_: selections)
+    views = InPlaceViews(selector, mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, **fields)
+    return views.view([sequences], [np.random.default_rng(0)])
+
+
+def random_batch(seed: int, **fields: Any) -> tuple[Sequences, MaskedBatch]:
+    sequences = random_group(np.random.default_rng(seed), sequence_count=6, max_tokens=40, vocabulary=9)
+    views = build_in_place_views(
+        CorruptionSettings(**fields),
+        mask_id=MASK,
+        pad_id=PAD,
+        ordinary_ids=ORDINARY,
+        prefix_ids=(CLS,),
+        suffix_ids=(SEP,),
+    )
+    return sequences, views.view([sequences], [mask_rng(seed, 0, 0, 1)])
+
+
+def test_only_predicted_tokens_are_spans_though_more_are_masked() -> None:
+    batch = rendered(group([5, 6, 7, 8], [9, 10]), selection((1, 2), (4, 1), predicted=[2, 4]), **AROUND)
+    assert batch.query_input_ids.tolist() == [[CLS, 5, MASK, MASK, 8, SEP, SEP], [CLS, MASK, 10, SEP, SEP, PAD, PAD]]
+    assert batch.query_attention_mask.tolist() == [[1] * 7, [1] * 5 + [0] * 2]
+    assert batch.span_sequences.tolist() == [0, 1]
+    assert batch.start_slots.tolist() == batch.end_slots.tolist() == [3, 1]
+    assert batch.span_token_ids.tolist() == [[7], [9]]
+    assert batch.key_input_ids.tolist() == [[CLS, 5, 6, 7, 8, SEP, SEP], [CLS, 9, 10, SEP, SEP, PAD, PAD]]
+
+
+def test_copies_of_a_group_stand_one_behind_the_other_and_its_text_counts_once() -> None:
+    selections = selection((0, 1), (2, 1), predicted=[0, 2]), selection((1, 1), (3, 1), predicted=[1, 3])
+    batch = rendered(group([5, 6], [7, 8]), *selections)
+    assert batch.query_input_ids.tolist() == [[MASK, 6], [MASK, 8], [5, MASK], [7, MASK]]
+    assert batch.key_input_ids.tolist() == [[5, 6], [7, 8]]
+    assert batch.token_count == 4
+    assert batch.span_sequences.tolist() == [0, 1, 2, 3]
+    assert batch.start_slots.tolist() == [0, 0, 1, 1]
+    assert batch.span_token_ids.tolist() == [[5], [7], [6], [8]]
+
+
+def test_with_masks_only_it_is_the_batch_of_the_single_mask_renderer() -> None:
+    for seed in range(20):
+        sequences = random_group(np.random.default_rng(seed), sequence_count=6, max_tokens=40, vocabulary=6)
+        positions = np.flatnonzero(np.random.default_rng(seed).random(len(sequences.token_ids)) < 0.2)
+        spans = Spans(positions, np.ones_like(positions))
+        ours = rendered(sequences, CorruptedTokens(spans, positions), **AROUND)
+        expected = MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD, **AROUND).render(sequences, spans)
+        for name in MaskedBatch.__dataclass_fields__:
+            value, wanted = getattr(ours, name), getattr(expected, name)
+            assert value is wanted if value is None or name == "pad_id" else value.equal(wanted), name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"masked_fraction": 0.4, "random_fraction": 0.3, "unchanged_fraction": 0.3},
+        {"masked_fraction": 0.1, "predicted_fraction": 0.35, "copies": True, "random_fraction": 0.2},
+        {"masked_fraction": 0.5, "predicted_fraction": 0.1},
+        {"unit": CorruptionUnit.word, "sampler": CorruptionSampler.geometric},
+    ],
+)
+def test_labels_are_what_stood_there_and_all_else_is_unchanged_or_masked(fields: dict[str, Any]) -> None:
+    for seed in range(10):
+        _, batch = random_batch(seed, **fields)
+        copies = len(batch.query_input_ids) // len(batch.key_input_ids)
+        clean = batch.key_input_ids.repeat(copies, 1)  # i64 [Q, L]
+        assert batch.query_attention_mask.equal(batch.key_attention_mask.repeat(copies, 1))
+        assert clean[batch.span_sequences, batch.start_slots].equal(batch.span_token_ids[:, 0])
+        changed = batch.query_input_ids != clean
+        seen = batch.query_input_ids[changed]
+        assert (((seen >= 100) & (seen < 900)) | (seen == MASK)).all()
+        if "predicted_fraction" not in fields:  # what is changed is predicted
+            assert set(zip(*map(list, changed.nonzero().T.tolist()), strict=True)) <= set(
+                zip(batch.span_sequences.tolist(), batch.start_slots.tolist(), strict=True)
+            )
+
+
+def test_replacements_have_their_shares_and_random_tokens_are_even() -> None:
+    count = 100_000
+    shares = {"random_fraction": 0.1, "unchanged_fraction": 0.1}
+    batch = rendered(group([5] * count), selection((0, count), predicted=[]), **shares)
+    seen = batch.query_input_ids[0].numpy()
+    found = np.array([(seen == MASK).sum(), (seen == 5).sum(), ((seen >= 100) & (seen < 900)).sum()])
+    expected = np.array([0.8, 0.1, 0.1]) * count
+    assert found.sum() == count
+    assert (np.abs(found - expected) < 4 * np.sqrt(expected * (1 - expected / count))).all()
+    drawn = np.bincount(seen[(seen >= 100) & (seen < 900)], minlength=900)[100:]
+    assert abs((drawn - drawn.mean()).std() / np.sqrt(drawn.mean()) - 1) < 0.15
+    assert drawn.min() > 0
+
+
+def test_groups_share_a_batch_without_changing_each_other() -> None:
+    views = build_in_place_views(
+        CorruptionSettings(masked_fraction=0.2, predicted_fraction=0.4, copies=True, random_fraction=0.2),
+        mask_id=MASK,
+        pad_id=PAD,
+        ordinary_ids=ORDINARY,
+    )
+    groups = [random_group(np.random.default_rng(s), sequence_count=4, max_tokens=30, vocabulary=9) for s in range(3)]
+    whole = views.view(groups, [mask_rng(0, 0, number, 1) for number in range(3)])
+    first_row = 0
+    for number, sequences in enumerate(groups):
+        alone = views.view([sequences], [mask_rng(0, 0, number, 1)])
+        rows, width = alone.query_input_ids.shape
+        assert whole.query_input_ids[first_row : first_row + rows, :width].equal(alone.query_input_ids)
+        own = (whole.span_sequences >= first_row) & (whole.span_sequences < first_row + rows)
+        assert (whole.span_sequences[own] - first_row).equal(alone.span_sequences)
+        assert whole.start_slots[own].equal(alone.start_slots)
+        assert whole.span_token_ids[own].equal(alone.span_token_ids)
+        first_row += rows
+    assert first_row == len(whole.query_input_ids) == 2 * len(whole.key_input_ids)
+
+
+def test_special_tokens_inside_sequences_stay() -> None:
+    special = int(TokenFlag.SPECIAL)
+    sequences = group([1, 5, 6, 1], flags=[[special, 0, 0, special]])
+    views = build_in_place_views(
+        CorruptionSettings(masked_fraction=0.99), mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY
+    )
+    seen = {tuple(views.view([sequences], [mask_rng(seed, 0, 0)]).query_input_ids[0].tolist()) for seed in range(20)}
+    assert (1, MASK, MASK, 1) in seen
+    assert all(row[0] == row[3] == 1 for row in seen)
+
+
+def test_no_masks_leave_the_clean_copies() -> None:
+    batch = rendered(group([5, 6], [], [7]), selection(predicted=[]), **AROUND)
+    assert batch.query_input_ids.equal(batch.key_input_ids)
+    assert batch.span_token_ids.shape == (0, 1)
+    assert batch.span_sequences.shape == batch.start_slots.shape == (0,)

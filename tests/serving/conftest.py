@@ -3,10 +3,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.browsers import WatchedPages, running_browser
 from tests.helpers.running_server import RunningServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 KEY = "a-key-of-the-tests"
 
@@ -31,3 +36,27 @@ def log(server: RunningServer) -> Path:
 def index_copy(built_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index that may be changed."""
     return Path(shutil.copytree(built_index, tmp_path_factory.mktemp("copy") / "index"))
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with running_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def page_server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests of the page, started only where there is a browser; the last test stops it."""
+    from tests.serving.shown_page import shown_server
+
+    with shown_server(tmp_path_factory.mktemp("page")) as running:
+        yield running
+
+
+@pytest.fixture
+def pages(browser: Browser, page_server: RunningServer) -> Iterator[WatchedPages]:
+    from tests.serving.shown_page import KEY
+
+    watched = WatchedPages(browser, page_server.url, key=KEY)
+    yield watched
+    watched.close()

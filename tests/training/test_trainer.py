@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from npm.core.errors import SettingError
@@ -110,8 +107,8 @@ def test_a_run_that_was_killed_and_started_again_ends_in_the_same_bits(tmp_path:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"optimizer": OptimizerKind.adamw}, {"optimizer": OptimizerKind.muon}, {"layer_decay": 0.5}, {"ema_decay": 0.9}],
-    ids=["adamw", "muon", "layer_decay", "ema_decay"],
+    [{"optimizer": OptimizerKind.muon}, {"layer_decay": 0.5}, {"ema_decay": 0.9}],
+    ids=["muon", "layer_decay", "ema_decay"],
 )
 def test_a_run_goes_on_to_the_same_bits_with_each_way_to_move_the_weights(
     tmp_path: Path, settings: dict[str, Any]
@@ -124,10 +121,9 @@ def test_a_run_goes_on_to_the_same_bits_with_each_way_to_move_the_weights(
     assert not [name for name, weight in resumed.items() if torch.equal(weight, start[name])]
     files = [tmp_path / name / "encoder" / "model.safetensors" for name in ("undisturbed", "killed")]
     assert files[0].read_bytes() == files[1].read_bytes()
-    if settings != {"optimizer": OptimizerKind.adamw}:
-        plain = toy_trainer(tmp_path / "plain", max_steps=6)
-        plain.train()
-        assert (tmp_path / "plain" / "encoder" / "model.safetensors").read_bytes() != files[0].read_bytes()
+    plain = toy_trainer(tmp_path / "plain", max_steps=6)
+    plain.train()
+    assert (tmp_path / "plain" / "encoder" / "model.safetensors").read_bytes() != files[0].read_bytes()
 
 
 def test_a_run_whose_queries_read_learns_and_ends_in_the_same_bits_when_it_was_killed(tmp_path: Path) -> None:
@@ -159,29 +155,6 @@ def test_a_finished_run_started_again_changes_nothing(tmp_path: Path) -> None:
     again.train(stop_at(4))
     assert_same_bits(parameters_of(again), parameters_of(first))
     assert metrics_of(tmp_path / "run") == lines
-
-
-def test_a_full_disk_at_a_checkpoint_is_told_and_the_run_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"dropout": 0.2, "checkpoint_every_minutes": 0.0}
-    undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=6, **settings)
-    undisturbed.train()
-
-    def save_file(tensors: dict[str, torch.Tensor], file: Path, metadata: None) -> None:
-        if str(file).endswith("step-00000004.tmp/optimizer.safetensors"):
-            raise SafetensorError(f"I/O error: No space left on device (os error {errno.ENOSPC})")
-        original(tensors, file, metadata)
-
-    original = safetensors.torch.save_file
-    with monkeypatch.context() as patch:
-        patch.setattr(safetensors.torch, "save_file", save_file)
-        with pytest.raises(OSError, match="No space left on device"):
-            toy_trainer(tmp_path / "run", max_steps=6, **settings).train()
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
-    trainer = toy_trainer(tmp_path / "run", max_steps=6, **settings)
-    trainer.train()
-    assert_same_bits(parameters_of(trainer), parameters_of(undisturbed))
 
 
 def test_a_checkpoint_of_another_number_of_processes_is_refused(tmp_path: Path) -> None:
@@ -242,7 +215,7 @@ def test_a_checkpoint_of_another_objective_names_what_is_absent(tmp_path: Path) 
         toy_trainer(tmp_path / "run", max_steps=2, parts=("phrase",)).train()
 
 
-@pytest.mark.parametrize("stop", range(1, 8))
+@pytest.mark.parametrize("stop", range(1, 8, 2))
 def test_a_run_killed_after_any_step_goes_on_exactly_where_windows_cross_epochs(tmp_path: Path, stop: int) -> None:
     """Three micro-batches a step and eight an epoch: the third, sixth and eighth step read of two epochs."""
     settings: dict[str, Any] = {"accumulation_steps": 3, "dropout": 0.2, "parts": ("masked",)}
