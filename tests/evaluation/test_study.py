@@ -36,7 +36,7 @@ PLAN = {
     "columns": {"accuracy": ["tokens", "accuracy"], "best": ["tuned", "deep", "n", "max"]},
 }
 ARGUMENTS = {
-    "masking": ["files=[a.jsonl]", "held_out=[b.jsonl]", "schedule.max_steps=2"],
+    "masking": ["files=[a.jsonl]", "held_out=[b.jsonl]", "schedule.warmup_fraction=0.1"],
     "ablations": ["files=[a.jsonl]", "held_out=[b.jsonl]"],
     "tokenizers": ["files=[a.jsonl]", "held_out=[b.jsonl]", "schedule.max_minutes=1"],
     "retrievers": ["held_out=[b.jsonl]"],
