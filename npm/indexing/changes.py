@@ -42,7 +42,7 @@ from npm.indexing.generation import (
     write_generation,
 )
 from npm.indexing.layout import DELETED, PARTS, part, remove_unlisted
-from npm.indexing.partitions import partitions_are_whole, partitions_of
+from npm.indexing.partitions import partitions_of
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings
 from npm.indexing.stages import (
@@ -78,16 +78,15 @@ class ChangeResult:
 
 
 @contextmanager
-def changed(folder: Path, *, is_whole: bool = True) -> Iterator[Generation]:
-    """The present generation of the index in `folder`, and its lock for a change, which needs it to be whole.
+def changed(folder: Path) -> Iterator[Generation]:
+    """The present generation of the index in `folder`, of which no file is missing, and its lock for a change.
 
     Raises ArtifactError if there is no finished index, files are missing, or another process is writing it.
     """
     Generation.read(folder)  # before a lock makes the folder above it
     with folder_lock(folder):
         generation = Generation.read(folder)
-        if is_whole:
-            verify_folder(folder, INDEX_KIND, hash_all=False)
+        verify_folder(folder, INDEX_KIND, hash_all=False)
         yield generation
 
 
@@ -282,7 +281,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
     index.
     """
     folder = Path(folder)
-    with changed(folder, is_whole=False) as generation:  # damaged search folders are made again
+    with changed(folder) as generation:
         present = partitions_of(generation)
         shard_count = present[-1].shards[1]
         if not 1 <= partitions <= shard_count:
@@ -290,7 +289,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
                 f"partitions must be between 1 and {shard_count}, the number of vector shards, got {partitions}; "
                 "an index built with smaller vectors.tokens_per_shard has more"
             )
-        if len(present) == partitions and partitions_are_whole(generation):
+        if len(present) == partitions:
             remove_unlisted(folder, generation.manifest.parts)
             return ChangeResult(generation.manifest, was_finished=True)
         quantizer = None if generation.quantizer is None else Quantizer.open(generation.quantizer)

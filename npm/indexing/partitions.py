@@ -78,16 +78,6 @@ def check_partitions(generation: Generation) -> None:
             raise damaged(each.folder / MANIFEST_NAME, f"a partition has {stop - first} rows, got {sorted(got)}")
 
 
-def partitions_are_whole(generation: Generation) -> bool:
-    """Return True if the search folders have all their files: damaged ones that were removed can be made again."""
-    try:
-        for each in partitions_of(generation):
-            check_folder(each.folder, kind=SEARCH_KIND)
-    except ArtifactError:
-        return False
-    return True
-
-
 def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:
     """The borders [0, …, shards] of partitions of at least one shard, each nearest to an equal share of all rows.
 
