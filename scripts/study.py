@@ -1,6 +1,6 @@
 """A study: cells of commands that build on one another, several seeds each, and one table of means and deviations.
 
-    python scripts/study.py masking out=runs/masking "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
+    python scripts/study.py masking "files=[a.jsonl.zst]" "held_out=[b.jsonl.zst]" "measure=[tokens,words]"
 
 STUDY is a file of scripts/studies, or the path of one of the same form:
     settings   of the study itself, with defaults; null where one must be given

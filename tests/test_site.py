@@ -220,7 +220,8 @@ def test_our_numbers_beside_the_published_ones_are_those_of_the_results() -> Non
     compared = 0
     for row in (row for row in rows if not row[0].startswith("paper: ")):
         (method,) = re.findall(r"`[\w-]+`", row[0])
+        method += ", third edition" * ("third edition" in row[0])
         for name, cell in zip(header[1:10], row[1:10], strict=True):
             assert cell == ours[method].get(name, ""), (row[0], name)
             compared += bool(cell)
-    assert compared == 20
+    assert compared == 22
