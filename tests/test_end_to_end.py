@@ -150,6 +150,7 @@ def test_an_mt5_is_trained_as_a_denoiser_and_its_encoder_half_for_phrases(
     assert outcome.status == 0, outcome.err
 
     half = ("start.encoder_half=true", "start.encoder_half_tokens=128", f"run={tmp_path / 'half'}")
+    npmlm(*train, *half, "objective.masked_weight=1").refused("no head", "objective.masked_weight=0")
     outcome = npmlm(*train, *half)
     assert outcome.status == 0, outcome.err
     build = ("build", f"corpus.files={corpus}", f"index={tmp_path / 'index'}", "blocks.max_block_tokens=64")

@@ -234,6 +234,11 @@ def check_files(folder: Path, manifest: Manifest, *, hashed: Callable[[str, File
 
 def check_part(folder: Path, digest: str) -> Manifest:
     """The manifest of a part that another manifest names; raises ArtifactError unless it has this digest."""
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"no folder {folder}, a part that a manifest names: remove the whole index or corpus, and build or "
+            "fetch it again"
+        )
     manifest = read_manifest(folder)
     if manifest.digest != digest:
         raise damaged(folder / MANIFEST_NAME, f"digest {manifest.digest}, from another build, instead of {digest}")

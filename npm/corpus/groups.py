@@ -16,7 +16,7 @@ from npm.corpus.store import BlockStore
 LEAST_SEQUENCES = 2
 
 
-@lru_cache(maxsize=8)  # every source of a run needs that of its epoch at each step
+@lru_cache(maxsize=3)  # at each step every source needs its own: blocks, sentences, labeled rows; 8 bytes an item
 def epoch_order(count: int, *, seed: int, epoch: int) -> np.ndarray:
     """The order i64 [count] in which an epoch shows the items of a source: a function of these numbers alone."""
     return np.random.default_rng([seed, epoch]).permutation(count)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 COLUMN_KEYS = "labeled.text_column, .second_column and .label_column"
+LEAST_MAX_TOKENS = 8
 
 
 class LabelLevel(Enum):
@@ -62,7 +63,7 @@ class LabeledSettings(Settings):
     mean_pooled: bool = False
     """The head of a text reads the mean of its tokens instead of the first one, as it must for an encoder whose tokens
     read neighbors only."""
-    max_tokens: Annotated[int, Field(ge=8)] = 128
+    max_tokens: Annotated[int, Field(ge=LEAST_MAX_TOKENS)] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
     max_examples: PositiveInt | None = None
     """Examples used at most, from the beginning; null uses all."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npm.core.artifact import check_folder
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError, SettingError, damaged
 from npm.core.types import Table
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import percent
@@ -164,8 +164,13 @@ def read_answers(folder: Path) -> Answers:
     check_folder(folder, kind=EVALUATION_KIND, hash_all=True).file(PREDICTIONS)
     answers: Answers = {}
     with (folder / PREDICTIONS).open("rb") as lines:
-        for line in map(json.loads, lines):
-            if not (isinstance(line, dict) and all(isinstance(line.get(key), LINE_TYPES[key]) for key in LINE_TYPES)):
+        for number, data in enumerate(lines, start=1):
+            try:
+                line = json.loads(data)
+            except ValueError as error:
+                raise damaged(folder / PREDICTIONS, f"line {number} is not JSON ({error})") from error
+            has_keys = isinstance(line, dict) and line.keys() >= LINE_TYPES.keys()
+            if not (has_keys and all(isinstance(line[key], kind) for key, kind in LINE_TYPES.items())):
                 raise ArtifactError(
                     f"{folder / PREDICTIONS} has a line without {', '.join(LINE_TYPES)}; compare two folders that "
                     "npmlm evaluate suite=… or task=… wrote"

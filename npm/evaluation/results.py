@@ -70,7 +70,7 @@ class Result:
 
     def text(self) -> str:
         """Tables, notes and samples for stdout."""
-        return report_text([*self.tables, *(f"note: {note}" for note in self.notes), *self.samples])
+        return report_text([*self.tables, *(f"note: {note}" for note in self.notes), *self.samples], min_columns=60)
 
 
 def check_out(out: str | Path, *, report: bool = True) -> Path:

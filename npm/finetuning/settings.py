@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from npm.core.errors import SettingError
 from npm.core.settings import PathText, Settings
+from npm.corpus.labeled import LEAST_MAX_TOKENS
 from npm.models.settings import Precision
 from npm.training.settings import StartSettings, TrainerSettings
 
@@ -39,7 +40,7 @@ class FinetuneSettings(Settings):
     """Peak learning rates, a run of each seed with each; one is chosen by the development data, which is said."""
     epochs: PositiveInt | None = None
     """Passes over the training data; null: 10 for cola, mrpc, rte, stsb and wnli, 3 for the others."""
-    max_tokens: Annotated[int, Field(ge=8)] = 128
+    max_tokens: Annotated[int, Field(ge=LEAST_MAX_TOKENS)] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
     examples_per_device_batch: PositiveInt = 32
     """Examples that one device works on at once."""

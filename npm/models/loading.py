@@ -140,10 +140,15 @@ def load_decoder(place: str) -> Loaded:
 def language_model(config: PreTrainedConfig, place: str | None = None) -> tuple[PreTrainedModel, set[str]]:
     """Masked language model of the class that `config` names, float32, and the names of weights missing at `place`.
 
-    With `place` None all weights are random.
+    With `place` None all weights are random. Raises EncoderError for the encoder of a T5.
     """
     from transformers import AutoModelForMaskedLM
 
+    if config.model_type in HALVES:
+        raise EncoderError(
+            "the encoder of a T5 has no head for masked tokens; set objective.masked_weight=0 and "
+            "objective.nonparametric_weight=1"
+        )
     if place is None:
         with quiet_transformers():
             new: Any = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)

@@ -187,7 +187,7 @@ class RunFolder:
                     save_tensors(writer.folder / f"{name}.safetensors", tensors)
         for other in self._checkpoints():
             if other != folder:
-                shutil.rmtree(other)
+                other.unlink() if other.is_symlink() else shutil.rmtree(other)
         for left in folder.parent.glob(f".step-{8 * '[0-9]'}.tmp"):  # by a run that was killed
             shutil.rmtree(left)
 

@@ -192,7 +192,7 @@ class SentenceSource:
             len(self.table), size=DRAWS_PER_PAIR * len(free)
         )
         for candidates in (drawn, order):
-            fitting = compress(candidates.tolist(), self._compatible(candidates, taken))
+            fitting = compress(candidates, self._compatible(candidates, taken))
             while free and (row := next(fitting, None)) is not None:  # no more are taken than there is space for
                 rows[free.pop(0)] = row
             if not free:

@@ -12,7 +12,7 @@ from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, keep_freed_memory
 from npm.core.types import Term, TrainingBatch
 from npm.corpus.documents import read_corpus
-from npm.corpus.labeled import LabeledSettings, LabelLevel
+from npm.corpus.labeled import LEAST_MAX_TOKENS, LabeledSettings, LabelLevel
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import LABELED, MASKS_PER_SPAN, PHRASES, SENTENCES, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
@@ -73,12 +73,15 @@ def _check_first_token(settings: LabeledSettings, encoder: Encoder) -> None:
     config = encoder.model.config
     if settings.mean_pooled or settings.level is LabelLevel.token:
         return
-    if set(getattr(config, "layer_types", None) or [""]) == {"sliding_attention"}:
-        tokens = config.num_hidden_layers * (config.local_attention // 2) + 1
+    layers = config.num_hidden_layers if settings.layer is None else settings.layer
+    kinds = getattr(config, "layer_types", None)
+    if kinds and set(kinds[: max(1, layers)]) == {"sliding_attention"}:
+        tokens = layers * (config.local_attention // 2) + 1
         if tokens < settings.max_tokens:
+            shorter = f", or max_tokens={tokens} or less" if tokens >= LEAST_MAX_TOKENS else ""
             raise SettingError(
-                f"the first token of {encoder.name} depends on {tokens} tokens only, as every layer has a window: set"
-                f" labeled.mean_pooled=true (finetune: mean_pooled=true), or max_tokens={tokens} or less"
+                f"the first token of {encoder.name} depends on {tokens} tokens only, as every layer that it passes has"
+                f" a window: set labeled.mean_pooled=true (finetune: mean_pooled=true){shorter}"
             )
 
 

@@ -174,6 +174,9 @@ def test_a_folder_without_results_and_a_changed_file_are_refused(tmp_path: Path)
     file.write_text(file.read_text().replace("true", "null"))
     with pytest.raises(ArtifactError):
         read_answers(run)
+    without_gold = [{key: value for key, value in line.items() if key != "gold"} for line in lines([1])]
+    with pytest.raises(ArtifactError, match="without task"):
+        read_answers(results(tmp_path / "b", without_gold))
 
 
 def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ def test_phrases_are_reranked_as_a_plain_loop_does_it(
         factors = []
         for phrase in first:
             own = filled_sentence(text, phrase.phrase), own_sentence(phrase)
-            one, other = sentences.encode([each.sentence for each in own], unit=True)
+            vectors = sentences.encode([each.sentence for each in own])
+            one, other = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
             ours, theirs = (plain_ends(filler.encoder, each) for each in own)
             ends = filler.encoder.similarity_scale * float((ours * theirs).sum())
             evidence = 6.0 * (float(one @ other) + TOKEN_SHARE * ends) + name_weight * is_name(phrase.phrase)

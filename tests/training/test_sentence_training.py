@@ -62,7 +62,8 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 def most_alike(encoder: SentenceEncoder) -> float:
     """The mean cosine of different sentences."""
-    vectors = encoder.encode(list(SENTENCES), unit=True)
+    vectors = encoder.encode(list(SENTENCES))
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return float((vectors @ vectors.T)[~np.eye(len(vectors), dtype=bool)].mean())
 
 
