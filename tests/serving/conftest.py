@@ -38,15 +38,16 @@ def index_copy(built_index: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return Path(shutil.copytree(built_index, tmp_path_factory.mktemp("copy") / "index"))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A browser for the tests of one file: while it runs, its event loop keeps `asyncio.run` from all others."""
     with running_browser() as found:
         yield found
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def page_server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests of the page, started only where there is a browser; the last test stops it."""
+    """One server for the tests of a file of the page, started only where there is a browser."""
     from tests.serving.shown_page import shown_server
 
     with shown_server(tmp_path_factory.mktemp("page")) as running:
