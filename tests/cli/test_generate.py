@@ -26,7 +26,8 @@ def test_a_source_is_trained_on_artificial_text_and_measured_on_every_document(
     generate = ["generate", f"treebank=[{treebank}]", f"out={art}", "sentences=60", "sentences_per_file=40"]
     outcome = npmlm(*generate, "lexicon.types=30")
     assert outcome.status == 0, outcome.err
-    assert "expected 4.00" in outcome.out and "best guess, relation known" in outcome.out
+    shown = " ".join(outcome.out.split())  # as the width of the table breaks it
+    assert "expected 4.00" in shown and "best guess, relation known" in shown
     assert "nothing to do" in npmlm(*generate, "lexicon.types=30").err
     train = ["train", "experiment=artificial_source", f"encoder={art}/tokenizer", f"run={run}", *SIZES]
     trained = npmlm(*train, f"corpus.files=[{art}/texts/00000.jsonl]", "schedule.max_steps=2")
