@@ -274,7 +274,9 @@ def finetune(
     for each in prepared:
         training_settings(each, settings, rate=settings.learning_rates[0], seed=settings.seeds[0])
     shown = {name: value for name, value in asdict(settings).items() if name in SHOWN}
-    found: dict[str, Any] = {"encoder": model_facts(encoder), "settings": shown, "tasks": {}}
+    weights = sum(parameter.numel() for parameter in encoder.model.parameters())
+    facts = model_facts(encoder) | {"parameters": weights}
+    found: dict[str, Any] = {"encoder": facts, "settings": shown, "tasks": {}}
     plan = [(each, rate, seed) for each in prepared for rate in settings.learning_rates for seed in settings.seeds]
     names = [f"{each.task.name}/lr-{rate:g}/seed-{seed}" for each, rate, seed in plan]
     runs: dict[str, dict[float, list[list[dict[str, float]]]]] = {}
