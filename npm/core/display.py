@@ -137,12 +137,15 @@ def write_rendered(shown: RenderableType) -> None:
 
 
 def rendered(parts: Iterable[RenderableType], *, columns: int | None = None) -> str:
-    """Text that rich makes of the parts, as colorful as stdout; as wide as its terminal unless `columns` are given."""
+    """Text that rich makes of the parts, as colorful as stdout; as wide as its terminal unless `columns` are given.
+
+    Lines end without the spaces that rich pads wrapped ones with.
+    """
     console = Console(file=sys.stdout, width=columns, highlight=False)
     with console.capture() as printed:
         for part in parts:
             console.print(part)
-    return printed.get()
+    return re.sub(" +$", "", printed.get(), flags=re.MULTILINE)
 
 
 def report_text(parts: Iterable[RenderableType | Table], *, min_columns: int = 80) -> str:
@@ -152,7 +155,7 @@ def report_text(parts: Iterable[RenderableType | Table], *, min_columns: int = 8
         _rich_table(part) if isinstance(part, Table) else Text(part) if isinstance(part, str) else part
         for part in parts
     )
-    return "".join(f"{line.rstrip()}\n" for line in rendered(shown, columns=columns).splitlines())
+    return rendered(shown, columns=columns)
 
 
 def _rich_table(table: Table) -> RichTable:

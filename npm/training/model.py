@@ -12,7 +12,7 @@ from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, keep_freed_memory
 from npm.core.types import Term, TrainingBatch
 from npm.corpus.documents import read_corpus
-from npm.corpus.labeled import LEAST_MAX_TOKENS, LabeledSettings, LabelLevel
+from npm.corpus.labeled import LabelLevel
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import LABELED, MASKS_PER_SPAN, PHRASES, SENTENCES, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
@@ -22,7 +22,7 @@ from npm.models.loading import HALVES
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.names import locate_encoder
 from npm.models.sentences import SentenceEncoder
-from npm.models.settings import Precision
+from npm.models.settings import PoolerKind, Precision
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
@@ -61,27 +61,31 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
             raise SettingError(f"labeled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")
         model.model.requires_grad_(False)
     chosen = settings.objective
-    if chosen.labeled_weight + chosen.labeled_contrast_weight > 0 and isinstance(model, Encoder):
-        _check_first_token(settings.labeled, model)
+    if isinstance(model, Encoder):
+        labeled, sentence = settings.labeled, chosen.sentence
+        is_labeled = chosen.labeled_weight + chosen.labeled_contrast_weight > 0
+        if is_labeled and not labeled.mean_pooled and labeled.level is not LabelLevel.token:
+            pooled = "labeled.mean_pooled=true (finetune: mean_pooled=true)"
+            _check_first_token(model, labeled.layer, labeled.max_tokens, pooled)
+        if chosen.sentence_weight > 0 and sentence.pooler is not PoolerKind.avg:
+            longest = settings.sentences.max_sentence_tokens
+            _check_first_token(model, None, longest, f"objective.sentence.pooler={PoolerKind.avg.value}")
     if model.device.type == "cpu":
         keep_freed_memory()
     return model
 
 
-def _check_first_token(settings: LabeledSettings, encoder: Encoder) -> None:
-    """Raise SettingError if the head would read a first token that the end of a text cannot reach."""
+def _check_first_token(encoder: Encoder, layer: int | None, max_tokens: int, pooled: str) -> None:
+    """Raise SettingError if the end of a text cannot reach the first token after `layer`, None: the last one."""
     config = encoder.model.config
-    if settings.mean_pooled or settings.level is LabelLevel.token:
-        return
-    layers = config.num_hidden_layers if settings.layer is None else settings.layer
+    layers = config.num_hidden_layers if layer is None else layer
     kinds = getattr(config, "layer_types", None)
     if kinds and set(kinds[: max(1, layers)]) == {"sliding_attention"}:
         tokens = layers * (config.local_attention // 2) + 1
-        if tokens < settings.max_tokens:
-            shorter = f", or max_tokens={tokens} or less" if tokens >= LEAST_MAX_TOKENS else ""
+        if tokens < max_tokens:
             raise SettingError(
-                f"the first token of {encoder.name} depends on {tokens} tokens only, as every layer that it passes has"
-                f" a window: set labeled.mean_pooled=true (finetune: mean_pooled=true){shorter}"
+                f"the first token of {encoder.name} depends on {tokens} of {max_tokens} tokens only, as every layer "
+                f"that it passes has a window: set {pooled}, or read no more than {tokens} tokens"
             )
 
 

@@ -133,6 +133,10 @@ def test_a_made_task_is_asked_and_told_by_style_and_kind(tmp_path: Path, capsys:
     asked = rows_of(task / "questions.jsonl")
     assert counts["all"] == counts["copy"] + counts["paraphrase"] == len(asked)
     assert counts["date, copy"] == sum(row["kind"] == "date" and row["style"] == "copy" for row in asked)
+    assert main(["evaluate", *given, "limit=3", "overwrite=true"]) == 0
+    capsys.readouterr()
+    question_table([str(task / "questions.jsonl"), str(out)])
+    assert "| npm-bm25: all | 3 |" in capsys.readouterr().out
 
 
 def test_invented_names_are_new_in_every_spelling() -> None:

@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from npm.core.errors import SettingError
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.corpus.settings import CorpusSettings
 from npm.models.sentences import SentenceEncoder
@@ -97,6 +98,16 @@ def test_training_on_pairs_makes_a_folder_that_sentence_transformers_loads(tmp_p
     library = pytest.importorskip("sentence_transformers")
     theirs = library.SentenceTransformer(str(encoder_folder), device="cpu")
     np.testing.assert_allclose(theirs.encode(list(SENTENCES)), ours.encode(list(SENTENCES)), atol=1e-5)
+
+
+def test_a_first_token_that_sees_a_window_only_is_no_sentence_vector(tmp_path: Path) -> None:
+    windows = {"layer_types": ["sliding_attention"] * 2, "local_attention": 4}
+    tiny_encoder("modernbert", **windows).save(tmp_path / "start")
+    with pytest.raises(SettingError, match=r"set objective\.sentence\.pooler=avg"):
+        run_training(tmp_path / "run", settings_of(tmp_path / "start", steps=1))
+    run_training(
+        tmp_path / "run", settings_of(tmp_path / "start", steps=1, pooler=PoolerKind.avg, mlp_only_train=False)
+    )
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, start: Path) -> None:
