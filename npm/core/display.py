@@ -137,10 +137,7 @@ def write_rendered(shown: RenderableType) -> None:
 
 
 def rendered(parts: Iterable[RenderableType], *, columns: int | None = None) -> str:
-    """Text that rich makes of the parts, as colorful as stdout; as wide as its terminal unless `columns` are given.
-
-    Lines end without the spaces that rich pads wrapped ones with.
-    """
+    """Text that rich makes of the parts, without padding; as colorful and, without `columns`, as wide as stdout."""
     console = Console(file=sys.stdout, width=columns, highlight=False)
     with console.capture() as printed:
         for part in parts:

@@ -50,42 +50,36 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
     keep_few_kernels()  # before a model is loaded: that asks oneDNN already, which then knows how many it keeps
     model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
     freeze(model.model, settings.start.frozen)
-    if settings.objective.labeled_weight and settings.labeled.layer is not None:
+    chosen, labeled = settings.objective, settings.labeled
+    if chosen.labeled_weight and labeled.layer is not None:
         layers = int(model.model.config.num_hidden_layers)
-        if settings.labeled.layer not in range(layers + 1):
-            raise SettingError(
-                f"labeled.layer (finetune: layer) must be from 0 to {layers}, got {settings.labeled.layer}"
-            )
-        weights = settings.objective.weights()
-        if others := [name for name, weight in weights.items() if weight and name != "labeled_weight"]:
+        if labeled.layer not in range(layers + 1):
+            raise SettingError(f"labeled.layer (finetune: layer) must be from 0 to {layers}, got {labeled.layer}")
+        if others := [name for name, weight in chosen.weights().items() if weight and name != "labeled_weight"]:
             raise SettingError(f"labeled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")
         model.model.requires_grad_(False)
-    chosen = settings.objective
-    if isinstance(model, Encoder):
-        labeled, sentence = settings.labeled, chosen.sentence
-        is_labeled = chosen.labeled_weight + chosen.labeled_contrast_weight > 0
-        if is_labeled and not labeled.mean_pooled and labeled.level is not LabelLevel.token:
-            pooled = "labeled.mean_pooled=true (finetune: mean_pooled=true)"
-            _check_first_token(model, labeled.layer, labeled.max_tokens, pooled)
-        if chosen.sentence_weight > 0 and sentence.pooler is not PoolerKind.avg:
-            longest = settings.sentences.max_sentence_tokens
-            _check_first_token(model, None, longest, f"objective.sentence.pooler={PoolerKind.avg.value}")
+    reads_first = not labeled.mean_pooled and labeled.level is not LabelLevel.token
+    if reads_first and chosen.labeled_weight + chosen.labeled_contrast_weight > 0:
+        fix = "labeled.mean_pooled=true (finetune: mean_pooled=true)"
+        _check_first_token(model, labeled.layer, labeled.max_tokens, fix)
+    if chosen.sentence_weight > 0 and chosen.sentence.pooler is not PoolerKind.avg:
+        _check_first_token(model, None, settings.sentences.max_sentence_tokens, "objective.sentence.pooler=avg")
     if model.device.type == "cpu":
         keep_freed_memory()
     return model
 
 
-def _check_first_token(encoder: Encoder, layer: int | None, max_tokens: int, pooled: str) -> None:
+def _check_first_token(trained: TrainableModel, layer: int | None, max_tokens: int, fix: str) -> None:
     """Raise SettingError if the end of a text cannot reach the first token after `layer`, None: the last one."""
-    config = encoder.model.config
+    config = trained.model.config
     layers = config.num_hidden_layers if layer is None else layer
     kinds = getattr(config, "layer_types", None)
     if kinds and set(kinds[: max(1, layers)]) == {"sliding_attention"}:
         tokens = layers * (config.local_attention // 2) + 1
         if tokens < max_tokens:
             raise SettingError(
-                f"the first token of {encoder.name} depends on {tokens} of {max_tokens} tokens only, as every layer "
-                f"that it passes has a window: set {pooled}, or read no more than {tokens} tokens"
+                f"the first token of {trained.name} depends on {tokens} of {max_tokens} tokens only, as every layer "
+                f"that it passes has a window: set {fix}, or read no more than {tokens} tokens"
             )
 
 
@@ -198,9 +192,8 @@ def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[st
             )
     if chosen.labeled_weight:
         of_words, outputs = labeled.level is LabelLevel.token, len(labeled.labels) or 1
-        pooled = labeled.mean_pooled
         parts["labeled"] = LabeledText(
-            encoder.dimensions, outputs, of_words=of_words, mean_pooled=pooled, layer=labeled.layer
+            encoder.dimensions, outputs, of_words=of_words, mean_pooled=labeled.mean_pooled, layer=labeled.layer
         )
     if chosen.labeled_contrast_weight:
         parts["labeled_contrast"] = LabeledContrast(mean_pooled=labeled.mean_pooled)
