@@ -1,8 +1,8 @@
 """Open questions by style and kind: python scripts/question_table.py QUESTIONS EVALUATION [QUESTIONS EVALUATION …]
 
 QUESTIONS is a questions.jsonl with `style`, `kind` and `document`, or some of them, EVALUATION the result of
-`npmlm evaluate` on all or a `limit` of it. A hit equals an answer but for case, space and a leading "the": `15,000` is
-not `$15,000` and `40` is not `40%`, which `npmlm evaluate` takes as equal.
+`npmlm evaluate` on all, a `limit` or one `split` of it. A hit equals an answer but for case, space and a leading "the":
+`15,000` is not `$15,000` and `40` is not `40%`, which `npmlm evaluate` takes as equal.
 The right document is first if the first phrase's best occurrence is in it; ids are compared by their stems.
 """
 
@@ -21,13 +21,15 @@ HEADER = ("questions", "n", f"{FIRST} [95 %]", f"{FIVE} [95 %]", DOCUMENT, "hit@
 def judged_rows(questions: Path, evaluation: Path) -> list[dict]:
     """Questions, once per method, with whether each measure of `FIRST`, `FIVE` and `DOCUMENT` is met."""
     asked, predictions = (
-        [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
         for file in (questions, evaluation / "predictions.jsonl")
     )
     judged: list[dict] = []
     for method in dict.fromkeys(found["method"] for found in predictions):
         for found in (each for each in predictions if each["method"] == method):
-            row = asked[int(found["id"])]
+            row = dict(enumerate(asked)).get(int(found["id"]), {})
+            if row.get("answers") != found["gold"]:
+                sys.exit(f"question_table: error: {evaluation} is no evaluation of {questions}: evaluate it again")
             answers = {compared(answer) for answer in row["answers"]}
             hits = [compared(each["phrase"]) in answers for each in found["phrases"]]
             documents = [stem(each["document"]) for each in found["evidence"][:1]]

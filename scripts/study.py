@@ -2,16 +2,15 @@
 
     python scripts/study.py masking "files=[a.jsonl.zst]" "held_out=[b.jsonl.zst]" "measure=[tokens,words]"
 
-STUDY is a file of scripts/studies, or the path of one of the same form:
+STUDY is a file of scripts/studies, or the path of another:
     settings   of the study itself, with defaults; null where one must be given
     stages     npmlm commands of every cell; `shared` ones are run once, or once per seed where they depend on it
-    cells      settings of each cell; one with the name of a stage replaces it, null omits it
+    cells      settings of each cell, and stages instead of the common ones (null: none); `by_name_only` needs cells=
     columns    [stage, key, …]: a number in the stage's metrics.json; the maximum over seeds where the last key is `max`
 In a command $NAME is a setting, or the folder of another stage, which is then run first. $out is the stage's own
 folder, $seed the seed, $demo the demo corpus, and $more all arguments that are no settings of the study.
 
-seeds=[0,1,2], out=runs/STUDY and cells=[…] (all) can be set for every study; list=true prints the commands instead of
-running them. Finished stages are skipped; OUT has CELL/seed-N/STAGE, shared/STAGE, commands.json, table.md.
+seeds=[0,1,2], out=runs/STUDY and cells=[…] can be set; list=true prints the commands. Finished stages are skipped.
 """
 
 import json
@@ -93,7 +92,8 @@ class Study:
             raise SettingError(f"seeds must be integers of at least 0, such as [0,1,2], got {seeds}")
         only = parse_list(given.pop("measure", "[]"), "measure")
         plan["columns"] = {head: keys for head, keys in plan["columns"].items() if not only or keys[0] in only}
-        chosen = parse_list(given.pop("cells", "[]"), "cells") or [*plan["cells"]]
+        chosen = parse_list(given.pop("cells", "[]"), "cells")
+        chosen = chosen or [name for name in plan["cells"] if "by_name_only" not in plan["cells"][name]]
         for cell in set(chosen) - plan["cells"].keys():
             raise unknown("cell", cell, [*plan["cells"]])
         return cls(Path(out), [*map(int, seeds)], chosen, plan, settings, [f"{key}={given[key]}" for key in given])

@@ -274,8 +274,7 @@ def finetune(
     for each in prepared:
         training_settings(each, settings, rate=settings.learning_rates[0], seed=settings.seeds[0])
     shown = {name: value for name, value in asdict(settings).items() if name in SHOWN}
-    facts = model_facts(encoder) | {"parameters": encoder.model.num_parameters()}
-    found: dict[str, Any] = {"encoder": facts, "settings": shown, "tasks": {}}
+    found: dict[str, Any] = {"encoder": model_facts(encoder), "settings": shown, "tasks": {}}
     plan = [(each, rate, seed) for each in prepared for rate in settings.learning_rates for seed in settings.seeds]
     names = [f"{each.task.name}/lr-{rate:g}/seed-{seed}" for each, rate, seed in plan]
     runs: dict[str, dict[float, list[list[dict[str, float]]]]] = {}

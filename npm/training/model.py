@@ -63,23 +63,25 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
         fix = "labeled.mean_pooled=true (finetune: mean_pooled=true)"
         _check_first_token(model, labeled.layer, labeled.max_tokens, fix)
     if chosen.sentence_weight > 0 and chosen.sentence.pooler is not PoolerKind.avg:
-        _check_first_token(model, None, settings.sentences.max_sentence_tokens, "objective.sentence.pooler=avg")
+        fix = "objective.sentence.pooler=avg and objective.sentence.mlp_only_train=false"
+        _check_first_token(model, None, settings.sentences.max_sentence_tokens, fix)
     if model.device.type == "cpu":
         keep_freed_memory()
     return model
 
 
 def _check_first_token(trained: TrainableModel, layer: int | None, max_tokens: int, fix: str) -> None:
-    """Raise SettingError if the end of a text cannot reach the first token after `layer`, None: the last one."""
+    """Raise SettingError if the first token after `layer` layers, None: all, sees fewer than `max_tokens` tokens."""
     config = trained.model.config
     layers = config.num_hidden_layers if layer is None else layer
     kinds = getattr(config, "layer_types", None)
-    if kinds and set(kinds[: max(1, layers)]) == {"sliding_attention"}:
-        tokens = layers * (config.local_attention // 2) + 1
+    window = getattr(config, "local_attention", None)
+    if kinds and window and set(kinds[: max(1, layers)]) == {"sliding_attention"}:
+        tokens = layers * (window // 2) + 1
         if tokens < max_tokens:
             raise SettingError(
                 f"the first token of {trained.name} depends on {tokens} of {max_tokens} tokens only, as every layer "
-                f"that it passes has a window: set {fix}, or read no more than {tokens} tokens"
+                f"that it passes has a window: set {fix}"
             )
 
 

@@ -137,6 +137,9 @@ def test_a_made_task_is_asked_and_told_by_style_and_kind(tmp_path: Path, capsys:
     capsys.readouterr()
     question_table([str(task / "questions.jsonl"), str(out)])
     assert "| npm-bm25: all | 3 |" in capsys.readouterr().out
+    (tmp_path / "others.jsonl").write_text(json.dumps({"answers": ["another"]}), encoding="utf-8")
+    with pytest.raises(SystemExit, match="no evaluation of"):
+        question_table([str(tmp_path / "others.jsonl"), str(out)])
 
 
 def test_invented_names_are_new_in_every_spelling() -> None:

@@ -108,6 +108,16 @@ def test_every_stage_runs_once_after_those_it_reads_and_shared_ones_once_per_see
     assert [part.name for part in run.iterdir()] == ["encoder"]  # corpus and checkpoints are removed
 
 
+def test_a_cell_by_name_only_runs_where_it_is_named(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLAN["cells"]["high"], "by_name_only", True)
+    (study.out.parent / "plan.yaml").write_text(yaml.safe_dump(PLAN, sort_keys=False))
+    cells = [
+        {settings_of(each).get("out", "").split("/")[-3] for each in study(*given)[1] if each[0] == "edit"}
+        for given in (["seeds=[0]"], ["seeds=[0]", "cells=[high]"])
+    ]
+    assert cells == [{"low"}, {"high"}]
+
+
 def test_the_table_holds_means_and_deviations_over_the_seeds(study: Any, capsys: pytest.CaptureFixture[str]) -> None:
     study("seeds=[0,1,2]", "cells=[low,scratch]")
     assert capsys.readouterr().out.splitlines()[2:] == [
