@@ -70,8 +70,7 @@ def reliability_note(name: str, shares: np.ndarray, right: np.ndarray) -> str:
     if least is None:
         return f"{name}: no min_share is suggested: at no share are first answers clearly more often wrong than right."
     below = right[shares < least]  # bool [below]
-    above = right[shares >= least]  # bool [above], not empty: the best of STEPS has right answers above it
-    return (
-        f"{name}: min_share={least:g} is suggested: {len(below)} of {len(right)} answers are below it, "
-        f"{below.mean():.0%} of them right, and {above.mean():.0%} of the others."
-    )
+    above = right[shares >= least]  # bool [above]
+    others = f", and {above.mean():.0%} of the others" if len(above) else ""
+    start = f"{name}: min_share={least:g} is suggested: {len(below)} of {len(right)} answers are below it"
+    return f"{start}, {below.mean():.0%} of them right{others}."

@@ -129,6 +129,7 @@ def test_few_answers_or_right_ones_suggest_nothing() -> None:
     assert suggested_min_share(SHARES[5:], RIGHT[5:]) is None
     assert suggested_min_share(SHARES, np.ones(12, dtype=bool)) is None
     assert "no min_share is suggested" in reliability_note("demo", SHARES[5:], RIGHT[5:])
+    assert reliability_note("demo", np.full(9, 0.01), np.zeros(9, dtype=bool)).endswith("below it, 0% of them right.")
 
 
 def test_the_share_of_an_answer_is_that_of_its_first_phrase() -> None:
