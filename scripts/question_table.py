@@ -24,10 +24,11 @@ def judged_rows(questions: Path, evaluation: Path) -> list[dict]:
         [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
         for file in (questions, evaluation / "predictions.jsonl")
     )
+    rows = {str(number): row for number, row in enumerate(asked)}
     judged: list[dict] = []
     for method in dict.fromkeys(found["method"] for found in predictions):
         for found in (each for each in predictions if each["method"] == method):
-            row = dict(enumerate(asked)).get(int(found["id"]), {})
+            row = rows.get(found["id"], {})
             if row.get("answers") != found["gold"]:
                 sys.exit(f"question_table: error: {evaluation} is no evaluation of {questions}: evaluate it again")
             answers = {compared(answer) for answer in row["answers"]}

@@ -2,7 +2,7 @@
 
     python scripts/study.py masking "files=[a.jsonl.zst]" "held_out=[b.jsonl.zst]" "measure=[tokens,words]"
 
-STUDY is a file of scripts/studies, or the path of another:
+STUDY is a file of scripts/studies, or the path of one of the same form:
     settings   of the study itself, with defaults; null where one must be given
     stages     npmlm commands of every cell; `shared` ones are run once, or once per seed where they depend on it
     cells      settings of each cell, and stages instead of the common ones (null: none); `by_name_only` needs cells=
@@ -10,7 +10,8 @@ STUDY is a file of scripts/studies, or the path of another:
 In a command $NAME is a setting, or the folder of another stage, which is then run first. $out is the stage's own
 folder, $seed the seed, $demo the demo corpus, and $more all arguments that are no settings of the study.
 
-seeds=[0,1,2], out=runs/STUDY and cells=[…] can be set; list=true prints the commands. Finished stages are skipped.
+seeds=[0,1,2], out=runs/STUDY and cells=[…] can be set; list=true prints the commands instead of running them.
+Finished stages are skipped; OUT has CELL/seed-N/STAGE, shared/STAGE, commands.json, table.md.
 """
 
 import json
@@ -87,12 +88,11 @@ class Study:
         settings = {key: given.pop(key, default) for key, default in plan["settings"].items()}
         for key in (key for key, value in settings.items() if value in (None, "[]")):
             raise missing(key)
-        out, seeds = given.pop("out", f"runs/{file.stem}"), parse_list(given.pop("seeds", "[0,1,2]"), "seeds")
+        out, lists = given.pop("out", f"runs/{file.stem}"), {"seeds": "[0,1,2]", "measure": "[]", "cells": "[]"}
+        seeds, only, chosen = (parse_list(given.pop(key, usual), key) for key, usual in lists.items())
         if not all(seed.isdecimal() for seed in seeds or [""]):
             raise SettingError(f"seeds must be integers of at least 0, such as [0,1,2], got {seeds}")
-        only = parse_list(given.pop("measure", "[]"), "measure")
         plan["columns"] = {head: keys for head, keys in plan["columns"].items() if not only or keys[0] in only}
-        chosen = parse_list(given.pop("cells", "[]"), "cells")
         chosen = chosen or [name for name in plan["cells"] if "by_name_only" not in plan["cells"][name]]
         for cell in set(chosen) - plan["cells"].keys():
             raise unknown("cell", cell, [*plan["cells"]])

@@ -236,7 +236,7 @@ def check_part(folder: Path, digest: str) -> Manifest:
     """The manifest of a part that another manifest names; raises ArtifactError unless it has this digest."""
     if not folder.is_dir():
         raise ArtifactError(
-            f"no folder {folder}, a part that a manifest names: remove the whole index or corpus, and build or "
+            f"no folder {folder}, a part that a manifest names: remove the entire index or corpus, and build or "
             "fetch it again"
         )
     manifest = read_manifest(folder)
