@@ -48,7 +48,7 @@ METHODS = {
     "npm-dense": FillSettings(retrieval=Retrieval.dense),
     "npm-bm25": FillSettings(retrieval=Retrieval.bm25),
     "npm-hybrid": FillSettings(retrieval=Retrieval.hybrid),
-    "npm-hybrid without reading": FillSettings(retrieval=Retrieval.hybrid, reading_share=0.0, joint_share=0.0),
+    "npm-hybrid without reading": FillSettings(retrieval=Retrieval.hybrid, reader="none"),
 }
 PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text", "reranking")
 ELSE = "else"
@@ -56,7 +56,7 @@ PIECES = (
     ("encoder", filler_module, "encode_queries"),
     ("encoder", parametric, "encode_masks"),
     ("block ranking", fill, "block_restrictions"),
-    ("reading", fill, "with_reading"),
+    ("reading", filler_module, "with_reading"),
     ("scoring", SpanFinder, "find"),
     ("scoring", filler_module, "candidate_weights"),
     ("answer text", filler_module, "ranked_phrases"),

@@ -52,9 +52,9 @@ class FoundPhrase(BaseModel):
 
 
 class Filled(BaseModel):
-    """Phrases for a statement with a mask, best first."""
+    """Phrases for a question or a statement with a mask, best first."""
 
-    statement: str = Field(description="The statement that was completed; a plain question is turned into one")
+    statement: str = Field(description="The text as it was read, with the mask behind a question")
     phrases: list[FoundPhrase]
     masks: list[list[FoundPhrase]] = Field(description="Phrases for each mask, if the statement has several")
     notes: list[str]
@@ -169,16 +169,15 @@ class Tools:
         self,
         question: Annotated[
             str,
-            Field(description=f"A statement with {MASK_TEXT} for the answer, 'The outage was caused by {MASK_TEXT}.'"),
+            Field(description=f"A question, or a statement such as 'The outage was caused by {MASK_TEXT}.'"),
         ],
         where: Where = None,
         count: Count = 5,
     ) -> Filled:
-        """Complete a statement with phrases that occur in the documents: names, dates, quantities, terms.
+        """Answer a question, or complete a statement, with phrases of the documents: names, dates, quantities, terms.
 
-        Word the statement as the documents would, with <mask> in place of the answer. A plain question in English is
-        turned into a statement, with worse results. Each phrase comes with the
-        sentences in which it was found. Check that the sentence says what the statement says.
+        Ask as a person would, or word a statement as the documents would, with <mask> in place of the answer. Each
+        phrase comes with the sentences in which it was found. Check that the sentence says what was asked.
         """
         with self._answering() as filler:
             statement = read_query(question, where="question", max_masks=MAX_MASKS)

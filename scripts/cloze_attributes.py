@@ -155,7 +155,7 @@ def attribute_rows(files: list[str], excluded: Excluded, rng: random.Random) -> 
                     break
                 question = template.replace("[S]", spoken_name(subject, text)).replace("[O]", MASK_TEXT)
                 row = {"question": question[0].upper() + question[1:], "answers": values, "title": document.title}
-                row |= {"block": passage(text, at, len(values[0]), rng), "negatives": negatives(text, values, rng)}
+                row |= {"context": passage(text, at, len(values[0]), rng), "negatives": negatives(text, values, rng)}
                 if not _usable(row, attribute):
                     continue
                 counts.update([(attribute, values[0]), (attribute, "")])
@@ -171,13 +171,16 @@ def _usable(row: dict[str, Any], attribute: str) -> bool:
     """Return True if the block has the value, and the question does not."""
     value, question = row["answers"][0], row["question"].lower()
     is_phrase = (
-        value in row["block"] and len(value) > (attribute != "symbol") and value[-1] != "." and not is_stop_word(value)
+        value in row["context"]
+        and len(value) > (attribute != "symbol")
+        and value[-1] != "."
+        and not is_stop_word(value)
     )
     return is_phrase and not any(each.lower() in question for each in row["answers"])
 
 
 def _other_kinds(row: dict[str, Any], others: set[str]) -> list[str]:
     """The values of other attributes and the frequent phrases that the block has, sorted."""
-    counts = Counter(phrase for _, phrase, _ in phrases(row["block"]))
-    candidates = {each for each in others if each in row["block"]} | {each for each, n in counts.items() if n > 1}
+    counts = Counter(phrase for _, phrase, _ in phrases(row["context"]))
+    candidates = {each for each in others if each in row["context"]} | {each for each, n in counts.items() if n > 1}
     return sorted(each for each in candidates if not any(each in value or value in each for value in row["answers"]))

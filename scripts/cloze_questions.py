@@ -124,7 +124,7 @@ def _entity_row(
     block = passage(text, rng.choice(places[:4]), len(answer), rng)
     if answer.lower() in question.lower() or around in block or sentence[:40] in block or answer not in block:
         return None
-    row = {"question": question, "answers": [answer], "title": title, "block": block}
+    row = {"question": question, "answers": [answer], "title": title, "context": block}
     return row | {"negatives": negatives(text, [answer], rng), "style": "clause" if short else "sentence"}
 
 
@@ -133,13 +133,13 @@ def turned_rows(row: dict[str, Any], subject: str) -> Iterator[dict[str, Any]]:
 
     Without such rows an encoder learns that the subject of a passage is never the answer.
 
-    >>> row = {"question": "Oslo is in <mask>.", "answers": ["Norway"], "block": "Oslo, Norway", "negatives": []}
+    >>> row = {"question": "Oslo is in <mask>.", "answers": ["Norway"], "context": "Oslo, Norway", "negatives": []}
     >>> [turned["question"] for turned in turned_rows(row, "Oslo")]
     ['<mask> is in Norway.']
     """
     sentence = row["question"].replace(MASK_TEXT, row["answers"][0])
     places = places_of(subject, sentence)
-    if len(places) != 1 or not places_of(subject, row["block"]):
+    if len(places) != 1 or not places_of(subject, row["context"]):
         return
     question = masked(sentence, 0, len(sentence), places[0], subject)
     if subject.lower() not in question.lower():
@@ -170,7 +170,7 @@ def fact_rows(
                     continue
                 others = {each for each in objects[subject, fact["relation"]] if places_of(each, block)}
                 row = {"question": question[0].upper() + question[1:], "answers": [answer, *sorted(others - {answer})]}
-                row |= {"title": document.title, "block": block, "negatives": negatives(text, row["answers"], rng)}
+                row |= {"title": document.title, "context": block, "negatives": negatives(text, row["answers"], rng)}
                 kind = match.lastgroup if (match := PHRASE.match(answer)) else "term"
                 yield row | {"kind": kind, "style": "fact"}
                 yield from turned_rows(row | {"style": "fact"}, subject_of(document.title))

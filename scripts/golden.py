@@ -102,7 +102,7 @@ def losses(work: Path) -> dict[str, Any]:
     lines = [line for path in sorted(DEMO.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
     texts = (json.loads(line)["text"].partition(" is ") for line in lines)
     facts = [(name, rest) for name, _, rest in texts if rest and len(name) < 40]
-    asked = [{"question": f"<mask> is {b[:60]}.", "answers": [a], "block": f"{a} is {b}"[:300]} for a, b in facts]
+    asked = [{"question": f"<mask> is {b[:60]}.", "answers": [a], "context": f"{a} is {b}"[:300]} for a, b in facts]
     (work / "questions.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
     found = {}
     for experiment, steps in EXPERIMENTS.items():

@@ -22,7 +22,7 @@ corpus.jsonl and task.yaml in out=FOLDER, for
 Further arguments of the first three: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of
 such a title, or such a pair, is not asked about; limit=N, a sample of so many rows; seed=0. Counts are printed. Rows:
 
-    {"question", "answers", "title", "block", "negatives", "rivals", "wrong_title", "wrong_block",
+    {"question", "answers", "title", "context", "negatives", "rivals", "wrong_title", "wrong_context",
      "kind": name|date|number|term, "style": clause|sentence|attribute|fact}
 
 `rivals` are the other phrases of the block that are of the answer's kind; those of `attributes` are of other kinds:
@@ -63,13 +63,13 @@ COMMON, BEST, ROWS_AT_ONCE = 0.02, 50, 1000
 """Words in more than such a fraction of the blocks do not count; so many of the best blocks are looked through."""
 
 
-def add_wrong_blocks(rows: list[dict[str, Any]]) -> None:
+def add_wrong_contexts(rows: list[dict[str, Any]]) -> None:
     """Add the best wrong block by BM25 to each row for which there is one.
 
     Shapes: B blocks, v words, n postings, q rows.
     """
     settings = LexiconSettings()
-    blocks = list(dict.fromkeys((row["title"], row["block"]) for row in rows))
+    blocks = list(dict.fromkeys((row["title"], row["context"]) for row in rows))
     counts = count_words(blocks, settings)
     holders = np.diff(counts.posting_offsets)  # i64 [v], blocks with each word
     idf = np.log(1 + (len(blocks) - holders + 0.5) / (holders + 0.5))  # f64 [v]
@@ -93,7 +93,7 @@ def add_wrong_blocks(rows: list[dict[str, Any]]) -> None:
             answers = [answer.lower() for answer in row["answers"]]
             for title, text in (blocks[block] for block in scores.indices[first:stop][order]):
                 if title != row["title"] and not any(answer in f"{title} {text}".lower() for answer in answers):
-                    row |= {"wrong_title": title, "wrong_block": text}
+                    row |= {"wrong_title": title, "wrong_context": text}
                     break
 
 
@@ -104,8 +104,8 @@ def write_task(files: list[str], out: Path) -> None:
     with (out / "questions.jsonl").open("w", encoding="utf-8") as file:
         for _, row in read_questions(files):
             title = row.get("title", "")
-            passages = [(title, row["block"]), *((title, each) for each in row.get("negatives") or ())]
-            passages += [(row.get("wrong_title", ""), row["wrong_block"])] if row.get("wrong_block") else []
+            passages = [(title, row["context"]), *((title, each) for each in row.get("negatives") or ())]
+            passages += [(row.get("wrong_title", ""), row["wrong_context"])] if row.get("wrong_context") else []
             first, *_ = [documents.setdefault(passage, str(len(documents))) for passage in passages]
             kept = {"kind": row.get("kind", ""), "style": row.get("style", ""), "document": first}
             asked = {"text": row["question"], "answers": row["answers"], **kept}
@@ -151,12 +151,12 @@ def main(arguments: list[str]) -> int:
         return 2
     for row in rows:
         if "rivals" not in row:
-            row["rivals"] = rivals(row["block"], row["answers"], row["kind"])
-    add_wrong_blocks(rows)
+            row["rivals"] = rivals(row["context"], row["answers"], row["kind"])
+    add_wrong_contexts(rows)
     with Path(given["out"]).open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     counts = Counter(value for row in rows for value in ("rows", row["kind"], row["style"]))
-    for name in ("negatives", "rivals", "wrong_block"):
+    for name in ("negatives", "rivals", "wrong_context"):
         counts[f"with {name}"] = sum(bool(row.get(name)) for row in rows)
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
     sys.stdout.write(f"{shown}; {excluded.dropped:,} subjects and pairs dropped\n")

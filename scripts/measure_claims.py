@@ -31,7 +31,7 @@ HEADER = ("exchanged for", "n", "area, %", "accuracy at 0.3, %", "best threshold
 
 def passages_of(row: dict) -> list[str]:
     """The passage of the row, up to two others of its article, and the best wrong one."""
-    return [row["block"], *row["negatives"][:2], *([row["wrong_block"]] if row.get("wrong_block") else [])]
+    return [row["context"], *row["negatives"][:2], *([row["wrong_context"]] if row.get("wrong_context") else [])]
 
 
 def exchanged(rows: list[dict], row: dict, where: str, draw: random.Random) -> str | None:

@@ -36,7 +36,7 @@ def rivals_of(row: dict) -> list[str]:
 def masked_sentences(row: dict) -> Iterator[tuple[str, str]]:
     """Style and sentence with a mask: the question, and the sentence of the passage that has the answer."""
     yield "asked", row["question"]
-    block, answer = row["block"], row["answers"][0]
+    block, answer = row["context"], row["answers"][0]
     start = block.find(answer)
     stop = start + len(answer)
     for first, last in sentence_bounds(block).tolist():

@@ -111,7 +111,7 @@ def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
-        ("fill", {"question": "no mask"}, "<mask>"),
+        ("fill", {"question": "<mask> " * 9}, "<mask>"),
         ("fill", {"question": QUESTION, "where": ["color=red"]}, "no document has a kept field color"),
         ("fill", {"question": QUESTION, "count": 0}, "fill: count must be at least 1, got 0"),
         ("fill", {"count": 1}, "question is required"),

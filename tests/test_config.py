@@ -105,7 +105,7 @@ def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
         for item in dataclasses.fields(FillSettings):
             assert getattr(composed, item.name) == getattr(expected, item.name)
     assert (reference.retrieval, reference.bm25_blocks) == (Retrieval.bm25, 3)
-    assert (reference.lexical_weight, reference.reading_share) == (0, 0)
+    assert (reference.lexical_weight, reference.reader) == (0, "none")
     assert settings_of("evaluate", "scoring=reference").fill == reference
     assert settings_of("evaluate", "scoring=default").fill == settings_of("evaluate").fill
     closed = settings_of("evaluate", "scoring=reference").zero_shot.closed

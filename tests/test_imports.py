@@ -36,6 +36,7 @@ ORDER = (
     "npm.objectives",
     "npm.training",
     "npm.indexing",
+    "npm.reading",
     "npm.retrieval",
     "npm.tracing",
     "npm.tuning",

@@ -12,7 +12,7 @@ import pytest
 from npm.corpus.questions import read_questions
 from npm.evaluation.tasks import load_task
 from scripts.cloze_articles import passage, places_of, subject_of
-from scripts.make_questions import add_wrong_blocks, main
+from scripts.make_questions import add_wrong_contexts, main
 
 ARTICLES = {
     "Deccan": "Deccan is a plateau of southern India. " + "Rivers cross the land from west to east. " * 12
@@ -45,14 +45,14 @@ def test_a_row_asks_what_its_passage_tells_and_its_negatives_do_not(tmp_path: Pa
     assert len(list(read_questions([str(tmp_path / "made.jsonl")]))) == len(rows) > 0
     for row in rows:
         (answer,) = row["answers"]
-        assert answer in row["block"]
+        assert answer in row["context"]
         assert answer not in row["question"]
-        assert not any(answer.lower() in text.lower() for text in [*row["negatives"], row.get("wrong_block", "")])
-        assert all(rival in row["block"] and rival not in answer for rival in row["rivals"])
+        assert not any(answer.lower() in text.lower() for text in [*row["negatives"], row.get("wrong_context", "")])
+        assert all(rival in row["context"] and rival not in answer for rival in row["rivals"])
         assert row.get("wrong_title", "") != row["title"]
-        assert row["block"] in " ".join(ARTICLES.values())
+        assert row["context"] in " ".join(ARTICLES.values())
         assert subject_of(row["title"]) in row["question"].replace("<mask>", answer)
-        assert row["question"].replace("<mask>", answer) not in row["block"]
+        assert row["question"].replace("<mask>", answer) not in row["context"]
     assert {"Deccan", "Henry Voysey"} >= {row["title"] for row in rows if row["answers"] == ["Henry Voysey"]}
     turned = [row for row in rows if row["answers"] == [subject_of(row["title"])]]
     assert 0 < len(turned) < len(rows) / 2 + 1  # the subject is asked for as well
@@ -92,7 +92,7 @@ def test_a_fact_becomes_a_row_for_each_template_whose_passage_has_its_object(tmp
     assert [row["question"] for row in rows] == ["The rock of Deccan is <mask>.", "<mask> forms Deccan."] * 2
     for row in rows[:2]:
         assert row["answers"][0] == "basalt"
-        assert "basalt" in row["block"]
+        assert "basalt" in row["context"]
         assert set(row["answers"][1:]) <= {"the museum of Henry Voysey"}  # it, too, is in the passage
     excluded = tmp_path / "excluded.jsonl"
     excluded.write_text(json.dumps({"subject": "Deccan", "answers": ["Basalt"]}) + "\n", encoding="utf-8")
@@ -118,7 +118,7 @@ def test_attributes_are_asked_for_in_other_words_and_have_rivals_of_other_kinds(
         ("Velt", ("boat",)), ("Velt", ("bamboo",)), ("Velt", ("Oda Sand",)),
     }  # fmt: skip
     for row in rows:
-        assert row["answers"][0] in row["block"]
+        assert row["answers"][0] in row["context"]
         assert row["question"].count("<mask>") == 1
         assert not any(answer.lower() in row["question"].lower() for answer in row["answers"])
         assert not set(row["rivals"]) & set(row["answers"])
@@ -159,9 +159,9 @@ def test_the_task_of_some_rows_asks_each_question_of_the_passages_of_all(tmp_pat
     )
     texts = {each["id"]: each["text"] for each in documents}
     assert [(each["text"], each["kind"], texts[each["document"]]) for each in asked] == [
-        (row["question"], row["kind"], row["block"]) for row in rows
+        (row["question"], row["kind"], row["context"]) for row in rows
     ]
-    assert set(texts.values()) >= {row["wrong_block"] for row in rows if "wrong_block" in row}
+    assert set(texts.values()) >= {row["wrong_context"] for row in rows if "wrong_context" in row}
     task = load_task(tmp_path / "task" / "task.yaml", folder=tmp_path)
     assert (task.suite, task.template) == ("open", "{{ text }}")
 
@@ -170,14 +170,14 @@ def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_sh
     blocks = {"Oslo": "Oslo is the capital of Norway.", "Bergen": "Bergen lies in Norway, by the fjord.",
               "Fjord": "A fjord is deep.", "Norway": "The capital of Norway is Oslo, by the fjord."}  # fmt: skip
     rows: list[dict[str, Any]] = [
-        {"question": f"Which capital of Norway? <mask> {title}.", "answers": ["Oslo"], "title": title, "block": block}
+        {"question": f"Which capital of Norway? <mask> {title}.", "answers": ["Oslo"], "title": title, "context": block}
         for title, block in blocks.items()
     ]
     rows[2]["question"] = "A fjord of Norway is <mask>."
-    add_wrong_blocks(rows)
+    add_wrong_contexts(rows)
     # the article Norway, which would be the best of all, has the answer
     assert [row.get("wrong_title") for row in rows] == ["Bergen", None, "Bergen", "Bergen"]
-    assert rows[0]["wrong_block"] == blocks["Bergen"]
+    assert rows[0]["wrong_context"] == blocks["Bergen"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ NO_BLOCK_VECTORS = (
 
 
 class FillCommand(FillSettings, EncoderCommand):
-    """Answer texts that contain <mask>, or plain questions, with phrases of the corpus."""
+    """Answer questions, and texts with <mask>, with phrases of the corpus."""
 
     index: PathText = ""
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
@@ -31,7 +31,7 @@ class FillCommand(FillSettings, EncoderCommand):
     """File with a row per subject: .csv, .tsv, .jsonl, .json or .parquet; each row is answered by the template, and
     written with its first and second answer, their shares, and the place of the first."""
     template: str = ""
-    """With table=, a text with one <mask>, or a plain question, and columns of the table in braces: {name} was
+    """With table=, a question, or a text with one <mask>, and columns of the table in braces: {name} was
     founded in <mask>."""
     out: PathText = ""
     """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as

@@ -153,7 +153,6 @@ def all_phrases(answer: Answer) -> list[Phrase]:
 
 def _help() -> None:
     say(f"A text with {MASK_TEXT} is answered, such as: The capital of Iceland is {MASK_TEXT}.")
-    say("A question is turned into such a text first, which is shown.")
     for usage, summary in COMMANDS.items():
         say(f"  {usage:<12}{summary}")
     say(

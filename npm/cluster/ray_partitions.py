@@ -20,11 +20,10 @@ from index.arrays import ShardedArray
 from index.types import Hits, Scan, Searcher
 from npm.cluster.ray_builds import connect
 from npm.cluster.settings import ServeCluster
-from npm.core.errors import ArtifactError, SettingError, UserError
+from npm.core.errors import ArtifactError, SettingError, UserError, shown_start
 from npm.indexing.generation import Generation
 from npm.indexing.partitions import open_partition, served_count
 from npm.indexing.phrase_index import OpenSearcher
-from npm.retrieval.queries import shown_start
 from npm.serving.partitions import ServedPartitions
 
 MOST_FETCHED_SCORES = 1 << 20

@@ -119,3 +119,18 @@ def near(name: str, known: Collection[str]) -> str:
     """
     match = get_close_matches(name, known, n=1)
     return f"did you mean {match[0]!r}?" if match else f"choose one of {', '.join(known)}"
+
+
+def place_of(number: int, count: int, name: str = "text") -> str:
+    """Name in messages of text `number`, from 1, of `count`.
+
+    >>> place_of(1, 1), place_of(2, 3, "claim")
+    ('text', 'claim 2 of 3')
+    """
+    return name if count == 1 else f"{name} {number} of {count}"
+
+
+def shown_start(text: str, max_chars: int = 80) -> str:
+    """The start of a text from outside, on one line, for a message."""
+    plain = " ".join(text[: max_chars + 1].split())
+    return plain if len(plain) <= max_chars else plain[:max_chars] + "…"

@@ -227,6 +227,27 @@ class QuestionBatch(Batch):
         return slice(len(self.readers), len(self.input_ids) - 2 * len(self.start_slots))
 
 
+@dataclass(frozen=True, slots=True)
+class PassageBatch:
+    """Questions, each read with one passage, as concatenated rows without padding: N tokens of B rows."""
+
+    input_ids: torch.Tensor  # i64 [N]
+    lengths: tuple[int, ...]  # of the B rows
+    mask_slots: torch.Tensor  # i64 [B, 2], positions in [0, N) of the start and the end query
+    is_key: torch.Tensor  # bool [N], tokens of the passage, title excluded, and the first token of each row
+    edges: torch.Tensor  # bool [2, N], tokens that begin, and that end, an answer; the first token of a row without one
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all rows, special tokens included."""
+        return len(self.input_ids)
+
+    def to(self, device: torch.device | str) -> PassageBatch:
+        """The same batch on `device`."""
+        names = ("input_ids", "mask_slots", "is_key", "edges")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
 class BatchSource(Protocol):
     """Training text of one kind, as views of batches."""
 
@@ -339,7 +360,7 @@ class Answer:
     """
 
     text: str
-    """The text as it was filled: a plain question as a statement."""
+    """The text as it was read: behind a question the mask is added."""
     phrases: tuple[Phrase, ...]
     """Phrases, best first; empty for a text with several masks."""
     cut: bool = False

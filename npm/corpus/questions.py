@@ -1,20 +1,23 @@
-"""Questions with one `<mask>`, their answers and the passage that contains them, as rows of JSON lines.
+"""Questions, their answers and the passage that contains them, as rows of JSON lines, Parquet or SQuAD's own JSON.
 
-    {"question": "The capital of Iceland is <mask>.", "answers": ["Reykjavík"], "title": "Iceland", "block": "…",
+    {"question": "Who governs Iceland?", "answers": ["the Althing"], "context": "…", "title": "Iceland",
      "negatives": ["a passage without the answer", …], "rivals": ["Akureyri", …], "wrong_title": "…",
-     "wrong_block": "…"}
+     "wrong_context": "…"}
 
-`negatives` are passages of the same document, `rivals` phrases of the block that could be taken for an answer, and
-`wrong_block` a passage of another document that looks like the right one. All but question, answers and block may be
-missing, other fields are ignored. `scripts/make_questions.py` makes such rows.
+A question has one `<mask>`, or none: then the mask is read behind it. `answers` may also be SQuAD's `{"text": […]}`.
+`negatives` are passages of the same document, `rivals` phrases of the context that could be taken for an answer, and
+`wrong_context` a passage of another document that looks like the right one. All but question, answers and context may
+be missing, other fields are ignored. `scripts/make_questions.py` makes such rows.
 
 Shapes: r rows, x texts of all rows, T tokens of all texts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
@@ -24,13 +27,14 @@ from pydantic import Field, PositiveInt
 from npm.core.errors import CorpusError, SettingError, named
 from npm.core.settings import Fraction, Settings
 from npm.core.types import MASK_TEXT
-from npm.corpus.readers import read_records, unusable_value
+from npm.corpus.readers import Row, read_records, unusable_value
 from npm.corpus.sources import find_sources
+from npm.corpus.text import with_mask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-EXAMPLE = f'{{"question": "Iceland is governed from {MASK_TEXT}.", "answers": ["Reykjavík"], "block": "…"}}'
+EXAMPLE = f'{{"question": "Iceland is governed from {MASK_TEXT}.", "answers": ["Reykjavík"], "context": "…"}}'
 ROWS_AT_ONCE = 1024
 
 
@@ -40,12 +44,17 @@ class SupervisionSettings(Settings):
     questions_per_device_batch: PositiveInt = 24
     """Questions that one device works on at once; their passages are each other's negatives."""
     max_block_tokens: Annotated[int, Field(ge=8)] = 128
-    """Tokens of a passage, title not counted; of a longer one the part around its first answer is kept."""
+    """Tokens of a passage, title not counted; of a longer one a part with an answer in it is kept, drawn at random."""
     max_question_tokens: Annotated[int, Field(ge=8)] = 120
     """Tokens of a question, mask not counted; of a longer one those nearest to the mask are kept."""
     negative_fraction: Fraction = 0.5
-    """Fraction of the questions that are also read with a passage without an answer, one of their `negatives` or the
-    wrong block, where they have any; a wrong block that is read is a negative of all questions of the batch."""
+    """Fraction of the questions that are read with a passage without an answer: one of their `negatives`, their wrong
+    context, or a similar passage of another question. `objective.reader_weight` reads it instead of the right one,
+    `objective.span_supervision_weight` too, where the row has one."""
+    max_answer_words: PositiveInt = 12
+    """Longer answers are left out, and so are questions that have no other."""
+    max_questions_per_context: PositiveInt | None = None
+    """Questions taken from one passage, the first ones of a file; null: all."""
     file_weights: list[float] = field(default_factory=list)
     """Weights by which files of `questions` are drawn, as [0.65,0.35]; empty: each row equally often."""
     step_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -76,7 +85,7 @@ class Question:
         return [(self.title, each) for each in self.negatives] + [self.wrong] * bool(len(self.wrong[1]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuestionTable:
     """All rows, tokenized. The texts of a row are those of `Question`, in its order."""
 
@@ -84,12 +93,18 @@ class QuestionTable:
     text_offsets: np.ndarray  # i64 [x + 1]; text t is [text_offsets[t], text_offsets[t + 1])
     row_offsets: np.ndarray  # i64 [r + 1], the texts of a row
     list_counts: np.ndarray  # i32 [r, 2], negatives and rivals
+    files: np.ndarray  # i64 [r], the file of each row
     probabilities: np.ndarray | None  # f64 [r], of being drawn; None: all alike
-    skipped: int
-    """Rows without an answer whose tokens occur among those of the block."""
+    skipped: dict[str, int]
+    """Numbers of rows that cannot be used, by reason."""
 
     def __len__(self) -> int:
         return len(self.row_offsets) - 1
+
+    @cached_property
+    def token_weights(self) -> np.ndarray:
+        """The inverse frequency of every token id, log T / (1 + count), f64 [largest id + 1]."""
+        return np.log(len(self.token_ids) / (1 + np.bincount(self.token_ids)))
 
     def __getitem__(self, row: int) -> Question:
         first, stop = self.row_offsets[row : row + 2].tolist()
@@ -101,27 +116,63 @@ class QuestionTable:
         return Question(before, after, title, block, wrong, lists[:negatives], lists[negatives:rivals], lists[rivals:])
 
 
-def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Checked rows with the index of their file. Raises CorpusError with file and line for a row in another form."""
+def read_questions(files: Sequence[str], skipped: Counter[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Checked rows in the form of this module with the index of their file.
+
+    Rows without a context, and those none of whose answers occurs in it, are left out and counted in `skipped` by
+    reason. Raises CorpusError with file and line for a row in another form.
+    """
     for number, source in enumerate(find_sources(files)):
-        for line, row in read_records(source):
-            where = f"{source.path}:{line}"
-            question, answers, block = row.get("question"), row.get("answers"), row.get("block")
-            if not isinstance(question, str) or question.count(MASK_TEXT) != 1:
-                raise unusable_value(where, "question", f"a text with one {MASK_TEXT}", question)
-            if not are_texts(answers):
-                raise unusable_value(where, "answers", "a list of texts", answers)
-            if not isinstance(block, str) or not block.strip():
-                raise unusable_value(where, "block", "the text of a passage", block)
-            if not any(each.casefold() in block.casefold() for each in answers):
-                raise unusable_value(where, "answers", "a list of texts, one of which occurs in block", answers)
-            for name in ("title", "wrong_title", "wrong_block"):
-                if not isinstance(row.get(name, ""), str):
-                    raise unusable_value(where, name, "a text", row[name])
-            for name in ("negatives", "rivals"):
-                if row.get(name) and not are_texts(row[name]):
-                    raise unusable_value(where, name, "a list of texts", row[name])
-            yield number, row
+        for line, record in read_records(source):
+            for row in _flat_rows(record):
+                where = f"{source.path}:{line}"
+                row = _checked_row(row, where)
+                reason = _unusable(row)
+                if reason is None:
+                    yield number, row
+                elif skipped is not None:
+                    skipped[reason] += 1
+
+
+def _flat_rows(record: Row) -> Iterator[dict[str, Any]]:
+    """A row as it is; of SQuAD's own JSON, whole or an article of it, all questions with paragraph and title."""
+    for article in record.get("data") or [record]:
+        for paragraph in article.get("paragraphs") or [article]:
+            for asked in paragraph.get("qas") or [paragraph]:
+                row = {"title": article.get("title"), "context": paragraph.get("context"), **asked}
+                answers = row.get("answers")
+                if isinstance(answers, dict):
+                    row["answers"] = answers.get("text")
+                elif isinstance(answers, list) and answers and all(isinstance(each, dict) for each in answers):
+                    row["answers"] = [each.get("text") for each in answers]
+                yield row
+
+
+def _checked_row(row: dict[str, Any], where: str) -> dict[str, Any]:
+    question, answers = row.get("question"), row.get("answers")
+    if not isinstance(question, str) or not question.strip() or question.count(MASK_TEXT) > 1:
+        raise unusable_value(where, "question", f"a text with at most one {MASK_TEXT}", question)
+    if not are_texts(answers) and answers != []:  # SQuAD 2 has questions without an answer
+        raise unusable_value(where, "answers", "a list of texts", answers)
+    for name in ("title", "context", "wrong_title", "wrong_context"):
+        row[name] = row.get(name) or ""
+        if not isinstance(row[name], str):
+            raise unusable_value(where, name, "a text", row[name])
+    for name in ("negatives", "rivals"):
+        row[name] = row.get(name) or []
+        if row[name] and not are_texts(row[name]):
+            raise unusable_value(where, name, "a list of texts", row[name])
+    return row
+
+
+def _unusable(row: Mapping[str, Any]) -> str | None:
+    """Why a row cannot be used; None if it can."""
+    if not row["context"].strip():
+        return "without a context"
+    context = row["context"].casefold()
+    if row["answers"] and not any(each.casefold() in context for each in row["answers"]):
+        return "whose context has no answer"
+    return None
 
 
 def are_texts(value: object) -> TypeGuard[list[str]]:
@@ -138,12 +189,12 @@ def question_table(
     ids: list[np.ndarray] = []
     sizes: list[int] = []  # tokens of each text
     text_counts, list_counts, file_numbers = [], [], []  # of each row
-    skipped = 0
-    rows = read_questions(files)
+    skipped: Counter[str] = Counter()
+    rows = _chosen_rows(files, settings, skipped)
     while batch := list(islice(rows, ROWS_AT_ONCE)):
         for (number, _), question in zip(batch, tokenize([row for _, row in batch]), strict=True):
             if not question.answers:
-                skipped += 1
+                skipped["whose answers are no tokens of their context"] += 1
                 continue
             texts = [question.before, question.after, question.title, question.block, *question.wrong]
             texts += question.negatives + question.rivals + question.answers
@@ -153,17 +204,49 @@ def question_table(
             list_counts.append((len(question.negatives), len(question.rivals)))
             file_numbers.append(number)
     if not ids:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in skipped.items())
         raise CorpusError(
-            f"{named(files)}: no question has an answer whose tokens occur in block; expected rows such as {EXAMPLE}"
+            f"{named(files)}: no question has an answer whose tokens occur in its context ({reasons or 'no rows'});"
+            f" expected rows such as {EXAMPLE}"
         )
     return QuestionTable(
         token_ids=np.concatenate(ids),
         text_offsets=np.append(0, np.cumsum(sizes)),
         row_offsets=np.append(0, np.cumsum(text_counts)),
         list_counts=np.array(list_counts, dtype=np.int32),
+        files=np.array(file_numbers),
         probabilities=_probabilities(np.array(file_numbers), settings.file_weights),
-        skipped=skipped,
+        skipped=dict(skipped),
     )
+
+
+def _chosen_rows(
+    files: Sequence[str], settings: SupervisionSettings, skipped: Counter[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with an answer of few enough words, as many of each context as the settings allow."""
+    per_context: Counter[tuple[int, int]] = Counter()
+    for number, row in read_questions(files, skipped):
+        answers = [cleaned_answer(each) for each in row["answers"]]
+        row["answers"] = [each for each in answers if len(each.split()) <= settings.max_answer_words]
+        key = number, hash(row["context"])
+        if not row["answers"]:
+            skipped["without a short answer"] += 1
+        elif settings.max_questions_per_context and per_context[key] >= settings.max_questions_per_context:
+            skipped["beyond those of their context"] += 1
+        else:
+            per_context[key] += 1
+            yield number, row
+
+
+def cleaned_answer(answer: str) -> str:
+    """An answer without the quotation marks around it and the punctuation of the sentence that it ends.
+
+    >>> cleaned_answer('"interspersed repeats."'), cleaned_answer("the U.S.")
+    ('interspersed repeats', 'the U.S.')
+    """
+    bare = answer.strip().strip("\"“”'‘’").strip()
+    cut = bare.rstrip(".,;:").rstrip()
+    return cut if cut and "." not in cut else bare or answer.strip()
 
 
 def _probabilities(files: np.ndarray, weights: Sequence[float]) -> np.ndarray | None:
@@ -188,16 +271,17 @@ class _Tokenize:
         mask = tokenizer.backend_tokenizer.get_added_tokens_decoder().get(tokenizer.mask_token_id)
         self._strips = (mask.lstrip, mask.rstrip) if mask is not None else (False, False)
         self._full_stop = self._ids(["."])[0]  # [.]
+        self._rng = np.random.default_rng(0)  # for the same parts in every run
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[Question]:
         texts: list[list[str]] = []
         list_counts = []
         for row in rows:
-            before, after = row["question"].split(MASK_TEXT)
+            before, after = with_mask(row["question"]).split(MASK_TEXT)
             before, after = before.rstrip() if self._strips[0] else before, after.lstrip() if self._strips[1] else after
-            negatives, rivals = row.get("negatives") or (), _forms(row.get("rivals") or ())
+            negatives, rivals = row["negatives"], _forms(row["rivals"])
             list_counts.append((len(negatives), len(rivals)))
-            given = row.get("title", ""), row["block"], row.get("wrong_title", ""), row.get("wrong_block", "")
+            given = row["title"], row["context"], row["wrong_title"], row["wrong_context"]
             texts.append([before, after, *given, *negatives, *rivals, *_forms(row["answers"])])
         ids = iter(self._ids(list(chain.from_iterable(texts))))
         return [
@@ -217,10 +301,8 @@ class _Tokenize:
             for phrases in (lists[negative_count:][:rival_count], lists[negative_count + rival_count :])
         )
         half, most = self._settings.max_question_tokens // 2, self._settings.max_block_tokens
-        places = [place for answer in answers if (place := first_occurrence(answer, block)) is not None]
-        if places and len(block) > most:
-            start = max(0, min(min(places) - most // 2, len(block) - most))
-            block = block[start : start + most]  # [most]
+        if len(block) > most:
+            block = self._part(block, answers)  # [most]
         without = [
             passage[:most]
             if len(passage) and all(first_occurrence(answer, passage[:most]) is None for answer in answers)
@@ -238,6 +320,17 @@ class _Tokenize:
             answers=[phrase for phrase in answers if first_occurrence(phrase, block) is not None],
         )
 
+    def _part(self, block: np.ndarray, answers: Sequence[np.ndarray]) -> np.ndarray:
+        """`max_block_tokens` of a block i64 [.], around one of its answers at random."""
+        most = self._settings.max_block_tokens
+        found = [(place, len(each)) for each in answers if (place := first_occurrence(each, block)) is not None]
+        if not found:
+            return block[:most]
+        place, size = found[self._rng.integers(len(found))]
+        first, last = max(0, place + size - most), min(place, len(block) - most)
+        start = int(self._rng.integers(first, max(first, last) + 1))
+        return block[start : start + most]
+
     def _title(self, ids: np.ndarray) -> np.ndarray:
         """The first tokens of a title, and a full stop; nothing where titles are not read."""
         kept = ids[: self._title_tokens]  # [.]
@@ -249,13 +342,17 @@ def _forms(phrases: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(form for phrase in phrases for form in (phrase.strip(), f" {phrase.strip()}")))
 
 
-def first_occurrence(phrase: np.ndarray, text: np.ndarray) -> int | None:
-    """First position of the tokens of a phrase, at least one, in succession among those of a text; None: nowhere.
+def occurrences(phrase: np.ndarray, text: np.ndarray) -> Iterator[int]:
+    """Positions of the tokens of a phrase, at least one, in succession among those of a text.
 
-    >>> first_occurrence(np.array([7, 8]), np.array([7, 7, 8])), first_occurrence(np.array([8, 7]), np.array([7, 8]))
-    (1, None)
+    >>> list(occurrences(np.array([7, 8]), np.array([7, 7, 8, 7, 8])))
+    [1, 3]
     """
     for place in np.flatnonzero(text[: max(0, len(text) - len(phrase) + 1)] == phrase[0]).tolist():
         if np.array_equal(text[place : place + len(phrase)], phrase):
-            return int(place)
-    return None
+            yield int(place)
+
+
+def first_occurrence(phrase: np.ndarray, text: np.ndarray) -> int | None:
+    """First of the `occurrences` of a phrase in a text; None: nowhere."""
+    return next(occurrences(phrase, text), None)

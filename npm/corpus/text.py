@@ -400,3 +400,17 @@ def normalized_text(text: str) -> str:
     ('bank of america', True)
     """
     return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
+
+
+BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)
+"""Other marks of a missing phrase."""
+
+
+def with_mask(text: str) -> str:
+    """A text with its mask, written as `<mask>`, `___` or `[MASK]`; a question without one gets it behind it.
+
+    >>> with_mask("Who governs Iceland?"), with_mask("Iceland is governed by ___.")
+    ('Who governs Iceland? <mask>.', 'Iceland is governed by <mask>.')
+    """
+    masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
+    return masked if MASK_TEXT in masked else f"{masked.rstrip(' ?')}? {MASK_TEXT}."

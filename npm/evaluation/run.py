@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import SettingError, exclusive, missing
 from npm.core.types import Progress
 from npm.evaluation.results import CheckRecord, Result, any_record, check_out, refuse_other_results
@@ -100,11 +101,27 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     )
 
 
+def _reading(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.evaluation.reading import build_passages, evaluate_reading, read_passages
+    from npm.retrieval.fill import PhraseFiller
+
+    _require(",".join(settings.reading.questions), "reading.questions", "files of questions with their passages")
+    _require(settings.index, "index", "the folder of an index over the passages, built if it is not there")
+    asked, documents, skipped = read_passages(settings.reading.questions, settings)
+    folder = Path(settings.index)
+    opened: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
+    if not (folder / MANIFEST_NAME).is_file():
+        build_passages(documents, folder, settings, progress)
+    with PhraseFiller.open(folder, settings.encoder or None, settings=settings.fill, **opened) as filler:
+        return evaluate_reading(filler, asked, settings, skipped=skipped, check_record=check_record, progress=progress)
+
+
 BUILT_IN_TASKS: dict[str, Evaluator] = {
     "masked_tokens": _held_out,
     "denoising": _held_out,
     "sts": _sts,
     "in_batch": _held_out,
+    "reading": _reading,
 }
 """Tasks with their own evaluator; each reads the group of its name and some shared settings."""
 

@@ -80,7 +80,8 @@ class ZeroShotEvaluation(SampleSettings):
     task: list[PathText] = field(default_factory=list)
     """Tasks: zero-shot ones by name (`demo`, which asks about the demo corpus, sst2, agn, trex, …) or your own by the
     path of its YAML file; on held-out text, with corpus.files=: `in_batch` (retrieval), `masked_tokens` (masked
-    language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=)."""
+    language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=); `reading` (questions
+    with their passages, with reading.questions=)."""
     suite: Literal["closed", "open", "all"] | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, in addition to those of task=."""
     method: list[str] = field(default_factory=list)
@@ -157,6 +158,14 @@ class StsSettings(Settings):
     """Geometry of the vectors."""
 
 
+class ReadingSettings(Settings):
+    """Task `reading`: questions with the passages that answer them."""
+
+    questions: list[PathText] = field(default_factory=list)
+    """Files of {question, answers, context}, or SQuAD's own JSON; of their contexts an index is built in out=, unless
+    index= has one that an earlier evaluation built."""
+
+
 class EvaluationSettings(ZeroShotEvaluation):
     """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
@@ -172,3 +181,5 @@ class EvaluationSettings(ZeroShotEvaluation):
     """The tasks in_batch, masked_tokens and denoising."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+    """Task reading."""

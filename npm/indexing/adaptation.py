@@ -32,9 +32,9 @@ class QueryMaps:
     """The maps of the start and the end query, for one retrieval of `fill`."""
 
     retrieval: str
-    is_joint: bool
-    """True: the maps change the queries of the joint pass over text and block, which have all d dimensions of the
-    encoder. False: they change the queries of stored vectors, which have d dimensions."""
+    reader: str
+    """Fingerprint of the reader whose queries the maps change, and of no other; empty: they change the queries of
+    stored vectors."""
     maps: np.ndarray  # f32 [2, d, d + 1]
 
     @classmethod
@@ -49,12 +49,12 @@ class QueryMaps:
         maps = np.array(open_array(place, "maps"))  # f32 [2, d, d + 1]
         if maps.dtype != np.float32 or maps.shape != (2, maps.shape[-1] - 1, maps.shape[-1]):
             raise damaged(place / "maps.npy", f"float32 [2, d, d + 1] expected, got {maps.dtype} {list(maps.shape)}")
-        return cls(opened.settings.typed("retrieval", str), opened.settings.typed("is_joint", bool), maps)
+        return cls(opened.settings.typed("retrieval", str), opened.settings.typed("reader", str), maps)
 
     def write(self, folder: Path, facts: Mapping[str, Any]) -> str:
         """Write the part into the index `folder`, with the `facts` of the training; returns its name."""
         digest = sha256_of_bytes(self.maps.tobytes())
-        request = {"retrieval": self.retrieval, "is_joint": self.is_joint, "sha256": digest, "facts": dict(facts)}
+        request = {"retrieval": self.retrieval, "reader": self.reader, "sha256": digest, "facts": dict(facts)}
         place = part(folder, ADAPTATION, request)
 
         def write(writer: FolderWriter) -> None:

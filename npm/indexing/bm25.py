@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from npm.core.errors import damaged
 from npm.core.records import refuse_changed
 from npm.core.settings import settings_from
 from npm.corpus.text import lexical_query, words_of
-from npm.indexing.lexicon import LEXICON_KIND, LexiconShard
+from npm.indexing.lexicon import LEXICON_KIND, CountedBlocks, LexiconShard
 from npm.indexing.settings import LexiconSettings
+
+if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
 
 
 def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:
@@ -52,7 +56,7 @@ class BlockLexicon:
     so that scores equal those of a lexicon that never held the others. Takes 4 bytes of private memory a block.
     """
 
-    shards: Sequence[LexiconShard]
+    shards: Sequence[LexiconShard | CountedBlocks]
     settings: LexiconSettings
     block_lengths: np.ndarray  # u32 [blocks]
     live_blocks: np.ndarray | None = None  # bool [blocks], or None: all
@@ -82,6 +86,13 @@ class BlockLexicon:
         ]
         block_lengths = np.concatenate([open_array(shard.folder, "block_lengths") for shard in shards])  # u32 [blocks]
         return cls(shards, settings, block_lengths)
+
+    @classmethod
+    def of_store(cls, store: BlockStore) -> BlockLexicon:
+        """The lexicon of a store that has none on disk, counted now."""
+        settings = LexiconSettings()
+        counted = CountedBlocks(store, settings)
+        return cls([counted], settings, counted.block_lengths)
 
     def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
         """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""

@@ -171,6 +171,22 @@ class LexiconShard:
         return self._words[self._word_offsets[number] : self._word_offsets[number + 1]].tobytes()
 
 
+class CountedBlocks:
+    """The term counts of all blocks of a store, in memory, looked up like those of a shard."""
+
+    def __init__(self, store: BlockStore, settings: LexiconSettings) -> None:
+        self._counts = count_words(_block_texts(store, 0, store.block_count), settings)
+        self.block_count, self.block_lengths = store.block_count, self._counts.block_lengths  # u32 [blocks]
+
+    def postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """As those of a `LexiconShard`."""
+        counts, text = self._counts, word.decode()
+        number = bisect_left(counts.words, text)
+        is_known = number < len(counts.words) and counts.words[number] == text
+        own = slice(*counts.posting_offsets[number : number + 2].tolist()) if is_known else slice(0)
+        return counts.posting_blocks[own], counts.posting_counts[own]
+
+
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:
     """Title and text of the blocks [first, stop); those of one document are adjacent, so it is read once."""
     for block in range(first, stop):

@@ -133,8 +133,8 @@ class PhraseIndex:
     def check_encoder(self, encoder: Encoder) -> Encoder:
         """`encoder`, its vectors as those of the index; raises ArtifactError if it did not make them."""
         made_by, maps = check_encoder(self.folder, self.manifest, encoder), self.query_maps
-        if maps is not None:
-            got, expected = maps.maps.shape[1], made_by.whole_dimensions if maps.is_joint else made_by.dimensions
+        if maps is not None and not maps.reader:
+            got, expected = maps.maps.shape[1], made_by.dimensions
             if got != expected:
                 raise damaged(
                     self.folder / (self.manifest.adaptation_folder or ""),
@@ -185,7 +185,7 @@ def load_index_encoder(
     index or the one inside is damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     from npm.models.encoder import Encoder
-    from npm.models.names import shipped_encoder_folder
+    from npm.models.names import shipped_folder
     from npm.models.stored import choose_device
 
     if isinstance(given, Encoder):
@@ -195,7 +195,7 @@ def load_index_encoder(
     made_by = manifest.encoder
     if given:
         encoder = load(given)
-    elif (shipped_encoder_folder() / "config.json").is_file() and (own := load()).fingerprint == made_by.fingerprint:
+    elif (shipped_folder() / "config.json").is_file() and (own := load()).fingerprint == made_by.fingerprint:
         encoder = own
     elif manifest.encoder_folder is not None:
         inside = part_folder(folder, manifest.encoder_folder)

@@ -207,15 +207,15 @@ def _span_token_ids(token_ids: np.ndarray, spans: Spans) -> np.ndarray:
 
 
 PHRASES, TOKENS, DENOISING, SENTENCES = "phrases", "tokens", "denoising", "sentences"
-LABELED, QUESTIONS = "labeled", "questions"
+LABELED, QUESTIONS, PASSAGES = "labeled", "questions", "passages"
 """Names of the views; an objective names the ones it reads."""
-VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELED: 4, QUESTIONS: 5}
+VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELED: 4, QUESTIONS: 5, PASSAGES: 6}
 """Different views of one group draw from different generators."""
 
 
 def reads_blocks(views: set[str]) -> bool:
     """Return True if any of `views` is made from blocks; masked tokens next to sentences are made from those."""
-    others = views - {LABELED, QUESTIONS}
+    others = views - {LABELED, QUESTIONS, PASSAGES}
     return bool(others) and (SENTENCES not in others or not others <= {SENTENCES, TOKENS})
 
 

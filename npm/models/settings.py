@@ -57,6 +57,8 @@ class EncoderSettings(Settings):
     """Masks that replace one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
     reads_jointly: bool = False
     """Its queries were trained to find phrases among the tokens of the block read with them."""
+    word_embeddings: str = ""
+    """Encoder whose word embeddings it has, so that its weights are without them; empty: it has its own."""
     sentence_pooler: PoolerKind | None = None
     """Pooler for vectors of sentences and blocks; None: it was not trained for such vectors."""
 

@@ -11,7 +11,7 @@ d dimensions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -19,9 +19,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from npm.core.types import DenoisingBatch, LabeledBatch, MaskedBatch, QuestionBatch, SentenceBatch, View
+from npm.core.types import DenoisingBatch, LabeledBatch, MaskedBatch, PassageBatch, QuestionBatch, SentenceBatch, View
+from npm.models.bert import is_plain_bert, packed_states
 from npm.models.masked_lm import TokenVectors
 
 
@@ -69,6 +71,16 @@ class Passes:
             part = self.piecewise(run, *(tensor[rows, :longest] for tensor in given.values()))  # [b, l, d]
             parts.append(pad(part, (0, 0, 0, length - longest)))  # [b, L, d]
         return torch.cat(parts)[torch.cat(groups).argsort()]  # [B, L, d]
+
+    def packed_states(self, input_ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Last hidden states [N, d] of concatenated rows, token ids i64 [N]; plain BERT does not pad them."""
+        config: Any = self.model.config
+        if is_plain_bert(config.to_dict()) and not (self.model.training and config.hidden_dropout_prob):
+            return packed_states(self.model, input_ids, lengths)
+        rows = pad_sequence(list(input_ids.split(list(lengths))), batch_first=True)  # i64 [B, L]
+        sizes = torch.tensor(lengths, device=rows.device)  # i64 [B]
+        mask = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]  # bool [B, L]
+        return self.states(rows, mask.long())[mask]  # [N, d]
 
     def piecewise(self, function: Callable[..., Any], *rows: torch.Tensor) -> Any:
         """`function` of tensors of B rows each; it returns a tensor of as many rows."""
@@ -219,6 +231,19 @@ class EncodedRows(Generic[Rows]):
 
 
 @dataclass
+class EncodedPassages:
+    """States of the rows of a `PassageBatch`."""
+
+    passes: Passes
+    batch: PassageBatch
+
+    @cached_property
+    def states(self) -> torch.Tensor:
+        """Last hidden states [N, d]."""
+        return self.passes.packed_states(self.batch.input_ids, self.batch.lengths)
+
+
+@dataclass
 class EncodedDenoising:
     """Predictions of an encoder-decoder at every target position of a `DenoisingBatch`."""
 
@@ -250,6 +275,8 @@ def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies
             encoded[name] = EncodedBatch(passes.token_vectors, view, with_clean_copies=name in with_clean_copies)
         elif isinstance(view, DenoisingBatch):
             encoded[name] = EncodedDenoising(passes, view)
+        elif isinstance(view, PassageBatch):
+            encoded[name] = EncodedPassages(passes, view)
         else:
             rows: Any = view
             encoded[name] = EncodedRows(passes, rows)

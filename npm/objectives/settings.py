@@ -124,6 +124,8 @@ class ObjectiveSettings(Settings):
     """Training on questions with known answers."""
     span_supervision_weight: NonNegativeFloat = 0.0
     """Weight of questions with known answers; the files are set by `questions`."""
+    reader_weight: NonNegativeFloat = 0.0
+    """Weight of finding the answer of a question in a passage read with it; the files are set by `questions`."""
     labeled_weight: NonNegativeFloat = 0.0
     """Weight of predicting labels or scores with a new head; the labeled text is set under `labeled`."""
     labeled_contrast_weight: NonNegativeFloat = 0.0
@@ -135,6 +137,6 @@ class ObjectiveSettings(Settings):
         """The weights of all known losses by the names of their settings."""
         names = (
             *("nonparametric", "masked", "sentence", "token_contrast", "reading", "block_teacher"),
-            *("span_supervision", "labeled", "labeled_contrast", "denoising"),
+            *("span_supervision", "reader", "labeled", "labeled_contrast", "denoising"),
         )
         return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}

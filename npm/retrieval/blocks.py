@@ -35,8 +35,7 @@ class Restriction:
 
     blocks: np.ndarray  # i64 [blocks], ascending
     bonuses: np.ndarray  # f64 [blocks]
-    queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
-    joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the joint pass; None: it does not count
+    joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the reader; None: none read
     gaps: tuple[Gap, ...] = ()  # positions in the blocks where the words around the mask occur
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ from npm.models.settings import Precision
 from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.filler import Filler
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.reading import joint_share, with_reading
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
+    from npm.reading.reader import Reader
     from npm.retrieval.passages import PassageFiller
     from npm.retrieval.remote import RemoteFiller
 
@@ -31,11 +32,14 @@ class PhraseFiller(Filler):
         folder: str | Path,
         encoder: Encoder | str | Path | None = None,
         *,
+        reader: Reader | str | Path | None = None,
         settings: FillSettings | None = None,
         device: str = "auto",
         dtype: Precision | str = Precision.auto,
     ) -> PhraseFiller:
         """Open the index in `folder` with an encoder, an encoder's folder or name, or the index's own.
+
+        `reader` is an object, or a name that replaces `reader` of the settings.
 
         Without `encoder` that is the shipped one if it made the index, else the one saved inside the index; `device`
         and `dtype` are where and how it computes. Raises ArtifactError if the index is missing, unfinished, damaged
@@ -45,7 +49,9 @@ class PhraseFiller(Filler):
         given: Encoder | str | None = checked(encoder, Encoder | PathText | None, "encoder")
         phrase_index = PhraseIndex.open(Path(checked(folder, PathText, "folder")))
         encoder = phrase_index.load_encoder(given, device=device, dtype=precision, for_reading=True)
-        return cls(phrase_index, encoder, settings)
+        if isinstance(reader, str | Path):
+            settings, reader = replace(settings or FillSettings(), reader=str(reader)), None
+        return cls(phrase_index, encoder, settings, reader=reader)
 
     @classmethod
     def over(
@@ -59,9 +65,10 @@ class PhraseFiller(Filler):
     ) -> PassageFiller:
         """A filler that answers from the given texts, in memory, without an index, and scores given words.
 
-        Without `encoder` it is the shipped one; `settings`, by default, search all passages. Passages are embedded
-        once for all fillers. Raises CorpusError if there is no passage, or one that is no text, EncoderError
-        as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
+        Without `encoder` it is the shipped one. With a reader the passages that share most words with a text are read,
+        all of them where there are few; without one stored vectors are searched. Passages are embedded once for all
+        fillers. Raises CorpusError if there is no passage, or one that is no text, EncoderError as `Encoder.load` does,
+        SettingError for a retrieval other than `dense` and `hybrid` or an argument of another kind.
         """
         from npm.retrieval.passages import PassageFiller
 
@@ -89,6 +96,4 @@ class PhraseFiller(Filler):
         if settings.retrieval is Retrieval.dense:
             return [None] * len(vectors.start)
         restrictions = block_restrictions(self.index, texts, vectors, settings, allowed=allowed.blocks)
-        if settings.retrieval is Retrieval.hybrid and (settings.reading_share or joint_share(settings, self.encoder)):
-            return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
-        return vectors.per_mask(restrictions)
+        return self.read(texts, vectors, restrictions, settings)

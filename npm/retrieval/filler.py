@@ -18,6 +18,8 @@ from npm.core.settings import checked
 from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase, Sentence
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
+from npm.reading.loading import NO_READER, open_reader
+from npm.reading.reader import Reader
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
 from npm.retrieval.blocks import Restriction, reason_for_few, sentence_pooler, vector_share
 from npm.retrieval.literal import with_literal_evidence
@@ -31,7 +33,7 @@ from npm.retrieval.queries import (
     query_notes,
     unknown_words,
 )
-from npm.retrieval.reading import joint_share
+from npm.retrieval.reading import with_reading
 from npm.retrieval.reranking import RERANKED_PHRASES, rerank, rerank_pooler
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.search import Search, candidate_weights
@@ -59,11 +61,22 @@ class Filler(ABC):
 
     _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
 
-    def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
-        """Raises ArtifactError if `encoder` is not the one that made the index, SettingError for other settings."""
+    def __init__(
+        self,
+        phrase_index: PhraseIndex,
+        encoder: Encoder,
+        settings: FillSettings | None = None,
+        *,
+        reader: Reader | None = None,
+    ) -> None:
+        """`reader` is used instead of that of the settings, unless they say `none`.
+
+        Raises ArtifactError if `encoder` is not the one that made the index, SettingError for other settings.
+        """
         if not isinstance(settings, FillSettings | None):
             raise SettingError(f"settings must be FillSettings, got {settings!r}")
         self.settings = settings or FillSettings()
+        self._reader = reader
         self._use(phrase_index, encoder)
 
     def __enter__(self) -> Self:
@@ -97,6 +110,16 @@ class Filler(ABC):
             raise closed_error(self)
         return self._opened[1]
 
+    def with_index(self, phrase_index: PhraseIndex, settings: FillSettings | None = None) -> Self:
+        """The same encoder and reader over another view of the index."""
+        return type(self)(phrase_index, self.encoder, settings or self.settings, reader=self._reader)
+
+    def reader(self, settings: FillSettings) -> Reader | None:
+        """The reader that was given, or that of `settings`, opened when it is first needed; None: without one."""
+        if self._reader is not None and settings.reader != NO_READER:
+            return self._reader
+        return open_reader(settings.reader, self.encoder)
+
     @property
     def _facts(self) -> str:
         """Description of the index and the encoder."""
@@ -107,7 +130,7 @@ class Filler(ABC):
     def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
         """Answer from `phrase_index` from now on."""
         self._opened = phrase_index, phrase_index.check_encoder(encoder)
-        self.reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self.surfaces = SurfaceReader(phrase_index.store, encoder.tokenizer)
         self._digit_tokens = digit_tokens(encoder.tokenizer)
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
 
@@ -137,8 +160,8 @@ class Filler(ABC):
 
         `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none),
         `where` (conditions on kept fields) and `min_share` replace the settings unless they are None; `blocks` are the
-        numbers of the only blocks to search, for all texts, by vectors alone. A plain question is turned into a text
-        with `<mask>` first, as `read_query` does. All texts are checked before any is answered: raises QueryError for
+        numbers of the only blocks to search, for all texts, by vectors alone. A text without a mask gets one
+        behind it, as `read_query` says. All texts are checked before any is answered: raises QueryError for
         one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far apart for the
         encoder; SettingError for a setting of another kind or one that cannot be met.
         """
@@ -176,7 +199,7 @@ class Filler(ABC):
         """
         settings = self.settings if settings is None else settings
         maps = self.index.maps_for(settings.retrieval.value)
-        if maps is not None and not maps.is_joint:
+        if maps is not None and not maps.reader:
             vectors = vectors.mapped(maps.maps)
         allowed = self._document_filter(settings)
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
@@ -215,6 +238,23 @@ class Filler(ABC):
     ) -> Sequence[Restriction | None]:
         """The blocks, of those allowed, that each mask is answered from; None for all."""
 
+    def read(
+        self,
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        restrictions: Sequence[Restriction | None],
+        settings: FillSettings,
+    ) -> list[Restriction | None]:
+        """The restriction of each mask, from those of the texts, with what the reader of `settings` finds there."""
+        reader = self.reader(settings) if settings.retrieval is Retrieval.hybrid and settings.joint_share else None
+        if reader is None or not self.surfaces.has_text:
+            return vectors.per_mask(restrictions)
+        maps = self.index.maps_for(settings.retrieval.value)
+        joint_maps = maps.maps if maps is not None and maps.reader == reader.fingerprint else None
+        read = with_reading(self.index.store, reader, texts, restrictions, maps=joint_maps)
+        counts = np.diff(vectors.offsets).tolist()
+        return [mask for own, count in zip(read, counts, strict=True) for mask in own or [None] * count]
+
     def searches(
         self,
         vectors: QueryVectors,
@@ -241,14 +281,12 @@ class Filler(ABC):
             rows = self.index.rows.rows_within(starts, stops)  # i64 [rows]
             if not len(rows):
                 continue
-            if restriction.queries is None:
-                scans = [self.index.searcher.scan(np.stack([vectors.start[number], vectors.end[number]]), rows)]
-            else:
-                # Each pair searches its own block only: one scan for all would score every pair with every block.
-                blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [rows], ascending
-                pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
-                scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
-            share = 0.0 if restriction.joint is None else joint_share(settings, self.encoder)
+            share = 0.0 if restriction.joint is None else settings.joint_share
+            scans = (
+                []
+                if share == 1
+                else [self.index.searcher.scan(np.stack([vectors.start[number], vectors.end[number]]), rows)]
+            )
             factors = (1 - share) * factor, share / settings.scoring.temperature
             yield number, Search(self.index, scans, (0, 1), (rows, None), factors, restriction)
 
@@ -272,7 +310,7 @@ class Filler(ABC):
         candidates there are, however roughly the hits were searched.
         """
         candidates, weights = self.weighed(text, search, settings)
-        return ranked_phrases(text, candidates, weights, self.reader, settings)
+        return ranked_phrases(text, candidates, weights, self.surfaces, settings)
 
     def weighed(self, text: str, search: Search, settings: FillSettings) -> tuple[CandidateSpans, np.ndarray]:
         """The candidates for one mask of `text`, and their weights f64 [m]."""
@@ -301,14 +339,9 @@ class Filler(ABC):
     ) -> Answer:
         """The answer to one text by the phrases of its masks and the blocks that they are from."""
         notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
-        if blocks is None and settings.retrieval is Retrieval.hybrid:
-            if settings.vector_share and self.index.block_vectors is None:
-                notes += (
-                    "the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",
-                )
-            if settings.joint_share and not self.encoder.reads_jointly:
-                untrained = f"{self.encoder.name} was not trained to find phrases where it reads"
-                notes += (f"{untrained}: joint_share=0 may answer better",)
+        is_hybrid = blocks is None and settings.retrieval is Retrieval.hybrid
+        if is_hybrid and settings.vector_share and self.index.block_vectors is None:
+            notes += ("the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",)
         unknown = () if blocks is not None or self.index.lexicon is None else unknown_words(text, self.index.lexicon)
         if unknown:
             notes += (f"not in the corpus: {', '.join(unknown)}",)
@@ -335,7 +368,7 @@ class Filler(ABC):
             block_count=self.index.store.block_count if live is None else int(np.count_nonzero(live)),
             settings=settings,
         )
-        if not self.reader.has_text:
+        if not self.surfaces.has_text:
             why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
         of_masks = tuple(map(MaskPhrases, shown))
         joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)

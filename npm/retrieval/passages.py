@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from index.exact import ExactSearcher
-from npm.core.errors import CorpusError, QueryError, SettingError
+from npm.core.errors import CorpusError, QueryError, SettingError, place_of
 from npm.core.types import MASK_TEXT, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
-from npm.retrieval.blocks import Restriction
+from npm.reading.loading import open_reader
+from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
-from npm.retrieval.queries import Texts, checked_queries, checked_texts, encode_queries, place_of
+from npm.retrieval.queries import Texts, checked_queries, checked_texts, encode_queries
 from npm.retrieval.search import candidate_weights
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans
@@ -35,6 +37,7 @@ from npm.retrieval.spans import CandidateSpans
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import DocumentFilter
     from npm.models.encoder import Encoder
+    from npm.reading.reader import Reader
     from npm.retrieval.queries import QueryVectors
 
 
@@ -69,12 +72,16 @@ class PassageFiller(Filler):
         encoder: Encoder,
         settings: FillSettings | None = None,
         *,
+        reader: Reader | None = None,
         cache: PassageCache = SHARED_CACHE,
     ) -> None:
         """Embeds passages that are not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
         if not isinstance(settings, FillSettings | None):
             raise SettingError(f"settings must be FillSettings, got {settings!r}")
-        settings = settings or FillSettings(retrieval=Retrieval.dense)
+        if settings is None:
+            settings = FillSettings()
+            if reader is None and open_reader(settings.reader, encoder) is None:
+                settings = FillSettings(retrieval=Retrieval.dense)
         _check_retrieval(settings)
         documents = checked_passages(passages)
         embedded = cache.embed(encoder, documents, tokens_per_batch=settings.tokens_per_batch)
@@ -89,9 +96,9 @@ class PassageFiller(Filler):
             store=store,
             rows=RowMap.of_mask(kept),
             searcher=ExactSearcher(self._vectors[kept]),
-            lexicon=None,
+            lexicon=BlockLexicon.of_store(store),
         )
-        super().__init__(index, encoder, settings)
+        super().__init__(index, encoder, settings, reader=reader)
 
     @property
     def _facts(self) -> str:
@@ -166,14 +173,20 @@ class PassageFiller(Filler):
 
     def _restrictions(
         self,
-        texts: Sequence[str],  # noqa: ARG002
+        texts: Sequence[str],
         vectors: QueryVectors,
         settings: FillSettings,
         allowed: DocumentFilter,
     ) -> Sequence[Restriction | None]:
-        """All blocks that may be searched, for any number: the best rows play no role."""
+        """The blocks that share most words with each text; all where there are few, and without a reader."""
         _check_retrieval(settings)
-        return [Restriction.within(allowed.allowed(np.arange(self.index.store.block_count)))] * len(vectors.start)
+        blocks = allowed.allowed(np.arange(self.index.store.block_count))  # i64 [blocks]
+        if settings.retrieval is Retrieval.dense:
+            return [Restriction.within(blocks)] * len(vectors.start)
+        restrictions: list[Restriction | None] = [Restriction.within(blocks)] * len(texts)
+        if len(blocks) > settings.bm25_blocks:
+            restrictions = block_restrictions(self.index, texts, vectors, settings, allowed=allowed.blocks)
+        return self.read(texts, vectors, restrictions, settings)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray:
         """The blocks i64 [n] in which `phrase` occurs, as `score` finds it."""
@@ -239,9 +252,9 @@ def _spans(starts: np.ndarray, lengths: np.ndarray) -> CandidateSpans:
 
 
 def _check_retrieval(settings: FillSettings) -> None:
-    if settings.retrieval is not Retrieval.dense:
+    if settings.retrieval not in (Retrieval.dense, Retrieval.hybrid):
         raise SettingError(
-            f"retrieval must be dense for passages, got {settings.retrieval.value}; or build an index over them"
+            f"retrieval must be hybrid or dense for passages, got {settings.retrieval.value}; for others build an index"
         )
 
 

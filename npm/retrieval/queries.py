@@ -5,7 +5,6 @@ Shapes: q texts, n `<mask>` of all texts in a row, m of one text, d dimensions.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from npm.core.errors import QueryError, SettingError
+from npm.core.errors import QueryError, SettingError, place_of, shown_start
 from npm.core.types import MASK_TEXT, SURROGATE
-from npm.corpus.text import sentence_bounds, words_of
+from npm.corpus.text import sentence_bounds, with_mask, words_of
 from npm.indexing.adaptation import mapped
 from npm.models.batches import encode_sequences
-from npm.retrieval.plain_questions import BLANK, is_question, statement_of
+from npm.models.masked_texts import MaskedInputs, masked_inputs, token_ids
 
 if TYPE_CHECKING:
     from npm.indexing.bm25 import BlockLexicon
@@ -34,7 +33,7 @@ YEAR_WORDS = frozenset({"in", "since"})
 """Words before a mask after which the year alone answers, as it does where the text says `year`; else the date does."""
 JOINING = "$€£¥₹₩₽%‰°-"
 """Marks next to a mask that belong to its expression: `$<mask>`, `<mask>%`, `life-<mask>`."""
-SHOWN_CHARS, TOKENS_PER_BATCH = 80, 8192
+TOKENS_PER_BATCH = 8192
 MAX_LOOKED_UP = 32
 """Words of a text with a capital that are looked up in the corpus; names of a question are among them."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -78,32 +77,20 @@ def check_query(text: str, *, where: str = "text", max_masks: int = 1) -> None:
         raise QueryError(
             f"{where} must have {masks}, such as 'The capital of Iceland is {MASK_TEXT}.', "
             f"got {count}: {shown_start(text)}",
-            code="too_many_masks" if count else "no_mask",
+            code="too_many_masks",
         )
 
 
 def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
-    """The text as it is filled, with `<mask>` for `___` and `[MASK]`, or a plain question as a statement.
+    """The text as it is filled, with `<mask>` for `___` and `[MASK]`; a text without any gets one behind it.
 
-    Only the last sentence of a text without any mask is turned. Raises QueryError as `check_query` does, and for a
-    question that no rule fits.
+    Raises QueryError as `check_query` does.
 
     >>> read_query("Iceland's capital is ___."), read_query("It is an island. Who governs it?")
-    ("Iceland's capital is <mask>.", 'It is an island. <mask> governs it.')
+    ("Iceland's capital is <mask>.", 'It is an island. Who governs it? <mask>.')
     """
     check_text(text, where)
-    masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
-    if MASK_TEXT not in masked:
-        start = int(sentence_bounds(text)[-1, 0])
-        if is_question(text[start:]):
-            statement = statement_of(text[start:])
-            if statement is None:
-                raise QueryError(
-                    f"{where} is a question that cannot be turned into a statement; write it as one with {MASK_TEXT} "
-                    f"for the answer, such as 'The capital of Iceland is {MASK_TEXT}.', got: {shown_start(text)}",
-                    code="not_a_statement",
-                )
-            masked = text[:start] + statement
+    masked = with_mask(text)
     check_query(masked, where=where, max_masks=max_masks)
     return masked
 
@@ -161,21 +148,6 @@ def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
     ]
 
 
-def place_of(number: int, count: int, name: str = "text") -> str:
-    """Name in messages of text `number`, from 1, of `count`.
-
-    >>> place_of(1, 1), place_of(2, 3, "claim")
-    ('text', 'claim 2 of 3')
-    """
-    return name if count == 1 else f"{name} {number} of {count}"
-
-
-def shown_start(text: str, max_chars: int = SHOWN_CHARS) -> str:
-    """The start of a text from outside, on one line, for a message."""
-    plain = " ".join(text[: max_chars + 1].split())
-    return plain if len(plain) <= max_chars else plain[:max_chars] + "…"
-
-
 def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ...]:
     """Notes for a reader of the answer about how the text was read."""
     masks = "the masks" if text.count(MASK_TEXT) > 1 else "the mask"
@@ -199,14 +171,6 @@ class MaskVectors(NamedTuple):
     vectors: np.ndarray  # f32 [n, masks, d]
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
     sentences: np.ndarray | None = None  # f32 [q, d], of length 1, or 0 for a text of masks alone
-
-
-class MaskedInputs(NamedTuple):
-    """Texts as the encoder reads them."""
-
-    sequences: list[np.ndarray]  # q of i64 [tokens], special tokens included
-    slots: list[np.ndarray]  # q of i64 [m], where the mask tokens of each `<mask>` begin
-    cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
 
 
 def encode_queries(
@@ -269,57 +233,6 @@ def _encoded(
     return MaskVectors(vectors.reshape(-1, masks_per_text, encoder.dimensions), inputs.cut, sentences)
 
 
-def token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of each text; a special token in a text is split like any word."""
-    if not texts:
-        return []
-    found = encoder.tokenizer(
-        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )
-    ids: list[list[int]] = found["input_ids"]
-    return ids
-
-
-def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *, where: str = "text") -> MaskedInputs:
-    """Token ids of each text that passed `check_query`, each `<mask>` of it `masks_per_text` mask tokens.
-
-    A text that is too long keeps the tokens nearest to its masks, and all between them. Raises QueryError
-    where even that does not fit.
-    """
-    pieces: list[str] = []
-    strips_left, strips_right = mask_strips(encoder)
-    for text in texts:
-        own = text.split(MASK_TEXT)
-        # Spaces go only where a mask token takes them: the beginning of the first piece and the end of the last stay.
-        before = [piece.rstrip() if strips_left else piece for piece in own[:-1]] + own[-1:]
-        pieces += before[:1] + [piece.lstrip() if strips_right else piece for piece in before[1:]]
-    # The tokenizer itself would cut at its mask token before it looks at words, so the pieces can be separate.
-    encoded = iter(token_ids(encoder, pieces))
-    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
-    masks = [encoder.mask_id] * masks_per_text
-    found = MaskedInputs([], [], np.zeros(len(texts), dtype=bool))
-    for number, text in enumerate(texts):
-        count = text.count(MASK_TEXT)
-        before_masks, *between, after = itertools.islice(encoded, count + 1)
-        lengths = masks_per_text + np.array([0, *map(len, between)])  # i64 [m], from the mask before to each mask
-        kept = room - int(lengths.sum())  # tokens of the text before and after the masks
-        if kept < 0 and count > 1:
-            raise QueryError(
-                f"{place_of(number + 1, len(texts), where)} must have at most {room} tokens from the first {MASK_TEXT} "
-                f"to the last, got {room - kept}: {shown_start(text)}",
-                code="masks_too_far_apart",
-            )
-        if len(before_masks) + len(after) > kept:
-            found.cut[number] = True
-            kept_before = min(len(before_masks), max(kept // 2, kept - len(after)))
-            before_masks, after = before_masks[len(before_masks) - kept_before :], after[: kept - kept_before]
-        inside = [token for piece in between for token in (*piece, *masks)]
-        ids = [*encoder.prefix_ids, *before_masks, *masks, *inside, *after, *encoder.suffix_ids]
-        found.sequences.append(np.array(ids, dtype=np.int64))
-        found.slots.append(len(encoder.prefix_ids) + len(before_masks) + np.cumsum(lengths) - masks_per_text)  # i64 [m]
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class MaskNeighbors:
     """The tokens next to a mask, by which phrases are completed: `<mask> days`, `$<mask>`, `in <mask>`."""
@@ -345,9 +258,3 @@ class MaskNeighbors:
             bool(edge) and (edge.isalnum() or edge in JOINING) for edge in (words[0][-1:], words[1].strip()[:1])
         )
         return cls(left[-1] if left and has_left else -1, right[0] if right and has_right else -1, by_year)
-
-
-def mask_strips(encoder: Encoder) -> tuple[bool, bool]:
-    """For the left and the right: True if the mask token absorbs the space there (RoBERTa's: left)."""
-    token = encoder.tokenizer.backend_tokenizer.get_added_tokens_decoder().get(encoder.mask_id)
-    return (bool(token.lstrip), bool(token.rstrip)) if token is not None else (False, False)

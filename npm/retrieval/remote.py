@@ -13,10 +13,10 @@ from typing import Annotated, Any, Self, TypeVar, Unpack, overload
 import httpx2
 from pydantic import Field, TypeAdapter
 
-from npm.core.errors import QueryError, ServerError, SettingError
+from npm.core.errors import QueryError, ServerError, SettingError, place_of, shown_start
 from npm.core.settings import as_json, checked
 from npm.core.types import Answer, JointAnswer
-from npm.retrieval.queries import MAX_MASKS, Texts, checked_queries, place_of, shown_start
+from npm.retrieval.queries import MAX_MASKS, Texts, checked_queries
 from npm.retrieval.settings import FillOptions, FillSettings, closed_error, given_options
 
 MAX_TRIES = 5
@@ -27,7 +27,7 @@ MAX_TEXTS = 16
 SHOWN_CHARS = 500
 """Characters of a server's response in a message."""
 QUERY_CODES = {
-    *("empty", "no_mask", "too_many_masks", "masks_too_far_apart", "not_a_statement", "invalid_unicode", "too_long"),
+    *("empty", "too_many_masks", "masks_too_far_apart", "invalid_unicode", "too_long"),
     *("body_too_long", "no_content_word", "no_such_document", "filter_empty"),
 }
 """Codes of refusals that are a QueryError; the other mistakes are a SettingError."""

@@ -28,7 +28,7 @@ class Search:
     """Hits of the two queries of one mask, and the exact similarity of each to any row scanned for them."""
 
     index: PhraseIndex
-    scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
+    scans: Sequence[Scan]  # of all rows it may need; none where stored vectors do not count
     queries: tuple[int, int]  # the numbers of the start and the end query in a scan
     hits: tuple[np.ndarray, np.ndarray | None]  # rows i64 [n] by the start and by the end query; None: the same
     factors: tuple[float, float]  # factor of an inner product, and of a similarity of the joint pass
@@ -44,11 +44,7 @@ class Search:
         positions = self.index.rows.positions(rows)  # i64 [n]
         blocks = self.index.store.block_of(positions)  # i64 [n]
         places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction
-        products = np.empty(len(rows))  # f64 [n]
-        scan_of = places if len(self.scans) > 1 else np.zeros_like(places)  # i64 [n]
-        for number in np.unique(scan_of).tolist():
-            here = np.flatnonzero(scan_of == number)
-            products[here] = self.scans[number].at(query, rows[here])
+        products = self.scans[0].at(query, rows).astype(np.float64) if self.scans else np.zeros(len(rows))  # f64 [n]
         similarities = products * self.factors[0] + self.restriction.bonuses[places]  # f64 [n]
         if self.restriction.joint is not None:
             slots = positions - self.index.store.block_offsets[blocks]  # i64 [n], within their blocks

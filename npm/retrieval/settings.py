@@ -11,7 +11,7 @@ from pydantic import Field
 
 from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError
-from npm.core.settings import Fraction, Settings, read_settings
+from npm.core.settings import Fraction, PathText, Settings, read_settings
 from npm.retrieval.scoring import ScoringSettings
 
 if TYPE_CHECKING:
@@ -65,13 +65,12 @@ class FillSettings(Settings):
     is BM25 alone; unset: 0.5 where the index has block vectors."""
     lexical_weight: Annotated[float, Field(ge=0, le=1_000)] = 8.0
     """Added, in `hybrid`, to the similarities in a block, times its score over that of the best block."""
-    reading_share: Fraction = 0.75
-    """In `hybrid`, how much of a query vector comes from the text read together with the searched block, the
-    rest from the text alone. With 0, and joint_share=0, nothing is read, which is faster."""
-    joint_share: Fraction | None = None
-    """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
-    rest from the stored vectors; unset: three quarters for an encoder that was trained for it
-    (objective.reading_weight), else nothing."""
+    reader: PathText = ""
+    """Model that finds the answer in the blocks of `hybrid`: a folder of `train experiment=reader`, or a folder or hub
+    name that AutoModelForQuestionAnswering loads; `none` searches stored vectors instead, as the paper does. Empty: the
+    shipped one, if the index was made with its tokenizer."""
+    joint_share: Fraction = 1.0
+    """In `hybrid` with a reader, how much of a similarity comes from the reader, the rest from the stored vectors."""
     literal_weight: Annotated[float, Field(ge=0, le=100)] = 12.0
     """In `hybrid`, how much it counts for a phrase that the words around the mask occur around it word for word, the
     more of them the more; 0: nothing, which saves the look-up."""

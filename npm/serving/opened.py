@@ -18,11 +18,12 @@ from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without_rows
 from npm.models.encoder import Encoder
+from npm.models.masked_texts import masked_inputs
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.queries import MAX_MASKS, encode_queries, masked_inputs, read_query
+from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
 from npm.retrieval.settings import FillSettings, Retrieval, given_options
 from npm.serving import replies, requests
 from npm.serving.batcher import Done
@@ -160,7 +161,7 @@ class OpenedIndex:
             return self.filler
         first_rows = self.partitions.first_rows.tolist()
         ranges = [(first_rows[number], first_rows[number + 1]) for number in sorted(lost)]
-        return PhraseFiller(without_rows(self.filler.index, ranges), self.filler.encoder, self.settings.fill)
+        return self.filler.with_index(without_rows(self.filler.index, ranges), self.settings.fill)
 
     def over(self, request: requests.OverRequest, texts: Sequence[str]) -> list[Done]:
         """Answer to each text from the passages of a request, the weights of its words, or the error of the text."""
@@ -170,9 +171,9 @@ class OpenedIndex:
             for each in request.passages
         ]
         sizes = given_options(k=request.k, occurrences=request.occurrences)
-        settings = replace(
-            self.settings.fill, retrieval=Retrieval.dense, documents=None, where=[], min_share=0.0, **sizes
-        )
+        usual = self.settings.fill
+        retrieval = Retrieval.dense if self.filler.reader(usual) is None else Retrieval.hybrid
+        settings = replace(usual, retrieval=retrieval, documents=None, where=[], min_share=0.0, **sizes)
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
         encoded = perf_counter()

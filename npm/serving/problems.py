@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import Field
 
-from npm.retrieval.queries import shown_start
+from npm.core.errors import shown_start
 
 SHOWN_CHARS = 200
 """Maximum characters of a client's value in a message."""
@@ -36,10 +36,8 @@ REFUSALS = {
     "wrong_media_type": Refusal(415, "the body must be JSON: send the header Content-Type: application/json"),
     "wrong_host": Refusal(421, "the header Host does not name this machine"),
     "empty": Refusal(422, "the text is empty"),
-    "no_mask": Refusal(422, "the text has no <mask>"),
     "too_many_masks": Refusal(422, "the text has too many <mask>"),
     "masks_too_far_apart": Refusal(422, "the encoder cannot read the text from its first <mask> to its last"),
-    "not_a_statement": Refusal(422, "the text is a question that no rule turns into a statement"),
     "invalid_unicode": Refusal(422, "the text has one half of a surrogate pair, which is not a character"),
     "no_content_word": Refusal(422, "the phrase has function words only"),
     "label_unknown": Refusal(422, "no word of a label occurs in the index"),

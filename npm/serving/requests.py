@@ -77,7 +77,7 @@ class FillQuery(Options):
     model_config = ConfigDict(strict=False)
 
     text: Text
-    """A text with `<mask>` where a phrase is missing, or a plain question."""
+    """A question, or a text with `<mask>` where a phrase is missing."""
 
 
 class SingleText(list[str]):
@@ -97,7 +97,7 @@ class FillRequest(Options):
     """Texts to be filled."""
 
     text: Texts
-    """A text with `<mask>` where a phrase is missing, a plain question, or several texts."""
+    """A question, or a text with `<mask>` where a phrase is missing, or several of them."""
 
 
 class FullPassage(Request):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.errors import QueryError, SettingError
+from npm.core.errors import QueryError, SettingError, shown_start
 from npm.core.types import Occurrence, Progress, silent
 from npm.corpus.markup import HIDDEN
 from npm.corpus.text import folded_words
 from npm.retrieval.answers import occurrence_in
-from npm.retrieval.queries import check_text, shown_start
+from npm.retrieval.queries import check_text
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import DocumentFilter, PhraseIndex

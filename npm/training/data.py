@@ -36,6 +36,7 @@ from npm.masking.rendering import (
     DENOISING,
     LABELED,
     MASKS_PER_SPAN,
+    PASSAGES,
     QUESTIONS,
     SENTENCES,
     TOKENS,
@@ -234,7 +235,8 @@ def make_sources(
     made: list[tuple[BatchSource, str]] = []
     place: dict[str, Any] = {"seed": settings.trainer.seed, "rank": rank(), "world_size": world_size()}
     if reads_blocks(views):
-        made.append(_block_source(folder, views - {SENTENCES, LABELED, QUESTIONS}, settings, trained, place, progress))
+        of_blocks = views - {SENTENCES, LABELED, QUESTIONS, PASSAGES}
+        made.append(_block_source(folder, of_blocks, settings, trained, place, progress))
     if SENTENCES in views:
         further = views & {TOKENS} if not reads_blocks(views) else set()
         made.append(_sentence_source(folder, further, settings, trained, place))
@@ -242,10 +244,13 @@ def make_sources(
         assert isinstance(trained, Encoder), "labels are for encoders"
         made.append(labeled_source(settings.labeled, trained, **place))
     sources, notes = [source for source, _ in made], [note for _, note in made]
-    if QUESTIONS in views and settings.questions:
+    asked_views = views & {QUESTIONS, PASSAGES}
+    if asked_views and settings.questions:
         assert isinstance(trained, Encoder), "questions are for encoders"
         title = title_tokens(settings, trained)
-        asked, note = question_source(settings.questions, trained, settings.supervision, title_tokens=title, **place)
+        asked, note = question_source(
+            settings.questions, trained, settings.supervision, view=asked_views.pop(), title_tokens=title, **place
+        )
         fraction = settings.supervision.step_fraction
         sources = [AlternatingSource(asked, other, question_fraction=fraction) for other in sources] or [asked]
         notes.append(note)

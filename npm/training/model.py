@@ -30,6 +30,7 @@ from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.labeled import LabeledContrast, LabeledText
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.reader import ReaderLoss
 from npm.objectives.reading import JointReading
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import BlockTeacherSettings
@@ -205,6 +206,8 @@ def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[st
         parts["block_teacher"] = teacher
     if teacher is not None and chosen.span_supervision_weight:
         parts["span_supervision"] = SpanSupervision(chosen.span_supervision, scale, teacher)
+    if chosen.reader_weight:
+        parts["reader"] = ReaderLoss(scale)
     if chosen.token_contrast_weight:
         parts["token_contrast"] = TokenContrast(encoder)
     return parts
@@ -215,7 +218,7 @@ def _record_purpose(encoder: Encoder, settings: TrainingSettings) -> None:
     chosen = settings.objective
     encoder.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
     encoder.query_masks = 1 if settings.masking.unit is MaskingUnit.token else MASKS_PER_SPAN
-    encoder.reads_jointly = chosen.reading_weight + chosen.span_supervision_weight > 0
+    encoder.reads_jointly = chosen.reading_weight + chosen.span_supervision_weight + chosen.reader_weight > 0
     encoder.title_tokens = title_tokens(settings, encoder)
     encoder.sentence_pooler = None
 

@@ -12,10 +12,20 @@ import numpy as np
 import torch
 
 from npm.core.errors import CorpusError, SettingError
-from npm.core.types import BatchSource, QuestionBatch, View
-from npm.corpus.questions import Question, QuestionTable, SupervisionSettings, question_table
-from npm.masking.rendering import QUESTIONS, VIEW_NUMBERS, padded_rows
+from npm.core.types import BatchSource, PassageBatch, QuestionBatch, View
+from npm.corpus.questions import (
+    Question,
+    QuestionTable,
+    SupervisionSettings,
+    first_occurrence,
+    occurrences,
+    question_table,
+)
+from npm.masking.rendering import PASSAGES, QUESTIONS, VIEW_NUMBERS, padded_rows
 from npm.models.encoder import Encoder
+
+NEAR_ROWS = 24
+"""Rows before and after a question's, and as many at random, among whose passages a wrong one is looked for."""
 
 
 def question_batch(questions: Sequence[Question], reads: Sequence[int | None], encoder: Encoder) -> QuestionBatch:
@@ -59,6 +69,38 @@ def question_batch(questions: Sequence[Question], reads: Sequence[int | None], e
     )
 
 
+def passage_batch(reads: Sequence[tuple[Question, np.ndarray, np.ndarray]], encoder: Encoder) -> PassageBatch:
+    """Questions, each read with the title and the passage given for it, as one batch on the CPU, sorted by length.
+
+    The edges of a passage are those of the answers' occurrences in it.
+    """
+    prefix, suffix = (np.array(ids, dtype=np.int64) for ids in (encoder.prefix_ids, encoder.suffix_ids))
+    masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
+    rows = []
+    for question, title, passage in reads:
+        head = np.concatenate([prefix, question.before, masks, question.after, suffix, title])  # i64 [.]
+        slots = len(prefix) + len(question.before) + np.array([0, len(masks) - 1])  # i64 [2]
+        rows.append((np.concatenate([head, passage, suffix]), slots, len(head), len(passage), question.answers))
+    rows.sort(key=lambda row: len(row[0]))  # rows of one length attend together
+    lengths = [len(ids) for ids, *_ in rows]
+    firsts = np.cumsum([0, *lengths[:-1]])  # i64 [B]
+    is_key = np.zeros(sum(lengths), dtype=bool)  # [N]
+    edges = np.zeros((2, sum(lengths)), dtype=bool)  # [2, N]
+    is_key[firsts] = True
+    for first, (ids, _, start, size, answers) in zip(firsts.tolist(), rows, strict=True):
+        is_key[first + start : first + start + size] = True
+        found = [(place, place + len(each) - 1) for each in answers for place in occurrences(each, ids[start:][:size])]
+        for side in (0, 1):
+            edges[side, [first + start + bounds[side] for bounds in found] or [first]] = True
+    return PassageBatch(
+        input_ids=torch.from_numpy(np.concatenate([ids for ids, *_ in rows])),
+        lengths=tuple(lengths),
+        mask_slots=torch.from_numpy(np.array([slots for _, slots, *_ in rows]) + firsts[:, None]),
+        is_key=torch.from_numpy(is_key),
+        edges=torch.from_numpy(edges),
+    )
+
+
 @dataclass
 class QuestionSource:
     """Rows drawn at random for each micro-step, all of a global batch different; each rank takes its part."""
@@ -69,6 +111,8 @@ class QuestionSource:
     seed: int
     rank: int = 0
     world_size: int = 1
+    view: str = QUESTIONS
+    """QUESTIONS or PASSAGES."""
 
     def __post_init__(self) -> None:
         """Raises CorpusError if there are too few rows for one micro-step."""
@@ -82,22 +126,53 @@ class QuestionSource:
 
     def views(self, micro_step: int) -> dict[str, View]:
         """This rank's questions at `micro_step`."""
-        rng = np.random.default_rng([self.seed, micro_step, VIEW_NUMBERS[QUESTIONS]])
+        rng = np.random.default_rng([self.seed, micro_step, VIEW_NUMBERS[self.view]])
         size = self.settings.questions_per_device_batch
         rows = rng.choice(
             len(self.table), self.questions_per_step, replace=False, p=self.table.probabilities
         )  # i64 [N]
-        # whether a passage without an answer is read too, and which
+        # whether a passage without an answer is read, and which
         draws = rng.random((self.questions_per_step, 2))  # f64 [N, 2]
         own = slice(self.rank * size, (self.rank + 1) * size)
-        questions = [self.table[row] for row in rows[own].tolist()]
-        reads = [
-            int(which * len(each.without_answer))
-            if each.without_answer and draw < self.settings.negative_fraction
-            else None
-            for each, (draw, which) in zip(questions, draws[own].tolist(), strict=True)
+        chosen = [(row, self.table[row]) for row in rows[own].tolist()]
+        is_wrong = (draws[own, 0] < self.settings.negative_fraction).tolist()  # [n]
+        which = draws[own, 1].tolist()  # [n]
+        if self.view == PASSAGES:
+            reads = [
+                (question, *self.wrong_passage(row, question, draw))
+                if wrong
+                else (question, question.title, question.block)
+                for (row, question), wrong, draw in zip(chosen, is_wrong, which, strict=True)
+            ]
+            return {PASSAGES: passage_batch(reads, self.encoder)}
+        numbers = [
+            int(draw * len(question.without_answer)) if wrong and question.without_answer else None
+            for (_, question), wrong, draw in zip(chosen, is_wrong, which, strict=True)
         ]
-        return {QUESTIONS: question_batch(questions, reads, self.encoder)}
+        return {QUESTIONS: question_batch([question for _, question in chosen], numbers, self.encoder)}
+
+    def wrong_passage(self, row: int, question: Question, draw: float) -> tuple[np.ndarray, np.ndarray]:
+        """Title and text of a passage without an answer: one of the row's by `draw` from [0, 1), else a similar one.
+
+        That is, of some rows near to this one in its file and some at random, the passage that shares the rarest tokens
+        with the question; the right one where all of them have an answer.
+        """
+        if given := question.without_answer:
+            return given[int(draw * len(given))]
+        rng = np.random.default_rng([row, int(draw * (1 << 32))])
+        same_file = np.flatnonzero(self.table.files == self.table.files[row])  # i64 [rows of the file]
+        place = int(np.searchsorted(same_file, row))
+        near = same_file[max(0, place - NEAR_ROWS) : place + NEAR_ROWS]  # i64 [.]
+        candidates = np.append(near, rng.choice(same_file, NEAR_ROWS))  # i64 [c]
+        asked = np.unique(np.append(question.before, question.after))  # i64 [.]
+        weights = self.table.token_weights[asked]  # f64 [.]
+        best, most = (question.title, question.block), -1.0
+        for number in np.unique(candidates).tolist():
+            other = self.table[number]
+            shared = float(weights[np.isin(asked, other.block)].sum())
+            if shared > most and all(first_occurrence(each, other.block) is None for each in question.answers):
+                best, most = (other.title, other.block), shared
+        return best
 
 
 class AlternatingSource:
@@ -124,6 +199,7 @@ def question_source(
     encoder: Encoder,
     settings: SupervisionSettings,
     *,
+    view: str,
     title_tokens: int,
     seed: int,
     rank: int,
@@ -138,8 +214,6 @@ def question_source(
             f" {encoder.max_input_tokens}: reduce supervision.max_block_tokens or supervision.max_question_tokens"
         )
     table = question_table(files, encoder.tokenizer, settings, title_tokens=title_tokens)
-    source = QuestionSource(table, encoder, settings, seed=seed, rank=rank, world_size=world_size)
+    source = QuestionSource(table, encoder, settings, seed=seed, rank=rank, world_size=world_size, view=view)
     note = f"{len(table):,} questions of {len(table.token_ids):,} tokens, {source.questions_per_step} a micro-step"
-    return source, note + (
-        f"; {table.skipped:,} rows skipped, whose answers are no tokens of block" if table.skipped else ""
-    )
+    return source, "; ".join([note, *(f"{count:,} rows skipped {why}" for why, count in table.skipped.items())])

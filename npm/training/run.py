@@ -20,7 +20,7 @@ from npm.corpus.sentence_pairs import sentence_sources
 from npm.corpus.sources import Source, find_sources
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
-from npm.masking.rendering import LABELED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import LABELED, PASSAGES, QUESTIONS, SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SentenceEncoder
 from npm.models.settings import Precision
@@ -115,7 +115,7 @@ def number_format(settings: TrainingSettings, trainer: Trainer) -> str:
 def refuse_no_text(settings: TrainingSettings) -> None:
     """Raise CorpusError if there is no text; that of labeled rows is checked where they are read."""
     objective = settings.objective
-    if objective.span_supervision_weight and not settings.questions:
+    if objective.span_supervision_weight + objective.reader_weight and not settings.questions:
         raise missing("questions", "questions=FILE.jsonl")
     given = settings.corpus.files or settings.sentences.files or settings.labeled.files or settings.questions
     if not (given or settings.packed or objective.labeled_weight + objective.labeled_contrast_weight):
@@ -151,7 +151,7 @@ def text_sources(settings: TrainingSettings, views: set[str]) -> dict[str, list[
     found = {
         "sentences": sentence_sources(settings.sentences) if SENTENCES in views else [],
         "labeled": labeled_sources(settings.labeled) if LABELED in views else [],
-        "questions": find_sources(settings.questions) if QUESTIONS in views and settings.questions else [],
+        "questions": find_sources(settings.questions) if views & {QUESTIONS, PASSAGES} and settings.questions else [],
     }
     if reads_blocks(views) or not any(found.values()):
         found["corpus"] = find_sources(settings.corpus.files)
@@ -193,7 +193,7 @@ def held_out_settings(settings: TrainingSettings, views: set[str]) -> TrainingSe
     elif sentences.files:  # plain sentences of the held-out corpus
         plain = dict.fromkeys(("positive_column", "negative_column", "label_column", "score_column"), "")
         sentences = replace(sentences, files=[], anchor_column="text", **plain)  # type: ignore[arg-type]
-    of_rows, of_questions = views == {LABELED}, views == {QUESTIONS}
+    of_rows, of_questions = views == {LABELED}, views in ({QUESTIONS}, {PASSAGES})
     return replace(
         settings,
         corpus=replace(settings.corpus, files=[] if of_pairs or of_rows or of_questions else files),

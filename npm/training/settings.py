@@ -191,7 +191,8 @@ class TrainingSettings(Settings):
     labeled: LabeledSettings = field(default_factory=LabeledSettings)
     """Labeled text for a head over the encoder."""
     questions: list[PathText] = field(default_factory=list)
-    """Files with questions, their answers and the passages that contain them, for objective.span_supervision_weight."""
+    """Files with questions, their answers and the passages that contain them, for objective.reader_weight and
+    objective.span_supervision_weight."""
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
     """Presentation of these questions."""
     start: StartSettings = field(default_factory=StartSettings)
@@ -234,7 +235,8 @@ class TrainingSettings(Settings):
                 "objective.reading_weight requires masking.context_fraction above 0 and masking.unit=phrase"
             )
         with_questions = {"nonparametric", "reading", "block_teacher"}
-        for name, compatible in (("span_supervision", with_questions), ("denoising", set[str]())):
+        nothing: set[str] = set()
+        for name, compatible in (("span_supervision", with_questions), ("reader", nothing), ("denoising", nothing)):
             if name in weights and (others := sorted(weights - compatible - {name})):
                 shown = " and ".join(f"objective.{other}_weight" for other in others)
                 raise exclusive(f"objective.{name}_weight", shown)

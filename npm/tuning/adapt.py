@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from npm.core.errors import CorpusError, SettingError
+from npm.core.errors import CorpusError, SettingError, shown_start
 from npm.core.types import Progress, silent
 from npm.corpus.questions import are_texts
 from npm.corpus.readers import read_records, unusable_value
@@ -24,8 +24,10 @@ from npm.indexing.changes import changed, commit
 from npm.indexing.generation import Generation
 from npm.indexing.layout import ADAPTATION
 from npm.indexing.phrase_index import PhraseIndex
+from npm.reading.mask_reader import MaskReader
+from npm.reading.reader import Reader
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import read_query, shown_start
+from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, examples_of
 from npm.tuning.query_maps import Lesson, learned_maps
@@ -127,7 +129,7 @@ def adapt_index(
             f"questions must be at least {MIN_QUESTIONS} different ones, got {len(questions)}: add corrected answers"
         )
     settings = FillSettings(retrieval=retrieval, k=MAX_RIGHT_RANK)
-    plain, present = (PhraseFiller(each, filler.encoder, settings) for each in (replace(index, query_maps=None), index))
+    plain, present = (filler.with_index(each, settings) for each in (replace(index, query_maps=None), index))
     order = np.random.default_rng(seed).permutation(len(questions))  # i64 [questions]
     held_out = [questions[row] for row in order[: len(order) // HELD_OUT_EVERY].tolist()]
     learned_from = [questions[row] for row in order[len(held_out) :].tolist()]
@@ -140,8 +142,8 @@ def adapt_index(
         steps += 1
         progress("maps", steps, None)
 
-    learned = QueryMaps(retrieval.value, training.is_joint, learned_maps(training, on_step=on_step))
-    adapted = PhraseFiller(replace(index, query_maps=learned), filler.encoder, settings)
+    learned = QueryMaps(retrieval.value, _reader_name(filler, settings), learned_maps(training, on_step=on_step))
+    adapted = filler.with_index(replace(index, query_maps=learned), settings)
     measures = []
     for each, stage in ((present, "answers before"), (adapted, "answers after")):
         maps = np.zeros_like(learned.maps) if each.index.query_maps is None else each.index.query_maps.maps
@@ -199,7 +201,19 @@ def _examples(filler: PhraseFiller, questions: Sequence[CorrectedAnswer], name: 
             f"questions: none of the {len(questions)} {name} has an answer among its candidates, such as "
             f"{answer!r:.80} for {shown_start(text)}; write answers as the corpus does, or add corrections"
         )
-    return Lesson(examples, filler.encoder.cut_to(None).similarity_scale)
+    reader = _reader(filler, filler.settings)
+    encoder = reader.encoder if isinstance(reader, MaskReader) else filler.encoder.cut_to(None)
+    return Lesson(examples, encoder.similarity_scale)
+
+
+def _reader(filler: PhraseFiller, settings: FillSettings) -> Reader | None:
+    """The reader whose queries are learned; None where those of stored vectors are."""
+    return filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
+
+
+def _reader_name(filler: PhraseFiller, settings: FillSettings) -> str:
+    reader = _reader(filler, settings)
+    return "" if reader is None else reader.fingerprint
 
 
 def _hits(

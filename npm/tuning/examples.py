@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.errors import SettingError
 from npm.corpus.text import is_title, normalized_text
 from npm.indexing.phrase_index import select
+from npm.reading.mask_reader import JointPass, MaskReader
 from npm.retrieval.blocks import Restriction, block_restrictions, sentence_pooler
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.reading import ReadPair, joint_share, read_restrictions, with_reading
+from npm.retrieval.reading import passage_of
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
     from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.search import Search
     from npm.retrieval.spans import CandidateSpans
@@ -62,7 +65,9 @@ def examples_of(
 
     `filler` is over an index without maps.
     """
-    jointly = settings.retrieval is Retrieval.hybrid and joint_share(settings, filler.encoder) > 0
+    reader = filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
+    if reader is not None and not isinstance(reader, MaskReader):
+        raise SettingError(f"adapt cannot learn for {reader.name}, which has no query vectors: set fill.reader=none")
     index, encoder = filler.index, filler.encoder
     allowed, pooler = select(index, None, ()), sentence_pooler(index, settings)
     for first in range(0, len(questions), MAX_QUESTIONS_AT_ONCE):
@@ -70,17 +75,17 @@ def examples_of(
         texts = [question.text for question in batch]
         vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
         restrictions: list[Restriction | None] = [None] * len(batch)
-        passes: list[ReadPair] = []
+        passes: list[JointPass] = []
         if settings.retrieval is not Retrieval.dense:
             restrictions = block_restrictions(index, texts, vectors, settings, allowed=allowed.blocks)
-        if settings.retrieval is Retrieval.hybrid and (settings.reading_share or jointly):
-            passes = list(read_restrictions(index, encoder, texts, restrictions, settings))
-            restrictions = with_reading(index, encoder, texts, vectors, restrictions, settings, passes=passes)
+        if reader is not None:
+            passes = [each for part in _passes(index.store, reader, texts, restrictions) for each in part]
+            restrictions = filler.read(texts, vectors, restrictions, settings)
         counts = [0 if each is None or each.joint is None else len(each.blocks) for each in restrictions]
         of_question = list(itertools.pairwise(np.cumsum([0, *counts]).tolist()))
         found: list[Example | None] = [None] * len(batch)
         for number, search in filler.searches(vectors, restrictions, allowed, settings):
-            if jointly and search.restriction is None:
+            if reader is not None and search.restriction is None:
                 continue  # no block has its words: it is searched everywhere, without the joint pass that is learned
             queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, k]
             of_text = passes[slice(*of_question[number])]
@@ -93,13 +98,13 @@ def _example(
     question: CorrectedAnswer,
     search: Search,
     queries: np.ndarray,
-    passes: Sequence[ReadPair],
+    passes: Sequence[JointPass],
     settings: FillSettings,
 ) -> Example | None:
     """The example of one question with the queries f32 [2, k] of its text alone."""
     candidates, weights = filler.weighed(question.text, search, settings)
     order = np.argsort(-weights, kind="stable")[:MAX_CANDIDATES]  # i64 [r]
-    texts = filler.reader.texts(candidates.starts[order], candidates.lengths[order])
+    texts = filler.surfaces.texts(candidates.starts[order], candidates.lengths[order])
     answers = frozenset(map(normalized_text, question.answers))
     right = np.array([normalized_text(text) in answers for text in texts], dtype=bool)  # [r]
     chosen = order[right | (np.arange(len(order)) < CANDIDATES)]  # i64 [m]
@@ -115,13 +120,12 @@ def _example(
     blocks = np.zeros(len(rows), dtype=np.int64)  # [m]
     if restriction is not None:
         blocks = np.searchsorted(restriction.blocks, filler.index.store.block_of(candidates.starts))  # i64 [m]
-    of_blocks = None if restriction is None else restriction.queries
     joint_queries, joint_keys, is_key, slots = _joint(filler, candidates, blocks, passes)
     return Example(
         logits=np.log(np.maximum(weights[chosen], np.finfo(np.float64).tiny)).astype(np.float32),
         is_right=is_right,
         blocks=blocks,
-        queries=np.broadcast_to(queries, (blocks.max() + 1, *queries.shape)) if of_blocks is None else of_blocks,
+        queries=np.broadcast_to(queries, (blocks.max() + 1, *queries.shape)),
         keys=keys,
         factors=search.factors,
         joint_queries=joint_queries,
@@ -132,20 +136,38 @@ def _example(
 
 
 def _joint(
-    filler: PhraseFiller, candidates: CandidateSpans, blocks: np.ndarray, passes: Sequence[ReadPair]
+    filler: PhraseFiller, candidates: CandidateSpans, blocks: np.ndarray, passes: Sequence[JointPass]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The fields of an Example about the joint pass, with the passes over the b blocks of one question."""
-    width, dimensions = max((len(each.keys) for each in passes), default=0), filler.encoder.whole_dimensions
+    width, dimensions = (
+        max((len(each.keys) for each in passes), default=0),
+        passes[0].queries.shape[-1] if passes else 0,
+    )
     queries = np.zeros((len(passes), 2, dimensions), dtype=np.float32)  # [b, 2, d]
     keys = np.zeros((len(passes), width, dimensions), dtype=np.float16)  # [b, t, d]
     is_key = np.zeros((len(passes), width), dtype=bool)  # [b, t]
     for number, each in enumerate(passes):
         count = len(each.keys)
-        queries[number], keys[number, :count] = each.queries[0], each.keys
-        is_key[number, :count] = np.append(True, ~is_title(each.flags[: count - 1]))
+        queries[number], keys[number, :count], is_key[number, :count] = each.queries[0], each.keys, True
     if not passes:
         return queries, keys, is_key, np.zeros((len(blocks), 2), dtype=np.int64)
     store, last = filler.index.store, np.array([len(each.keys) - 1 for each in passes])  # i64 [b]
-    firsts = candidates.starts - store.block_offsets[store.block_of(candidates.starts)]  # i64 [m], within the block
+    of_block = store.block_of(candidates.starts)  # i64 [m]
+    titles = np.array([_title_tokens(store, block) for block in of_block.tolist()], dtype=np.int64)  # [m]
+    firsts = candidates.starts - store.block_offsets[of_block] - titles  # i64 [m], within the block's text
     slots = 1 + np.stack([firsts, firsts + candidates.lengths - 1], axis=1)  # i64 [m, 2], after the text's first token
     return queries, keys, is_key, np.minimum(slots, last[blocks][:, None])
+
+
+def _title_tokens(store: BlockStore, block: int) -> int:
+    first, stop = store.block_offsets[block : block + 2].tolist()
+    return int(np.count_nonzero(is_title(store.flags.slice(first, stop))))
+
+
+def _passes(
+    store: BlockStore, reader: MaskReader, texts: Sequence[str], restrictions: Sequence[Restriction | None]
+) -> Iterator[list[JointPass]]:
+    """The passes of each text over the blocks of its restriction."""
+    for text, restriction in zip(texts, restrictions, strict=True):
+        blocks = [] if restriction is None else restriction.blocks.tolist()
+        yield list(reader.passes([(text, passage_of(store, block)) for block in blocks]))

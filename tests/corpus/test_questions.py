@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import CorpusError, SettingError
-from npm.corpus.questions import SupervisionSettings, question_table
+from npm.corpus.questions import SupervisionSettings, question_table, read_questions
 from tests.helpers.labeled_texts import write_rows
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 
@@ -17,11 +18,11 @@ ROW: dict[str, Any] = {
     "question": "The capital of Iceland is <mask>.",
     "answers": ["Reykjavík", "the capital"],
     "title": "Iceland",
-    "block": "Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.",
+    "context": "Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.",
     "negatives": ["Paris is the capital of France.", "Oslo lies at the end of the Oslofjord."],
     "rivals": ["Faxaflói", "Oslo"],
     "wrong_title": "Norway",
-    "wrong_block": "Oslo lies at the end of the Oslofjord.",
+    "wrong_context": "Oslo lies at the end of the Oslofjord.",
     "kind": "name",
 }
 
@@ -33,7 +34,8 @@ def written(folder: Path, *rows: dict[str, Any], name: str = "questions.jsonl") 
 
 @pytest.mark.parametrize("tokenizer", [wordpiece_tokenizer(), byte_bpe_tokenizer()], ids=["wordpiece", "byte-level"])
 def test_a_row_is_kept_as_the_tokens_of_its_texts(tmp_path: Path, tokenizer: Any) -> None:
-    row = ROW | {"block": f"We saw {ROW['block']}"}  # the answer is not the first word: byte-level tokens differ there
+    # the answer is not the first word: byte-level tokens differ there
+    row = ROW | {"context": f"We saw {ROW['context']}"}
     table = question_table([written(tmp_path, row)], tokenizer, SupervisionSettings(), title_tokens=16)
     found = table[0]
 
@@ -44,12 +46,12 @@ def test_a_row_is_kept_as_the_tokens_of_its_texts(tmp_path: Path, tokenizer: Any
     assert found.before.tolist() == ids("The capital of Iceland is" + " " * (not strips))
     assert found.after.tolist() == ids(".")
     assert found.title.tolist() == ids("Iceland") + ids(".")
-    assert found.block.tolist() == ids(row["block"])
+    assert found.block.tolist() == ids(row["context"])
     assert ids(" Reykjavík") in [answer.tolist() for answer in found.answers]
     assert [each.tolist() for each in found.negatives] == [ids(ROW["negatives"][1])]  # the other has an answer in it
     assert ids(" Faxaflói") in [rival.tolist() for rival in found.rivals]
     assert not any(np.array_equal(rival, ids(" Oslo")) for rival in found.rivals)  # which the block has not
-    assert [each.tolist() for each in found.wrong] == [ids("Norway") + ids("."), ids(ROW["wrong_block"])]
+    assert [each.tolist() for each in found.wrong] == [ids("Norway") + ids("."), ids(ROW["wrong_context"])]
     assert table.token_ids.dtype == np.uint16
 
 
@@ -57,7 +59,7 @@ def test_of_long_texts_what_is_near_the_answer_and_the_mask_is_kept(tmp_path: Pa
     far = "Paris " * 30
     row = ROW | {
         "question": f"{far}capital <mask> coast {far}",
-        "block": f"{far}Reykjavík {far}",
+        "context": f"{far}Reykjavík {far}",
         "title": "Iceland " * 9,
     }
     settings = SupervisionSettings(max_block_tokens=10, max_question_tokens=8)
@@ -79,7 +81,7 @@ def test_a_row_whose_answer_is_no_tokens_of_its_block_is_skipped_and_counted(tmp
     table = question_table(
         [written(tmp_path, inside, ROW)], byte_bpe_tokenizer(), SupervisionSettings(), title_tokens=0
     )
-    assert (len(table), table.skipped) == (1, 1)
+    assert (len(table), sum(table.skipped.values())) == (1, 1)
     with pytest.raises(CorpusError, match="no question"):
         question_table([written(tmp_path, inside)], byte_bpe_tokenizer(), SupervisionSettings(), title_tokens=0)
 
@@ -87,16 +89,15 @@ def test_a_row_whose_answer_is_no_tokens_of_its_block_is_skipped_and_counted(tmp
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"question": "no mask"},
+        {"question": " "},
         {"question": "<mask> and <mask>"},
-        {"answers": []},
-        {"answers": ["Oslo"]},
+        {"answers": [3]},
         {"answers": "Reykjavík"},
-        {"block": ""},
+        {"context": 3},
         {"title": 3},
         {"negatives": [""]},
         {"rivals": "Oslo"},
-        {"wrong_block": ["Oslo"]},
+        {"wrong_context": ["Oslo"]},
     ],
 )
 def test_a_row_in_another_form_is_refused_with_its_file_and_line(tmp_path: Path, wrong: dict[str, Any]) -> None:
@@ -113,3 +114,59 @@ def test_files_are_drawn_from_by_their_weights_and_rows_of_a_file_alike(tmp_path
     np.testing.assert_allclose(table.probabilities, [0.25, 0.25, 0.25, 0.25])
     with pytest.raises(SettingError):
         question_table(files, wordpiece_tokenizer(), SupervisionSettings(file_weights=[1.0]), title_tokens=0)
+
+
+def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:
+    unusable = [
+        {"context": None},
+        {"answers": ["Oslo"]},
+        {"answers": []},
+        {"answers": [ROW["context"]]},  # eleven words, where ten are kept
+    ]
+    file = written(tmp_path, ROW, *(ROW | each for each in unusable))
+    settings = SupervisionSettings(max_answer_words=10)
+    table = question_table([file], wordpiece_tokenizer(), settings, title_tokens=0)
+    assert len(table) == 1
+    assert table.skipped == {
+        "without a context": 1,
+        "whose context has no answer": 1,
+        "without a short answer": 2,
+    }
+
+
+def test_a_plain_question_has_its_mask_behind_it(tmp_path: Path) -> None:
+    tokenizer = wordpiece_tokenizer()
+    row = ROW | {"question": "What is the capital of Iceland?"}
+    found = question_table([written(tmp_path, row)], tokenizer, SupervisionSettings(), title_tokens=0)[0]
+    ids = tokenizer([row["question"], "."], add_special_tokens=False)["input_ids"]
+    assert [found.before.tolist(), found.after.tolist()] == ids
+
+
+@pytest.mark.parametrize("version_first", [False, True])
+def test_squad_is_read_as_it_is_published(version_first: bool, tmp_path: Path) -> None:
+    answers = [{"text": "Reykjavík", "answer_start": 0}]
+    asked = [{"question": "Which city?", "id": "1", "answers": answers}, {"question": "Which sea?", "answers": []}]
+    data = [{"title": "Iceland", "paragraphs": [{"context": ROW["context"], "qas": asked}] * 2}]
+    parts = {"version": "1.1", "data": data} if version_first else {"data": data, "version": "1.1"}
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps(parts), encoding="utf-8")
+    rows = [row for _, row in read_questions([str(file)])]
+    assert [(row["title"], row["question"], row["answers"]) for row in rows[:2]] == [
+        ("Iceland", "Which city?", ["Reykjavík"]),
+        ("Iceland", "Which sea?", []),
+    ]
+    assert len(rows) == 4
+
+
+def test_answers_of_published_rows_may_be_columns(tmp_path: Path) -> None:
+    row = ROW | {"answers": {"text": ["Reykjavík"], "answer_start": [0]}}
+    (found,) = (row for _, row in read_questions([written(tmp_path, row)]))
+    assert found["answers"] == ["Reykjavík"]
+
+
+def test_no_more_questions_of_a_context_are_taken_than_allowed(tmp_path: Path) -> None:
+    other = ROW | {"context": f"{ROW['context']} It is cold."}
+    file = written(tmp_path, ROW, ROW, other, ROW)
+    settings = SupervisionSettings(max_questions_per_context=2)
+    table = question_table([file], wordpiece_tokenizer(), settings, title_tokens=0)
+    assert (len(table), sum(table.skipped.values())) == (3, 1)

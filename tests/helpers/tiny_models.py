@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from tokenizers import decoders as token_decoders
 from transformers import (
     BertConfig,
+    BertForQuestionAnswering,
     BertModel,
     ByT5Tokenizer,
     ModernBertConfig,
@@ -22,6 +23,7 @@ from transformers import (
     MT5ForConditionalGeneration,
     PreTrainedTokenizerFast,
     RobertaConfig,
+    RobertaForQuestionAnswering,
     RobertaModel,
     T5Config,
     T5ForConditionalGeneration,
@@ -91,6 +93,29 @@ def tiny_encoder(
         }
         model = ModernBertModel(ModernBertConfig(max_position_embeddings=max_positions, **sizes, **ids))
     return Encoder(model.eval(), tokenizer, name=f"tiny-{family}", similarity_scale=0.3)
+
+
+def tiny_span_head(family: str, folder: Path, *, max_positions: int = 64) -> str:
+    """A random model of `bert` or `roberta` with a head for answers, saved in `folder` by transformers."""
+    tokenizer = {"bert": wordpiece_tokenizer, "roberta": byte_bpe_tokenizer}[family]()
+    config_class, model_class = {
+        "bert": (BertConfig, BertForQuestionAnswering),
+        "roberta": (RobertaConfig, RobertaForQuestionAnswering),
+    }[family]
+    torch.manual_seed(0)
+    config = config_class(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        pad_token_id=tokenizer.pad_token_id,
+        max_position_embeddings=max_positions,
+        initializer_range=0.5,
+    )
+    model_class(config).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 def wordpiece_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size: int = 320) -> PreTrainedTokenizerFast:

@@ -42,11 +42,12 @@ from npm.indexing.transfer import fetch, publish
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import leading_scale
+from npm.reading.mask_reader import MaskReader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.reading import block_queries, read_pairs
+from npm.retrieval.reading import passage_of
 from tests.helpers.live_indexes import (
     QUESTIONS,
     added,
@@ -181,23 +182,13 @@ def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encod
     assert PhraseFiller(opened, filler.encoder).encoder.axes_digest == filler.encoder.axes_digest  # once only
 
 
-def test_a_joint_pass_compares_whole_vectors_and_asks_the_index_with_rotated_ones(
-    encoder: Encoder, finished: Path
-) -> None:
+def test_a_reader_compares_whole_vectors_whatever_the_index_stores(encoder: Encoder, finished: Path) -> None:
     opened = PhraseIndex.open(finished)
-    axes = np.load(part_of(finished, "rotation") / "axes.npy")  # f32 [k, d]
-    pairs = [(QUESTIONS[0], 0), (QUESTIONS[0], 1)]
-    rotated, whole = (
-        [
-            block_queries(opened, each, pair, jointly=True)
-            for pair in read_pairs(opened, each, pairs, jointly=True, tokens_per_batch=512)
-        ]
-        for each in (opened.check_encoder(encoder), encoder)
-    )
-    assert len(rotated) == len(whole) == 2
-    for (ours, similarities), (theirs, others) in zip(rotated, whole, strict=True):
-        np.testing.assert_allclose(ours, theirs @ axes.T, atol=1e-5)
-        np.testing.assert_array_equal(similarities, others)
+    pairs = [(QUESTIONS[0], passage_of(opened.store, block)) for block in (0, 1)]
+    for (rotated,), (whole,) in zip(
+        MaskReader(opened.check_encoder(encoder)).read(pairs), MaskReader(encoder).read(pairs), strict=True
+    ):
+        np.testing.assert_array_equal(rotated.scores, whole.scores)
 
 
 def test_passages_that_are_kept_for_one_encoder_are_not_handed_to_the_rotated_one(

@@ -23,7 +23,7 @@ from npm.models.edits.settings import EditSettings, Scheme, Scope
 from npm.models.edits.vocabulary import matching_ids, token_texts
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
-from npm.models.names import shipped_encoder_folder
+from npm.models.names import shipped_folder
 from npm.models.tokenizer import load_tokenizer
 from tests.helpers.command_line import CommandLine, all_bytes
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder, wordpiece_tokenizer
@@ -255,7 +255,7 @@ def test_shuffled_rows_are_those_of_latin_letters_and_no_other_moves(
 
 
 def test_the_letters_of_uncased_bert_are_26503_of_its_30522_tokens() -> None:
-    matching, others = matching_ids(load_tokenizer(str(shipped_encoder_folder())))
+    matching, others = matching_ids(load_tokenizer(str(shipped_folder())))
     assert (len(matching), len(matching) + len(others) + 5) == (26_503, 30_522)
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from npm.models.encoder import Encoder
-from npm.models.names import shipped_encoder_folder
+from npm.models.names import shipped_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 SHIPPED_FINGERPRINT = "a1335b6b76883fdf818039653f25f0f4d96b1c309e1199f34ace97ebb412223b"
@@ -198,7 +198,7 @@ def test_a_config_that_leaves_out_what_is_usual_has_the_same_fingerprint(encoder
 
 
 def test_the_shipped_encoder_has_the_fingerprint_that_indexes_have_recorded() -> None:
-    assert load(shipped_encoder_folder()).fingerprint == SHIPPED_FINGERPRINT
+    assert load(shipped_folder()).fingerprint == SHIPPED_FINGERPRINT
 
 
 def test_the_tokenizer_fingerprint_ignores_how_a_call_cuts_and_pads(encoder: Encoder) -> None:

@@ -57,14 +57,14 @@ def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(names, "shipped_encoder_folder", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(names, "shipped_folder", lambda *_: tmp_path / "nothing")
     assert str(tmp_path / "nothing") in mistake("") == mistake("encoder-mini")
 
 
 def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "encoder-mini").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert locate_encoder("encoder-mini") == locate_encoder("") == str(names.shipped_encoder_folder())
+    assert locate_encoder("encoder-mini") == locate_encoder("") == str(names.shipped_folder())
     assert locate_encoder("./encoder-mini") == "encoder-mini"
 
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from npm.corpus.blocks import tokenizer_fingerprint
 from npm.corpus.tokenizers import SPECIALS, LearnedKind, make_tokenizer
-from npm.models.names import shipped_encoder_folder
+from npm.models.names import shipped_folder
 from npm.models.tokenizer import PlainTokenizer, load_tokenizer
 from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_byt5, wordpiece_tokenizer
 
@@ -71,7 +71,7 @@ def test_pieces_words_and_special_tokens_have_the_ids_of_the_vocabulary(tmp_path
 def test_ids_and_offsets_are_those_that_transformers_makes_of_the_folder(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "tokenizer"
     if kind == "shipped":
-        folder = shipped_encoder_folder()
+        folder = shipped_folder()
     elif kind == "words":
         written(folder, defined(None, "the", "s"), tokenizer_class="PreTrainedTokenizerFast")
     else:
@@ -140,5 +140,5 @@ def test_every_text_has_the_ids_and_offsets_of_transformers(shipped: tuple[Any, 
 @pytest.fixture(scope="module")
 def shipped() -> tuple[Any, Any]:
     """The tokenizer of the shipped encoder, read here and as `transformers` makes it."""
-    folder = shipped_encoder_folder()
+    folder = shipped_folder()
     return load_tokenizer(str(folder), plain=True), AutoTokenizer.from_pretrained(folder)

@@ -72,11 +72,10 @@ class OpenedCorpus(PlainCorpus):
 
 @dataclass
 class LentToBlock:
-    """The queries that look in one block, and what it adds to the similarities in it."""
+    """What a block adds to the similarities in it, and what a reader says of its tokens in the place of vectors."""
 
-    start_query: np.ndarray  # f32 [d]
-    end_query: np.ndarray  # f32 [d]
     bonus: float = 0.0
+    read: np.ndarray | None = None  # f64 [2, T]
 
 
 def plain_kept(flag: int, rule: PruningRule) -> bool:
@@ -143,6 +142,15 @@ class PlainPhrase:
     spans: list[tuple[int, int]]
 
 
+def plain_lent(corpus: PlainCorpus, row: int, lent: dict[int, LentToBlock]) -> tuple[float, list[float]]:
+    """The bonus of a row's block, and the reader's score of the row for a start and an end, if it was read."""
+    position = corpus.row_positions[row]
+    block = corpus.block_of(position)
+    own = lent.get(block, LentToBlock())
+    slot = position - corpus.block_offsets[block]
+    return own.bonus, [] if own.read is None else [float(side[slot]) for side in own.read]
+
+
 def plain_phrases(  # noqa: C901
     corpus: PlainCorpus,
     start_query: np.ndarray,
@@ -173,10 +181,10 @@ def plain_phrases(  # noqa: C901
     factor = scale / scoring.temperature
     s, t = {}, {}
     for row in allowed:
-        own = (lent or {}).get(corpus.block_of(corpus.row_positions[row]), LentToBlock(start_query, end_query))
-        vector = corpus.vectors[row].astype(np.float64)
-        s[row] = factor * float(np.dot(vector, own.start_query)) + own.bonus
-        t[row] = factor * float(np.dot(vector, own.end_query)) + own.bonus
+        vector, own = corpus.vectors[row].astype(np.float64), plain_lent(corpus, row, lent or {})
+        found = [factor * float(np.dot(vector, query)) for query in (start_query, end_query)]
+        read = [value / scoring.temperature for value in own[1]]
+        s[row], t[row] = (value + own[0] for value in read or found)
     start_hits = sorted(allowed, key=lambda row: -s[row])[:candidates_per_side]
     end_hits = sorted(allowed, key=lambda row: -t[row])[:candidates_per_side]
     if blocks is not None:

@@ -102,19 +102,19 @@ def test_an_encoder_of_one_mask_a_query_fills_single_words_as_plain_loops_do(
 
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("reads", [True, False])
-def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
+def test_blocks_that_are_read_and_that_have_bonuses_of_their_own_equal_plain_loops(
     name: str, reads: bool, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4, retrieval=Retrieval.hybrid)
-    settings = replace(settings, reading_share=0.0)  # the restriction brings what would have been read
     rule = PruningRule.word_boundaries
     filler, corpus = random_index(tmp_path / "store", rng, rule=rule, settings=settings)
     queries, blocks = random_queries(rng, 2), [2, 3, 9, 11]
+    sizes = np.diff(filler.index.store.block_offsets)[blocks].tolist()
     restrictions = [
         Restriction(
             np.array(blocks),
             rng.random(len(blocks)) * 2,
-            rng.standard_normal((len(blocks), 2, 5)).astype(np.float32) if reads else None,
+            tuple(rng.standard_normal((2, size)) for size in sizes) if reads else None,
         )
         for _ in range(2)
     ]
@@ -122,7 +122,7 @@ def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
     for number, answer in enumerate(filler.fill_encoded(["", ""], queries)):
         own, both = restrictions[number], (queries.start[number], queries.end[number])
         lent = {
-            block: LentToBlock(*(both if own.queries is None else own.queries[place]), float(own.bonuses[place]))
+            block: LentToBlock(float(own.bonuses[place]), None if own.joint is None else own.joint[place])
             for place, block in enumerate(blocks)
         }
         expected = plain_fill(

@@ -7,17 +7,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
 
 from npm.core.errors import QueryError
 from npm.core.types import Answer, Filling, JointAnswer, Phrase
 from npm.corpus.text import Stemming, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
+from npm.reading.mask_reader import MaskReader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.filler import Filler
 from npm.retrieval.joint_filling import associations, joint_fillings
@@ -182,7 +182,7 @@ def assert_joint(filler: PhraseFiller, answer: JointAnswer, settings: FillSettin
 def test_each_mask_is_answered_as_if_its_vectors_were_those_of_a_text_with_one_mask(
     retrieval: str, filler: PhraseFiller
 ) -> None:
-    settings = FillSettings(retrieval=Retrieval(retrieval), k=4, beam_width=6, reading_share=0.0)
+    settings = FillSettings(retrieval=Retrieval(retrieval), k=4, beam_width=6)
     for text in (TEXT, TEXTS[2]):
         answer = joint(filler, text, settings)
         vectors = encode_queries(filler.encoder, [text])
@@ -228,45 +228,20 @@ def test_deleted_documents_are_neither_counted_nor_answered(tmp_path: Path) -> N
     assert after.fillings != before.fillings
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_block_is_read_once_for_all_masks(share: float, filler: PhraseFiller) -> None:
-    settings = FillSettings(reading_share=1.0, joint_share=share, bm25_blocks=2)
-    text = "<mask> and Kraków are cities in <mask>"
-    vectors = encode_queries(filler.encoder, [TEXTS[1], text, "<mask>"])
-    document_filter = filler._document_filter(settings)
-    found = filler._restrictions([TEXTS[1], text, "<mask>"], vectors, settings, document_filter)
-    assert len(found) == 4 and found[0] is not None and found[3] is None  # without words it looks everywhere
-    for mask, restriction in enumerate(found[1:3]):
-        assert restriction is not None and restriction.queries is not None
-        for place, block in enumerate(restriction.blocks.tolist()):
-            states, slots = states_by_hand(filler, text, block)
-            expected = states[[slots[mask], slots[mask] + 1]]
-            np.testing.assert_allclose(restriction.queries[place], expected, atol=1e-5)
-            if share:
-                assert restriction.joint is not None
-                tokens = filler.index.store.sequences(range(block, block + 1)).token_ids
-                keys = states[-len(tokens) - 1 : -1].astype(np.float64)  # before the last special token
-                with_first = np.concatenate([states[:1].astype(np.float64), keys])
-                logits = expected.astype(np.float64) @ with_first.T * filler.encoder.similarity_scale
-                scores = logits[:, 1:] - np.log(np.exp(logits).sum(1, keepdims=True))
-                np.testing.assert_allclose(restriction.joint[place], scores, atol=1e-4)
+def test_a_block_is_read_once_for_all_masks(filler: PhraseFiller) -> None:
+    class Counting(MaskReader):
+        passages: ClassVar[list[str]] = []
 
+        def read(self, pairs: Any, **more: Any) -> Any:
+            self.passages += [passage.text for _, passage in pairs]
+            return super().read(pairs, **more)
 
-def states_by_hand(filler: PhraseFiller, text: str, block: int) -> tuple[np.ndarray, list[int]]:
-    """Vectors f32 [L, d] of a text with two masks with a block behind it, and where its mask pairs begin."""
-    encoder = filler.encoder
-    first, between, last = text.split("<mask>")
-    strips = type(encoder.model).__name__.startswith("Roberta")
-    pieces = [piece.rstrip() if strips and number < 2 else piece for number, piece in enumerate((first, between, last))]
-    parts = [encoder.tokenizer(piece, add_special_tokens=False)["input_ids"] for piece in pieces]
-    pair = [encoder.mask_id] * 2
-    ids = [*encoder.prefix_ids, *parts[0], *pair, *parts[1], *pair, *parts[2], *encoder.suffix_ids]
-    slots = [len(encoder.prefix_ids) + len(parts[0])]
-    slots.append(slots[0] + 2 + len(parts[1]))
-    ids += [*filler.index.store.sequences(range(block, block + 1)).token_ids.tolist(), *encoder.suffix_ids]
-    with torch.no_grad():
-        states = encoder.token_vectors(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64))[0]
-    return states.numpy(), slots
+    reading = PhraseFiller(filler.index, filler.encoder, FillSettings(bm25_blocks=2), reader=Counting(filler.encoder))
+    answer = reading.fill("<mask> and Kraków are cities in <mask>")
+    assert isinstance(answer, JointAnswer) and all(mask.phrases for mask in answer.masks)
+    assert len(Counting.passages) == 2
+    first, second = ([phrase.score for phrase in mask.phrases] for mask in answer.masks)
+    assert first != pytest.approx(second, rel=1e-5)
 
 
 @pytest.mark.parametrize("retrieval", ["dense", "hybrid"])

@@ -18,8 +18,10 @@ from npm.core.types import Document
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
+from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
+from npm.reading.mask_reader import MaskReader
 from npm.retrieval import passages as passages_module
 from npm.retrieval.passages import PassageFiller, masked_claims
 from npm.retrieval.queries import QueryVectors
@@ -252,9 +254,29 @@ def test_passages_without_a_token_are_refused(encoder: Encoder) -> None:
         PhraseFiller.over(["\u200b", "\x00"], encoder)
 
 
-def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(SettingError, match="hybrid"):
-        PhraseFiller.over(SENTENCES, encoder, settings=FillSettings())
+def test_passages_are_read_as_an_index_of_them_is(encoder: Encoder, tmp_path: Path) -> None:
+    file = tmp_path / "sentences.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES), encoding="utf-8")
+    chosen = IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(file)]), blocks=BlockSettings(max_block_tokens=encoder.max_input_tokens)
+    )
+    build_index(tmp_path / "index", chosen, encoder)
+    settings, reader = FillSettings(vector_share=0.0, rerank_weight=0.0), MaskReader(encoder)
+    over = PassageFiller(SENTENCES, encoder, settings, reader=reader)
+    indexed = PhraseFiller(PhraseIndex.open(tmp_path / "index"), encoder, settings, reader=reader)
+    for text in (QUESTION, "Which river flows through Paris?"):
+        answers = over.fill(text), indexed.fill(text)
+        phrases = [[(each.phrase, each.score) for each in answer.phrases] for answer in answers]
+        assert [each for each, _ in phrases[0]] == [each for each, _ in phrases[1]] != []
+        assert [score for _, score in phrases[0]] == pytest.approx([score for _, score in phrases[1]], rel=1e-2)
+
+
+def test_a_few_passages_are_all_read_even_without_a_word_of_the_question(encoder: Encoder) -> None:
+    over = PassageFiller(SENTENCES[:2], encoder, FillSettings(), reader=MaskReader(encoder))
+    assert {each.occurrences[0].document for each in over.fill("Xyzzy?", k=50).phrases} == {"0", "1"}
+
+
+def test_retrieval_that_needs_an_index_is_refused(encoder: Encoder) -> None:
     with pytest.raises(SettingError, match="bm25"):
         PhraseFiller.over(SENTENCES, encoder).fill(QUESTION, retrieval="bm25")
 
@@ -263,10 +285,10 @@ def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> No
     ("texts", "spans", "told"),
     [
         ([QUESTION], "Paris", "1 texts and one string"),
-        ("no mask", [], "exactly one <mask>"),
+        ("<mask> <mask>", [], "exactly one <mask>"),
         (QUESTION, ["Paris", " "], "span 2 of 2"),
         ([QUESTION, QUESTION], ["Paris"], "2 texts and 1 spans"),
-        ([QUESTION, "no mask"], ["Paris", "Paris"], "text 2 of 2"),
+        ([QUESTION, ""], ["Paris", "Paris"], "text 2 of 2"),
         (QUESTION, None, "spans must be"),
         (None, "Paris", "texts must be"),
         (QUESTION, "\ud800 Paris", r"'\\ud800' at character 0"),

@@ -141,7 +141,7 @@ def test_an_answer_to_several_masks_is_decoded_too(server: Scripted, filler: Rem
 @pytest.mark.parametrize(
     ("texts", "options", "kind", "part"),
     [
-        (["<mask>", "no gap"], {}, QueryError, "text 2 of 2"),
+        (["<mask>", " "], {}, QueryError, "text 2 of 2"),
         ("", {}, QueryError, "text is empty"),
         (3, {}, QueryError, "texts must be"),
         (QUESTION, {"k": 0}, SettingError, "k"),

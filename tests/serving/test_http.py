@@ -41,10 +41,8 @@ def test_states_and_descriptions_need_nothing_from_elsewhere(server: RunningServ
 FAR = f"<mask> {'word ' * 600}<mask>"
 REFUSED: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("fill", {"text": " "}, "empty", "text", "text "),
-    ("fill", {"text": "Oslo"}, "no_mask", "text", "text "),
-    ("fill", {"text": ["Oslo"]}, "no_mask", "text", "text.0"),
+    ("fill", {"text": [""]}, "empty", "text", "text.0"),
     ("fill", {"text": "<mask>" * 9}, "too_many_masks", "text", "one to 8"),
-    ("fill", {"text": "Why is Iceland an island?"}, "not_a_statement", "text", "cannot be turned into a statement"),
     ("fill", {"text": FAR}, "masks_too_far_apart", "text", "text "),
     ("fill", {"text": "x" * 10_001}, "too_long", "text", "text "),
     ("fill", {"text": [QUESTION] * 9}, "too_many", "text", "text"),
@@ -67,7 +65,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("find", {"phrase": "of the"}, "no_content_word", "phrase", "phrase"),
     ("find", {"phrase": "Paris", "documents": ["nowhere"]}, "no_such_document", "documents", "nowhere"),
     ("labels", {"text": "<mask> and <mask>", "labels": LABELS}, "too_many_masks", "text", "exactly one"),
-    ("labels", {"text": ["x"], "labels": LABELS}, "no_mask", "text", "text.0"),
+    ("labels", {"text": [""], "labels": LABELS}, "empty", "text", "text.0"),
     ("labels", {"text": [], "labels": LABELS}, "too_few", "text", "got 0"),
     ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"]}}, "too_few", "labels", "labels"),
     ("labels", {"text": QUESTION, "labels": {"a": ["Oslo"], "b": ["nowhere"]}}, "label_unknown", "labels", "labels"),
@@ -91,7 +89,7 @@ def test_a_refusal_has_a_code_its_field_and_a_short_title(server: RunningServer)
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         headers = {"Content-Type": kind}
         assert_problem(server.ask("POST", "/v1/fill", {"text": QUESTION}, headers=headers), 415, "application/json")
-    assert assert_problem(server.ask("GET", "/v1/fill?text=x"), 422)["title"].startswith("text ")
+    assert assert_problem(server.ask("GET", "/v1/fill?text=%20"), 422)["title"].startswith("text ")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "j")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&where=a%3D1&where=b%3D2"), 422, "where")
     assert_problem(server.ask("GET", "/v1/documents/iceland?around=-1"), 422, "around")
@@ -101,7 +99,7 @@ def test_a_refusal_has_a_code_its_field_and_a_short_title(server: RunningServer)
 NOT_JSON = [b"{", b"\xff\xfe", b'{"text": }', b"[" * 5000]
 OTHER_JSON = [b"", b"[]", b"null", b"3", b'"text"', b'{"text": NaN}']
 MALFORMED: list[dict[str, Any]] = [
-    *({"text": text} for text in (None, {}, True, [None], [[QUESTION]], ["", "no mask"], ["no mask", "\ud800 <mask>"])),
+    *({"text": text} for text in (None, {}, True, [None], [[QUESTION]], ["", " "], ["", "\ud800 <mask>"])),
     *(
         {"text": QUESTION, **wrong}
         for wrong in (

@@ -20,6 +20,9 @@ from tests.helpers.running_server import MEMBERS, Reply, RunningServer, assert_p
 
 TEXTS = [QUESTION, "<mask> and Kraków are cities in Poland.", "Don Quixote was written by <mask> in Madrid."]
 
+NINE = "<mask> " * 9
+"""A text with more masks than are filled."""
+
 
 @pytest.fixture(scope="module")
 def filler(built_index: Path) -> PhraseFiller:
@@ -78,14 +81,14 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
     assert nothing["phrases"] == [] and "empty" in nothing["notes"][0]
 
 
-def test_a_plain_question_is_shown_as_filled_and_a_small_share_has_its_status(
+def test_a_question_is_shown_as_read_and_a_small_share_has_its_status(
     server: RunningServer, filler: PhraseFiller
 ) -> None:
     clear, unclear = (
         server.fill("What is the capital of Iceland?", retrieval="dense", min_share=share).json["answers"][0]
         for share in (0.0, 1.0)
     )
-    assert_close(clear, as_json(filler.fill("The capital of Iceland is <mask>.", retrieval="dense")))
+    assert_close(clear, as_json(filler.fill("What is the capital of Iceland? <mask>.", retrieval="dense")))
     assert (clear["status"], unclear["status"]) == ("ok", "low_evidence")
     assert_close(unclear["phrases"], clear["phrases"])
 
@@ -117,7 +120,7 @@ def test_lines_of_json_begin_once_a_text_can_be_answered_and_come_one_for_each(s
     far = f"<mask> {'word ' * 600}<mask>"
     for code, wrong in (
         ("no_such_document", {"documents": ["nowhere"]}),
-        ("no_mask", {"text": ["no gap", far]}),
+        ("too_many_masks", {"text": [NINE, far]}),
         ("masks_too_far_apart", {"text": far}),
         ("timeout", {"text": ["a <mask> b " + "word " * 900] * 8, "timeout_ms": 1}),
     ):
@@ -126,7 +129,7 @@ def test_lines_of_json_begin_once_a_text_can_be_answered_and_come_one_for_each(s
 
 def test_a_text_that_cannot_be_answered_has_its_problem_in_its_place(server: RunningServer) -> None:
     bad = {
-        "no gap": "no_mask",
+        NINE: "too_many_masks",
         "": "empty",
         "x" * 10_001: "too_long",
         f"<mask> {'word ' * 600}<mask>": "masks_too_far_apart",
@@ -146,7 +149,7 @@ def test_a_text_that_cannot_be_answered_has_its_problem_in_its_place(server: Run
         assert problem["title"].startswith(f"text.{number}")
         alone = assert_problem(server.fill([text]), 422)
         assert (alone["code"], alone["title"]) == (code, problem["title"].replace(f"text.{number}", "text.0"))
-    assert_problem(server.fill(list(bad)), 422, "no_mask", "text.0")
+    assert_problem(server.fill(list(bad)), 422, "too_many_masks", "text.0")
     lines = server.ask(
         "POST", "/v1/fill", {"text": texts}, headers={"Accept": "application/x-ndjson"}
     ).body.splitlines()
@@ -180,14 +183,14 @@ def test_passages_that_come_along_are_answered_from(server: RunningServer, fille
     assert scored["evidence"] == pytest.approx(sum(raw), abs=1e-6)
     none = server.ask("POST", "/v1/over", {"passages": titled, "text": text, "words": ["no", "such"]}).json
     assert (none["scores"], none["evidence"]) == ([0, 0], 0)
-    texts = [text, "no gap", "The cat is called <mask>."]
+    texts = [text, NINE, "The cat is called <mask>."]
     several = server.ask("POST", "/v1/over", {"passages": passages, "text": texts, "k": 4}).json["answers"]
     assert_close([several[0], several[2]], [as_json(own.fill(texts[0])), as_json(own.fill(texts[2]))])
-    assert several[1]["problem"]["code"] == "no_mask"
+    assert several[1]["problem"]["code"] == "too_many_masks"
     body = {"passages": titled, "text": texts, "words": words}
     several = server.ask("POST", "/v1/over", body).json
     assert several["scores"][0] == pytest.approx(scored["scores"], abs=1e-6)
-    assert several["scores"][1]["problem"]["code"] == "no_mask" and several["evidence"][1] is None
+    assert several["scores"][1]["problem"]["code"] == "too_many_masks" and several["evidence"][1] is None
     assert several["evidence"][0] == pytest.approx(scored["evidence"], abs=1e-6)
 
 
@@ -208,8 +211,8 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
         first = place["start_char"] - place["context_start_char"]
         assert place["context"][first : first + len(each["word"])].casefold() == each["word"].casefold()
     assert any("nowhere" in note for note in reply["notes"])
-    mixed = server.ask("POST", "/v1/labels", {"text": ["x", *texts], "labels": labels}).json["answers"]
-    assert mixed[0]["problem"]["code"] == "no_mask"
+    mixed = server.ask("POST", "/v1/labels", {"text": [NINE, *texts], "labels": labels}).json["answers"]
+    assert mixed[0]["problem"]["code"] == "too_many_masks"
     assert_close(mixed[1:], reply["answers"])
     long = "It is <mask>. " + "word " * 900
     answers = server.ask("POST", "/v1/labels", {"text": [texts[0], long], "labels": labels}).json["answers"]

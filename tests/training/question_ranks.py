@@ -49,8 +49,9 @@ def toy_table() -> QuestionTable:
         text_offsets=np.cumsum([0, *map(len, texts)]),
         row_offsets=np.cumsum([0, *text_counts]),
         list_counts=np.array(list_counts),
+        files=np.zeros(12, dtype=np.int64),
         probabilities=None,
-        skipped=0,
+        skipped={},
     )
 
 

@@ -18,9 +18,9 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.questions import SupervisionSettings, question_table
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
+from npm.models.masked_texts import masked_inputs
 from npm.models.settings import PoolerKind
 from npm.objectives.settings import ObjectiveSettings
-from npm.retrieval.queries import masked_inputs
 from npm.training.questions import AlternatingSource, QuestionSource, question_batch
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
@@ -36,18 +36,18 @@ ROWS = [
     {
         "question": "<mask> flows through Paris.",
         "answers": ["Seine"],
-        "block": "The Seine flows through Paris.",
+        "context": "The Seine flows through Paris.",
         "title": "Seine",
     },
     {
         "question": "Don Quixote was written by <mask>.",
         "answers": ["Cervantes"],
-        "block": "It was written by Miguel de Cervantes.",
+        "context": "It was written by Miguel de Cervantes.",
     },
     {
         "question": "Oslo is the capital of <mask>.",
         "answers": ["Norway"],
-        "block": "Norway's capital, Oslo, lies at the Oslofjord.",
+        "context": "Norway's capital, Oslo, lies at the Oslofjord.",
     },
 ]
 
@@ -58,7 +58,7 @@ def test_texts_are_shown_as_an_index_shows_and_reads_them(tmp_path: Path) -> Non
     batch = question_batch([table[0]], [None], encoder)
     (inputs,) = masked_inputs(encoder, [ROW["question"]], encoder.query_masks).sequences
     packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=64, title_tokens=4))
-    (block,) = packer.pack(Document(id="a", title=ROW["title"], text=ROW["block"]))
+    (block,) = packer.pack(Document(id="a", title=ROW["title"], text=ROW["context"]))
     joint, clean, alone, unmasked = (
         row[mask.bool()].tolist() for row, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
     )

@@ -21,13 +21,13 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings
 from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
+from npm.reading.mask_reader import MaskReader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.adapt import Adaptation, Measures, corrected_answers, merged, read_corrections, remove_adaptation
 from npm.tuning.examples import CorrectedAnswer, Example, examples_of
 from npm.tuning.query_maps import Lesson, learned_maps
-from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import WORDS, build_measured
 
 COUNT = 50
@@ -35,12 +35,9 @@ LEARNED = "Iceland"
 """The word that is right in all corrections that teach something."""
 
 
-@pytest.fixture(scope="module")
-def reader() -> Encoder:
-    """A tiny encoder with a joint pass. Not to be changed."""
-    encoder = tiny_encoder("bert")
-    encoder.reads_jointly = True
-    return encoder
+def reading(folder: Path, encoder: Encoder) -> PhraseFiller:
+    """A filler over an index with its own encoder as reader."""
+    return PhraseFiller.open(folder, encoder, reader=MaskReader(encoder))
 
 
 @pytest.fixture
@@ -65,16 +62,16 @@ def shares(example: Example, logits: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("retrieval", [Retrieval.hybrid, Retrieval.bm25, Retrieval.dense])
 def test_the_scores_that_maps_are_learned_by_are_those_that_fill_gives_with_them(
-    retrieval: Retrieval, reader: Encoder, folder: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    retrieval: Retrieval, encoder: Encoder, folder: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CANDIDATES", "MAX_CANDIDATES"):
         monkeypatch.setattr(f"npm.tuning.examples.{name}", 100_000)
     settings = FillSettings(retrieval=retrieval, literal_weight=0.0)
-    plain = PhraseFiller.open(folder, reader)
+    plain = reading(folder, encoder)
     joint = retrieval is Retrieval.hybrid
-    maps = random_maps(reader.dimensions, rng)
-    learned = QueryMaps(retrieval.value, joint, maps)
-    adapted = PhraseFiller(replace(plain.index, query_maps=learned), reader)
+    maps = random_maps(encoder.dimensions, rng)
+    learned = QueryMaps(retrieval.value, encoder.fingerprint if joint else "", maps)
+    adapted = plain.with_index(replace(plain.index, query_maps=learned))
     asked = [CorrectedAnswer(text, (LEARNED,)) for text in texts(20)]
     befores, compared = list(examples_of(plain, asked, settings)), 0
     if not joint:  # maps of stored vectors change the queries where fill gets them
@@ -85,10 +82,10 @@ def test_the_scores_that_maps_are_learned_by_are_those_that_fill_gives_with_them
         if before is None or after is None:
             continue
         compared += 1
-        lesson = Lesson([before], reader.similarity_scale)
+        lesson = Lesson([before], encoder.similarity_scale)
         assert lesson.is_joint is joint
         found = lesson.loss(torch.from_numpy(maps))
-        expected = Lesson([after], reader.similarity_scale).loss(torch.zeros(maps.shape))
+        expected = Lesson([after], encoder.similarity_scale).loss(torch.zeros(maps.shape))
         assert float(found) == pytest.approx(float(expected), abs=2e-3)
         unchanged = float(lesson.loss(torch.zeros(maps.shape)))
         assert unchanged != pytest.approx(float(expected), abs=2e-3)
@@ -99,7 +96,7 @@ def test_queries_are_mapped_for_the_retrieval_that_learned_and_for_no_other(
     encoder: Encoder, folder: Path, rng: np.random.Generator
 ) -> None:
     plain = PhraseFiller.open(folder, encoder)
-    maps = QueryMaps("dense", False, random_maps(encoder.dimensions, rng))
+    maps = QueryMaps("dense", "", random_maps(encoder.dimensions, rng))
     adapted = PhraseFiller(replace(plain.index, query_maps=maps), encoder)
     asked = texts(3)
     for retrieval in (Retrieval.dense, Retrieval.bm25, Retrieval.hybrid):
@@ -213,9 +210,11 @@ def test_an_index_that_is_changed_meanwhile_is_not_written(folder: Path, encoder
         npm.adapt(corrected, opened, retrieval="dense")
 
 
-def test_questions_without_a_block_teach_nothing_and_are_answered_next_to_others(folder: Path, reader: Encoder) -> None:
+def test_questions_without_a_block_teach_nothing_and_are_answered_next_to_others(
+    folder: Path, encoder: Encoder
+) -> None:
     nowhere = [f"{letters} <mask>." for letters in ("xyzzy", "quux", "plugh", "frobnitz")]
-    filler = PhraseFiller.open(folder, reader)
+    filler = reading(folder, encoder)
     questions = [CorrectedAnswer(text, (LEARNED,)) for text in (*nowhere, *texts(COUNT))]
     examples = list(examples_of(filler, questions, FillSettings(retrieval=Retrieval.hybrid)))
     assert examples[: len(nowhere)] == [None] * len(nowhere) and any(examples)
@@ -255,7 +254,7 @@ def test_questions_are_read_as_fill_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     rows = [{"question": "A ___.", "answers": "x"}, {"question": "Who governs Iceland?", "answers": ["y", "z"]}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    expected = [CorrectedAnswer("A <mask>.", ("x",)), CorrectedAnswer("<mask> governs Iceland.", ("y", "z"))]
+    expected = [CorrectedAnswer("A <mask>.", ("x",)), CorrectedAnswer("Who governs Iceland? <mask>.", ("y", "z"))]
     assert read_corrections([str(file)]) == expected
     assert corrected_answers({"A ___.": "x", "Who governs Iceland?": ("y", "z")}) == expected
 
@@ -270,7 +269,7 @@ def test_corrections_that_cannot_be_used_are_refused(folder: Path, encoder: Enco
     with pytest.raises(CorpusError, match="none of the 10 held-out questions"):
         npm.adapt(unknown, folder, encoder)
     with pytest.raises(QueryError, match="exactly one <mask>"):
-        npm.adapt({"Nothing is masked.": LEARNED}, folder, encoder)
+        npm.adapt({"<mask> is <mask>.": LEARNED}, folder, encoder)
     with pytest.raises(CorpusError, match="entry 2: 'answers'"):
         npm.adapt({"A <mask>.": "x", "B <mask>.": []}, folder, encoder)
     rows = tmp_path / "rows.jsonl"
@@ -289,7 +288,7 @@ def test_a_damaged_map_is_refused(folder: Path, encoder: Encoder, corrected: Pat
 
 def test_maps_of_other_dimensions_are_refused(encoder: Encoder, folder: Path) -> None:
     opened = PhraseIndex.open(folder)
-    fits = QueryMaps("hybrid", True, np.zeros((2, encoder.dimensions, encoder.dimensions + 1), dtype=np.float32))
+    fits = QueryMaps("dense", "", np.zeros((2, encoder.dimensions, encoder.dimensions + 1), dtype=np.float32))
     assert replace(opened, query_maps=fits).check_encoder(encoder)
     with pytest.raises(ArtifactError, match="maps of 3 dimensions"):
         replace(opened, query_maps=replace(fits, maps=fits.maps[:, :3, :4])).check_encoder(encoder)

@@ -43,7 +43,8 @@ from npm.evaluation.tasks import (
     load_verbalizer,
 )
 from npm.models.batches import encode_sequences
-from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, query_notes
+from npm.models.masked_texts import mask_strips, masked_inputs
+from npm.retrieval.queries import encode_masks, query_notes
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.resources import Resources

@@ -179,18 +179,10 @@ function refuse(error, request, again = submit) {
     throw error;
   }
   if (error.field === "key") byId("key-form").hidden = false;
-  say(`Not answered: ${showProblem(error, request, index, { again, addBlank })}`);
+  say(`Not answered: ${showProblem(error, request, index, { again })}`);
 }
 
 // --- the form's buttons ---
-
-/** Put a blank at the end of the sentence, before its full stop, and ask. */
-function addBlank() {
-  const text = byId("text").value.trimEnd();
-  byId("text").value = `${text.replace(/\s*[.!?]$/, "")} ${MASK}${text.match(/[.!?]$/)?.[0] ?? "."}`;
-  byId("text").focus();
-  submit();
-}
 
 function connect() {
   byId("fill-form").addEventListener("submit", (event) => {

@@ -10,8 +10,6 @@ function wording(problem, request, index) {
   const texts = {
     unreachable: `Can't reach the server at ${location.host}. Is npmlm serve still running?`,
     empty: request?.view === "trace" ? "Write or paste a text." : "Write a sentence with a blank, or pick an example.",
-    no_mask: "Add a blank where the answer should go.",
-    not_a_statement: "This question cannot be turned into a sentence with a blank. Write it as one.",
     too_long: `The text has ${length.toLocaleString("en")} characters; the limit is ${limit.text_chars?.toLocaleString("en")}.`,
     filter_empty: `No document matches ${filters}. Remove a filter or choose another value.`,
     no_such_document: `Unknown document ID: ${request?.documents.join(", ")}. Each source shows its ID behind the title.`,
@@ -42,14 +40,12 @@ export function clearProblem() {
 }
 
 /**
- * Show a refusal beside its field, or below the button; returns its text. `again` asks once more, and `addBlank` puts a
- * blank at the end of the text.
+ * Show a refusal beside its field, or below the button; returns its text. `again` asks once more.
  */
-export function showProblem(problem, request, index, { again, addBlank }) {
+export function showProblem(problem, request, index, { again }) {
   clearProblem();
   const text = wording(problem, request, index);
   const actions = [];
-  if (problem.code === "no_mask") actions.push(button("Add blank at the end", addBlank));
   if (["unreachable", "busy", "timeout"].includes(problem.code)) actions.push(button("Try again", again));
   const box = problemBox(text, problem, ...actions);
   box.id = "problem";
