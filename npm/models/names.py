@@ -67,10 +67,10 @@ def encoder_label(name: str) -> str:
     return Path(name).expanduser().resolve().name if Path(name).expanduser().is_dir() and name else name or SHIPPED
 
 
-def locate_encoder(name: str, files: Sequence[str] = DATA_FILES) -> str:
+def locate_encoder(name: str, files: Sequence[str] = DATA_FILES, *, key: str = "encoder") -> str:
     """Folder of the encoder `name`, or `bytes`, which has none; a model of the hub is fetched into the local cache.
 
-    Raises EncoderError for a folder or a model that does not exist.
+    Raises EncoderError, naming the setting `key`, for a folder or a model that does not exist.
     """
     if name == MINILM:
         return str(minilm_folder())
@@ -89,12 +89,16 @@ def locate_encoder(name: str, files: Sequence[str] = DATA_FILES) -> str:
     on_hub = HUB_NAME.fullmatch(name)
     if on_hub is None or path.exists():
         raise EncoderError(
-            f"no such encoder folder: {path}; set encoder to a folder of save_pretrained, or to {SHIPPED}"
+            f"no such {key} folder: {path}; set {key} to a folder of save_pretrained, or to {_fallback(key)}"
         )
-    return _fetched(on_hub[1], on_hub[2], files)
+    return _fetched(on_hub[1], on_hub[2], files, key)
 
 
-def _fetched(name: str, revision: str | None, files: Sequence[str]) -> str:
+def _fallback(key: str) -> str:
+    return SHIPPED if key == "encoder" else "none"
+
+
+def _fetched(name: str, revision: str | None, files: Sequence[str], key: str) -> str:
     """Folder in the local cache with the data files of a model of the hub."""
     from huggingface_hub import HfApi, snapshot_download
 
@@ -112,8 +116,8 @@ def _fetched(name: str, revision: str | None, files: Sequence[str]) -> str:
         reason = (str(unreachable or error).strip() or repr(unreachable or error)).splitlines()[0]
         at = f" at revision {revision}" if revision else ""
         raise EncoderError(
-            f"no such encoder: {name!r}{at} is no folder, and not on the Hugging Face hub or in its cache: {reason}; "
-            f"without a network, set encoder to a folder or encoder={SHIPPED}"
+            f"no such {key}: {name!r}{at} is no folder, and not on the Hugging Face hub or in its cache: {reason}; "
+            f"without a network, set {key} to a folder or {key}={_fallback(key)}"
         ) from error
 
 

@@ -45,6 +45,6 @@ def _opened(name: str, device: str, dtype: str) -> Reader:
     from npm.reading.mask_reader import MaskReader
     from npm.reading.span_head import SpanHeadReader
 
-    if is_mask_reader(locate_encoder(name)):
+    if is_mask_reader(locate_encoder(name, key="reader")):
         return MaskReader(Encoder.load(name, device=device, dtype=dtype, for_reading=True))
     return SpanHeadReader.load(name, device=device, dtype=dtype)

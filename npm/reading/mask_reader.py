@@ -54,9 +54,10 @@ class MaskReader:
         from npm.indexing.adaptation import mapped
 
         texts, cut = [text for text, _ in pairs], [self._tokens(passage) for _, passage in pairs]
-        bounds = [own for *_, own in cut]
         scale = self.encoder.similarity_scale
-        for (parts, passes), own in zip(self._passes(texts, cut), bounds, strict=True):
+        unknown_id = self.encoder.tokenizer.unk_token_id
+        for (parts, passes), (_, ids, own) in zip(self._passes(texts, cut), cut, strict=True):
+            unknown = float(np.mean(ids == unknown_id)) if len(ids) else 0.0
             scores = []
             for mask in range(len(passes[0].queries)):
                 logits = []
@@ -65,7 +66,7 @@ class MaskReader:
                     asked = queries[0] if maps is None else mapped(queries, maps)[0]  # f32 [2, d]
                     found = asked.astype(np.float64) @ each.keys.T.astype(np.float64) * scale  # f64 [2, 1 + T]
                     logits.append((window, found[:, 1:], found[:, 0]))
-                scores.append(TokenScores(own, *normalized(*merged(logits, len(own)))))
+                scores.append(TokenScores(own, *normalized(*merged(logits, len(own))), unknown))
             yield scores
 
     def passes(self, pairs: Sequence[tuple[str, Passage]]) -> Iterator[JointPass]:

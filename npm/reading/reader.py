@@ -44,6 +44,8 @@ class TokenScores:
     bounds: np.ndarray  # i64 [T, 2], first character of each token in the passage's text, and the end
     scores: np.ndarray  # f64 [2, T], log-probabilities of beginning and of ending the answer
     not_here: np.ndarray  # f64 [2], those of the passage having none
+    unknown_share: float = 0.0
+    """Share of the passage's tokens that the reader's tokenizer does not know."""
 
     def of_tokens(self, bounds: np.ndarray) -> np.ndarray:
         """The scores f64 [2, n] of tokens that were cut otherwise, with `bounds` i64 [n, 2].

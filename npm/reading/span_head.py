@@ -70,7 +70,8 @@ class SpanHeadReader(StoredModel):
         parts = [(own, logits[:, n, in_passage[n]], logits[:, n, 0]) for n, own in enumerate(np.split(numbers, splits))]
         merged_logits, not_here = merged(parts, len(bounds))  # f64 [2, T], f64 [2]
         is_text = bounds[:, 0] >= len(title)  # bool [T]
-        return TokenScores(bounds[is_text] - len(title), *normalized(merged_logits[:, is_text], not_here))
+        unknown = float((found["input_ids"].numpy()[in_passage] == tokenizer.unk_token_id).mean())
+        return TokenScores(bounds[is_text] - len(title), *normalized(merged_logits[:, is_text], not_here), unknown)
 
 
 def asked_questions(text: str) -> list[str]:

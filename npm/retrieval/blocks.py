@@ -36,6 +36,7 @@ class Restriction:
     blocks: np.ndarray  # i64 [blocks], ascending
     bonuses: np.ndarray  # f64 [blocks]
     joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the reader; None: none read
+    unknown_share: float = 0.0  # of the tokens of the blocks, those that the reader does not know
     gaps: tuple[Gap, ...] = ()  # positions in the blocks where the words around the mask occur
 
     @classmethod

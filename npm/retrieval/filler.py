@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
 """Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
+MAX_UNKNOWN_SHARE = 0.5
+"""Share of unknown tokens above which a reader is of another language than the passages."""
 Blocks = Sequence[int] | np.ndarray
 
 
@@ -342,6 +344,8 @@ class Filler(ABC):
         is_hybrid = blocks is None and settings.retrieval is Retrieval.hybrid
         if is_hybrid and settings.vector_share and self.index.block_vectors is None:
             notes += ("the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",)
+        if any(restriction is not None and restriction.unknown_share > MAX_UNKNOWN_SHARE for _, restriction in masks):
+            notes += ("the reader does not know most of the passages' tokens: set reader to one of their language",)
         unknown = () if blocks is not None or self.index.lexicon is None else unknown_words(text, self.index.lexicon)
         if unknown:
             notes += (f"not in the corpus: {', '.join(unknown)}",)

@@ -41,7 +41,7 @@ def with_reading(
     ]
     found = reader.read(pairs, maps=maps) if isinstance(reader, MaskReader) else reader.read(pairs)
     scores = (
-        [_of_block(each, passage.tokens) for each in own]
+        [(_of_block(each, passage.tokens), each.unknown_share) for each in own]
         for (_, passage), own in zip(pairs, found, strict=True)
         if passage.tokens is not None
     )
@@ -50,8 +50,12 @@ def with_reading(
         if restriction is None:
             result.append([])
             continue
-        read = list(itertools.islice(scores, len(restriction.blocks)))  # of each block f64 [2, T] for each mask
-        result.append([replace(restriction, joint=joint) for joint in zip(*read, strict=True)])
+        read = list(itertools.islice(scores, len(restriction.blocks)))  # for each mask of each block
+        of_masks: list[Restriction | None] = []
+        for blocks in zip(*read, strict=True):
+            joint, unknown = zip(*blocks, strict=True)  # f64 [2, T] and a share of each block
+            of_masks.append(replace(restriction, joint=joint, unknown_share=float(np.mean(unknown))))
+        result.append(of_masks)
     return result
 
 

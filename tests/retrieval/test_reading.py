@@ -168,3 +168,15 @@ def test_a_reader_of_transformers_answers_over_an_index_of_other_tokens(
         assert isinstance(reading.reader(settings), SpanHeadReader)
         answer = reading.fill("Which city is the capital of Iceland?")
     assert answer.phrases and all(phrase.occurrences for phrase in answer.phrases)
+
+
+def test_passages_in_a_script_that_the_reader_does_not_know_are_noted(bert_filler: PhraseFiller) -> None:
+    class Stranger(SureReader):
+        def read(self, pairs: Sequence[tuple[str, Passage]]) -> Iterator[list[TokenScores]]:
+            for own in super().read(pairs):
+                yield [replace(each, unknown_share=0.9) for each in own]
+
+    def notes(reader: SureReader) -> str:
+        return " ".join(PhraseFiller(bert_filler.index, bert_filler.encoder, reader=reader).fill(TEXTS[0]).notes)
+
+    assert "language" in notes(Stranger("Iceland")) and "language" not in notes(SureReader("Iceland"))
