@@ -13,6 +13,7 @@ from tests.helpers.power_cut import Disk
 from tests.indexing.crashes import COMMANDS, NEW, prepared, write_inputs
 
 
+@pytest.mark.slow("kills")
 def test_every_command_killed_after_any_rename_ends_in_the_same_bytes(tmp_path: Path) -> None:
     outcome = run_subprocess(sys.executable, "-m", "tests.indexing.crashes", tmp_path)
     assert outcome.status == 0, outcome.err
@@ -23,6 +24,7 @@ def test_every_command_killed_after_any_rename_ends_in_the_same_bytes(tmp_path: 
         assert each["deaths"]["2"] + each["deaths"]["3"] > 0, each
 
 
+@pytest.mark.slow("kills")
 def test_no_document_is_lost_or_comes_back_in_a_random_walk_with_kills(tmp_path: Path) -> None:
     outcome = run_subprocess(sys.executable, "-m", "tests.indexing.random_walk", tmp_path, "14", "7")
     assert outcome.status == 0, outcome.err

@@ -20,7 +20,7 @@ from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.filler import Filler
-from npm.retrieval.joint_filling import associations, joint_fillings
+from npm.retrieval.joint_filling import associations, beam_search, joint_fillings
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
@@ -108,6 +108,13 @@ def test_a_wide_beam_finds_what_trying_every_combination_finds(mask_count: int, 
         text = " and ".join(["<mask>"] * mask_count)
         got, _ = joint_fillings(text, masks, blocks_of(**arrays), block_count=12, settings=settings)
         assert_fillings(got, plain_fillings(masks, held, 12, smoothing))
+
+
+def test_ties_go_to_the_better_phrases_further_left_however_many_there_are() -> None:
+    """More than 16: up to there, any sort leaves equal numbers in their order."""
+    chosen, totals = beam_search([np.zeros(9), np.zeros(7)], {(0, 1): np.zeros((9, 7))}, width=50)
+    assert chosen.tolist() == [[first, second] for first in range(9) for second in range(7)][:50]
+    assert not totals.any()
 
 
 def test_a_beam_of_one_goes_on_from_the_best_beginning_alone() -> None:

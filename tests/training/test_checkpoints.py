@@ -28,6 +28,7 @@ from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings,
 from tests.helpers.power_cut import Disk
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import toy_settings
+from tests.training.test_validation import scripted_trainer
 
 
 def checkpoint_at(step: int) -> Checkpoint:
@@ -361,3 +362,32 @@ def test_what_is_no_run_and_a_run_without_a_checkpoint_are_refused(tmp_path: Pat
     with pytest.raises(SettingError, match="has no checkpoint"):
         run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin)))
     assert not (tmp_path / "next").exists()
+
+
+def test_a_run_that_goes_on_has_a_best_encoder_and_a_patience_of_its_own(tmp_path: Path) -> None:
+    scripted_trainer(tmp_path / "first", {0: 0.1, 2: 0.9}, max_steps=2).train()
+    patience = {"evaluation": {"patience_evaluations": 2}}
+    following = scripted_trainer(tmp_path / "next", {2: 0.3, 4: 0.2, 6: 0.4, 8: 0.1, 10: 0.2}, max_steps=2, **patience)
+    following.run_folder.continue_from(RunFolder(tmp_path / "first"))
+    following.schedule = replace(following.schedule, max_steps=10)
+    following.train()
+    assert (tmp_path / "next" / "best-encoder").is_dir()
+    assert (following.early_stopping.value, following.early_stopping.step, following.step) == (0.4, 6, 10)
+
+
+def test_the_config_of_an_encoder_comes_last_over_an_older_one(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill before that leaves the old one, which says by its digest that the weights are others."""
+    run_folder.save_encoder(tiny_encoder("bert"))
+    placed: list[Path] = []
+    real = Path.replace
+
+    def noted(self: Path, target: Path) -> Path:
+        placed.append(Path(target))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    run_folder.save_encoder(tiny_encoder("bert", seed=1))
+    assert {path.name for path in placed} >= {"model.safetensors", "config.json"}
+    assert placed[-1] == run_folder.encoder_path / "config.json"
