@@ -112,9 +112,11 @@ def test_a_wide_beam_finds_what_trying_every_combination_finds(mask_count: int, 
 
 def test_ties_go_to_the_better_phrases_further_left_however_many_there_are() -> None:
     """More than 16: up to there, any sort leaves equal numbers in their order."""
-    chosen, totals = beam_search([np.zeros(9), np.zeros(7)], {(0, 1): np.zeros((9, 7))}, width=50)
-    assert chosen.tolist() == [[first, second] for first in range(9) for second in range(7)][:50]
-    assert not totals.any()
+    pairs = np.random.default_rng(0).integers(-2, 1, (30, 20)).astype(float)
+    chosen, totals = beam_search([np.zeros(30), np.zeros(20)], {(0, 1): pairs}, width=300)
+    places = sorted(np.ndindex(30, 20), key=lambda place: -pairs[place])[:300]
+    assert list(map(tuple, chosen.tolist())) == places
+    assert totals.tolist() == [pairs[place] for place in places]
 
 
 def test_a_beam_of_one_goes_on_from_the_best_beginning_alone() -> None:

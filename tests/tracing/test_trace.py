@@ -40,13 +40,17 @@ def places_of(spans: Sequence[TracedSpan]) -> set[str]:
 
 
 def test_a_trace_keeps_to_the_filter_of_its_filler_unless_it_has_one(folder: Path, encoder: Encoder) -> None:
-    english = PhraseFiller.open(folder, encoder, settings=FillSettings(where=["lang=en"]))
+    english, icelandic = (
+        PhraseFiller.open(folder, encoder, settings=FillSettings(where=[f"lang={language}"])) for language in TEXTS
+    )
     everywhere = PhraseFiller.open(folder, encoder)
     text = "The river rises in Oslo. It is in Rome."
     for filler, where, allowed in (
         (everywhere, [], {"d0", "d1", "d2", "d3"}),
         (english, [], {"d0", "d1"}),
+        (icelandic, [], {"d2", "d3"}),
         (english, ["lang=is"], {"d2", "d3"}),
+        (icelandic, ["lang=en"], {"d0", "d1"}),
         (everywhere, ["lang=is"], {"d2", "d3"}),
     ):
         traced = Tracer(filler, TraceSettings(where=where)).trace(text)
@@ -57,8 +61,8 @@ def test_a_trace_keeps_to_the_filter_of_its_filler_unless_it_has_one(folder: Pat
 
 
 def test_a_trace_keeps_to_the_documents_of_its_filler_unless_it_has_some(folder: Path, encoder: Encoder) -> None:
-    filler = PhraseFiller.open(folder, encoder, settings=FillSettings(documents=["d0"]))
-    for own, allowed in ((None, {"d0"}), (["d2"], {"d2"})):
+    filler = PhraseFiller.open(folder, encoder, settings=FillSettings(documents=["d2"]))
+    for own, allowed in ((None, {"d2"}), (["d0"], {"d0"})):
         traced = Tracer(filler, TraceSettings(documents=own)).trace("It rises in Oslo.")
         assert places_of(traced.spans) == allowed
 
