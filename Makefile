@@ -20,7 +20,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 
 FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
 	$(addprefix tests/test_,imports.py settings.py config_paths.py errors.py)
 
-.PHONY: install demo serve openapi site zero-shot test test-fast fuzz check format wheel release clean help
+.PHONY: install demo serve openapi site zero-shot test test-all test-fast fuzz check format wheel release clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -42,10 +42,13 @@ demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print h
 zero-shot: $(INSTALLED)  ## Train the baseline, build the indexes, print the zero-shot tables: make zero-shot DATA=DIR
 	scripts/zero_shot.sh $(DATA)
 
-test: $(INSTALLED)  ## Run the whole test suite, offline, a process a core: make test WORKERS=1
+test: $(INSTALLED)  ## Run the everyday tests, offline, a process a core: make test WORKERS=1
+	$(PYTEST) $(SPREAD) -m "not slow"
+
+test-all: $(INSTALLED)  ## Run those that `make test` leaves out too: browser, Ray, package, site, notebooks, fuzzing, kills at every place
 	$(PYTEST) $(SPREAD)
 
-test-fast: $(INSTALLED)  ## Run the unit layers alone, for daily work: under 90 seconds on two cores
+test-fast: $(INSTALLED)  ## Run the unit layers alone, for daily work: under 60 seconds on two cores
 	$(PYTEST) $(SPREAD) $(FAST)
 
 fuzz: $(INSTALLED)  ## Draw other settings, manifests, encoders, texts and corpora than the suite does: make fuzz EXAMPLES=500
@@ -62,12 +65,12 @@ site: $(INSTALLED)  ## Write the generated pages and build the site of docs/ int
 	$(BIN)/python scripts/docs_pages.py
 	$(BIN)/zensical build --strict --clean
 
-check: $(INSTALLED)  ## Format, lint, types, the site, tests
+check: $(INSTALLED)  ## Format, lint, types, the site, all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) site
-	$(MAKE) test
+	$(MAKE) test-all
 
 format: $(INSTALLED)  ## Rewrite the files as `check` wants them
 	$(BIN)/ruff format .

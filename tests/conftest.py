@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,16 @@ import numpy as np
 import pytest
 
 from npm.models.encoder import Encoder
+from tests.helpers import precision  # noqa: F401 - settles it
 from tests.helpers.command_line import CommandLine, write_corpus
+from tests.helpers.left_out import (  # noqa: F401 - hooks
+    pytest_configure,
+    pytest_deselected,
+    pytest_sessionfinish,
+    pytest_testnodedown,
+    pytest_unconfigure,
+)
+from tests.helpers.made_once import made_once
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -49,10 +57,9 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("encoders") / "tiny"
-    tiny_encoder("bert").save(folder)
-    return folder
+def tiny_encoder_folder() -> Path:
+    """Not to be changed: copy it first."""
+    return made_once("tiny-encoder", lambda folder: tiny_encoder("bert").save(folder / "tiny")) / "tiny"
 
 
 @pytest.fixture
@@ -61,31 +68,32 @@ def corpus(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_index(tiny_encoder_folder: Path) -> Path:
     """An index over six documents, with its encoder inside. Not to be changed: copy it first."""
     from npm.cli.main import main
 
-    folder = tmp_path_factory.mktemp("index")
-    corpus = write_corpus(folder / "corpus.jsonl")
-    arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
-    assert main(["build", *arguments, "copy_encoder=true", "blocks.max_block_tokens=64"]) == 0
-    return folder / "index"
+    def make(folder: Path) -> None:
+        corpus = write_corpus(folder / "corpus.jsonl")
+        arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
+        assert main(["build", *arguments, "copy_encoder=true", "blocks.max_block_tokens=64"]) == 0
+
+    return made_once("built", make) / "index"
 
 
 @pytest.fixture(scope="session")
-def demo_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_index() -> Path:
     """The demo corpus indexed by the shipped encoder, where `fill` without index= puts it. Not to be changed.
 
-    It lies in a cache of its own: XDG_CACHE_HOME is two folders above. Processes that share out the suite share it.
+    It lies in a cache of its own: XDG_CACHE_HOME is two folders above.
     """
     from npm.cli.main import main
 
-    here = tmp_path_factory.getbasetemp()
-    cache = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "demo"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(cache))
-        assert main(["fill", "The capital of Iceland is <mask>."]) == 0
-    (manifest,) = cache.glob("npmlm/demo-*/manifest.json")
+    def make(cache: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(cache))
+            assert main(["fill", "The capital of Iceland is <mask>."]) == 0
+
+    (manifest,) = made_once("demo", make).glob("npmlm/demo-*/manifest.json")
     return manifest.parent
 
 

@@ -10,12 +10,14 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from npm.core import artifact
 from npm.core.artifact import (
+    FolderWriter,
     check_folder,
     finished_folder,
     open_array,
@@ -23,6 +25,7 @@ from npm.core.artifact import (
     verify_folder,
     write_folder,
     write_manifest,
+    written_once,
 )
 from npm.core.errors import ArtifactError
 from npm.core.files import sha256_of_bytes, sha256_of_file
@@ -335,3 +338,42 @@ def test_threads_open_arrays_at_the_same_time(tmp_path: Path) -> None:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
     assert errors == []
+
+
+def write_one(writer: FolderWriter) -> None:
+    writer.write_array("one", np.ones(3))
+
+
+def test_a_finished_folder_is_kept_only_while_every_byte_of_it_is_right(tmp_path: Path) -> None:
+    given = {"kind": "sample", "settings": {"seed": 7}, "write": write_one}
+    first = written_once(tmp_path / "folder", **given)
+    assert written_once(tmp_path / "folder", **given) == first
+    flip_byte(tmp_path / "folder" / "one.npy", -1)
+    with pytest.raises(ArtifactError, match="damaged"):
+        written_once(tmp_path / "folder", **given)
+
+
+def test_nobody_writes_a_folder_between_the_look_for_it_and_its_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, given = tmp_path / "folder", {"kind": "sample", "settings": {}, "write": write_one}
+    looked: list[None] = []
+    refused: list[ArtifactError] = []
+
+    def another() -> None:
+        try:
+            written_once(folder, **given)
+        except ArtifactError as error:
+            refused.append(error)
+
+    def look(folder: Path, **settings: Any) -> None:
+        if not looked:
+            looked.append(None)
+            thread = threading.Thread(target=another)
+            thread.start()
+            thread.join()
+        return finished_folder(folder, **settings) if refused else None
+
+    monkeypatch.setattr(artifact, "finished_folder", look)
+    assert written_once(folder, **given) == check_folder(folder, kind="sample")
+    assert len(refused) == 1 and "another process" in str(refused[0])

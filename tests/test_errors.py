@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from npm.core.errors import (
     StorageError,
     UserError,
 )
-from tests.helpers.command_line import run_subprocess
 
 KINDS = (*(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),)
 
@@ -40,19 +38,6 @@ def test_an_error_is_the_same_after_pickling(kind: type[UserError]) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
-
-
-def test_a_removed_working_directory_is_one_sentence(tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    outcome = run_subprocess("sh", "-c", f"rmdir {here}; exec {sys.executable} -m npm fill x", cwd=here)
-    assert outcome.status == 2
-    assert "working directory" in outcome.err
-
-
-def test_a_full_stderr_changes_no_exit_status() -> None:
-    refused = f"{sys.executable} -m npm fill index=/nonexistent '<mask>' 2>/dev/full"
-    assert run_subprocess("sh", "-c", refused).status == 2
 
 
 def test_messages_escape_what_a_terminal_would_obey() -> None:

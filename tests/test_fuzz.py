@@ -44,6 +44,8 @@ from tests.helpers.command_line import DOCUMENTS, all_bytes
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 from tests.helpers.toy_training import toy_trainer
 
+pytestmark = pytest.mark.slow("fuzzing")
+
 MANY = int(os.environ.get("NPM_FUZZ_EXAMPLES", "0"))
 REMOVED = object()
 NUMBERS = [-(2**63), -7, -1, 0, 1, 2, 3, 33, 300, -0.5, 0.0, 0.25, 1e-9, 1.5, 1e9, float("nan"), float("inf")]

@@ -51,6 +51,7 @@ def test_a_notebook_has_cells_that_are_whole_and_no_output(name: str) -> None:
         assert bool(ast.parse(body).body) == (kind == ""), body
 
 
+@pytest.mark.slow("notebooks")
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_notebook_runs_and_prints_what_it_says(
     name: str, demo_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,6 +70,7 @@ def output_of(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.slow("notebooks")
 def test_training_in_five_minutes_runs_when_it_is_given_seconds(
     demo_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

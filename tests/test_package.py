@@ -82,6 +82,7 @@ def shipped() -> dict[str, str]:
     return {f"npm/{name}" if name.startswith("configs/") else name: name for name in names}
 
 
+@pytest.mark.slow("package")
 def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == set(shipped())
@@ -89,6 +90,7 @@ def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: P
     assert wheel.stat().st_size < MOST_WHEEL_BYTES
 
 
+@pytest.mark.slow("package")
 def test_the_source_archive_holds_what_a_wheel_is_made_of_but_the_weights(archive: Path) -> None:
     with tarfile.open(archive) as members:
         found = {member.name.partition("/")[2] for member in members if member.isfile()}
@@ -98,6 +100,7 @@ def test_the_source_archive_holds_what_a_wheel_is_made_of_but_the_weights(archiv
     assert archive.stat().st_size < 5_000_000
 
 
+@pytest.mark.slow("package")
 def test_a_wheel_built_from_the_source_archive_says_that_it_has_no_weights(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as members:
         members.extractall(tmp_path, filter="data")
@@ -107,6 +110,7 @@ def test_a_wheel_built_from_the_source_archive_says_that_it_has_no_weights(archi
     assert names == set(shipped()) - WEIGHTS
 
 
+@pytest.mark.slow("package")
 def test_the_command_is_npmlm_and_never_npm(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
@@ -117,6 +121,7 @@ def site_packages() -> str:
     return sysconfig.get_path("purelib")
 
 
+@pytest.mark.slow("package")
 def test_the_installed_command_answers_from_a_folder_with_a_file_index_py(
     installed: Path, built_index: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +137,7 @@ def test_the_installed_command_answers_from_a_folder_with_a_file_index_py(
     assert all_bytes(tmp_path) == before
 
 
+@pytest.mark.slow("package")
 def test_the_installed_command_is_that_of_the_wheel_and_finds_its_configs(installed: Path, tmp_path: Path) -> None:
     program = (
         "import npm.cli.settings, index.types\n"

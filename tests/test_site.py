@@ -127,6 +127,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.slow("site")
 def test_the_site_is_built_without_a_warning_and_has_every_page(site: Path) -> None:
     for name in ("", "glossary", "results/quality", "generated/commands/fill", "generated/http", "api"):
         assert (site / name / "index.html").is_file(), name
@@ -147,6 +148,7 @@ class LinkedPage(HTMLParser):
         self.places |= {value for name, value in attrs if name in ("id", "name") and value}
 
 
+@pytest.mark.slow("site")
 def test_every_link_and_picture_of_the_site_leads_to_a_page_or_a_place_in_one(site: Path) -> None:
     pages = {path: LinkedPage(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     dead = []
@@ -165,6 +167,7 @@ def test_every_link_and_picture_of_the_site_leads_to_a_page_or_a_place_in_one(si
     assert not dead
 
 
+@pytest.mark.slow("site")
 def test_a_browser_fetches_nothing_from_another_server_for_any_page(site: Path) -> None:
     read = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
     assert len(read) > 40
@@ -172,6 +175,7 @@ def test_a_browser_fetches_nothing_from_another_server_for_any_page(site: Path) 
         assert not FROM_ELSEWHERE.findall(path.read_text(encoding="utf-8")), path.relative_to(site)
 
 
+@pytest.mark.slow("site")
 def test_a_browser_opens_pages_without_a_request_that_leaves_the_server(site: Path) -> None:
     handler = partial(QuietHandler, directory=str(site))
     with running_browser() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -194,8 +194,11 @@ def choose_device(device: str) -> torch.device:
 def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
     """`auto` becomes bfloat16 where the hardware multiplies in it, else float32.
 
-    Raises EncoderError for float16 on a CPU.
+    The environment's NPMLM_AUTO_PRECISION says otherwise, for the same numbers on every machine: the tests set it.
+    Raises EncoderError for float16 on a CPU, SettingError for what the variable does not know.
     """
+    if dtype is Precision.auto:
+        dtype = checked(os.environ.get("NPMLM_AUTO_PRECISION", "auto"), Precision, "NPMLM_AUTO_PRECISION")
     if dtype is Precision.float16 and device.type == "cpu":
         raise EncoderError("precision=float16 is for GPUs only: choose auto, float32 or bfloat16")
     if dtype is not Precision.auto:

@@ -104,3 +104,16 @@ def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Pa
     folder = shutil.copytree(built_index, tmp_path / "index")
     done = run_subprocess(sys.executable, "-c", LIMITED, "add", f"index={folder}", f"corpus.files={more}")
     assert done.refused()
+
+
+def test_a_removed_working_directory_is_one_sentence(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    outcome = run_subprocess("sh", "-c", f"rmdir {here}; exec {sys.executable} -m npm fill x", cwd=here)
+    assert outcome.status == 2
+    assert "working directory" in outcome.err
+
+
+def test_a_full_stderr_changes_no_exit_status() -> None:
+    refused = f"{sys.executable} -m npm fill index=/nonexistent '<mask>' 2>/dev/full"
+    assert run_subprocess("sh", "-c", refused).status == 2

@@ -128,6 +128,7 @@ def test_a_build_on_ray_without_ray_says_how_to_get_it(
     assert not (tmp_path / "index").exists()
 
 
+@pytest.mark.slow("ray")
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
 def test_an_address_without_a_cluster_is_refused_at_once(address: str, corpus: Path, tmp_path: Path) -> None:
     if find_spec("ray") is None:

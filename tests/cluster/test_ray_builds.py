@@ -23,7 +23,10 @@ from npm.indexing.settings import Stage
 from tests.cluster.small_clusters import MEMORY, DeadlyJob, WaitingJob, arguments, remade, write_files
 from tests.helpers.command_line import REPOSITORY, CommandLine, all_bytes
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, such as of sockets that it leaves to be collected
+pytestmark = [
+    pytest.mark.slow("ray"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, such as of sockets that it leaves to be collected
+]
 ON_RAY = BuildCluster(engine="ray")  # type: ignore[arg-type]
 
 

@@ -20,6 +20,7 @@ from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.running_server import RunningServer, replica_processes, until
 
 pytestmark = [
+    pytest.mark.slow("ray"),
     pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "ray>=2.60"'),
     pytest.mark.filterwarnings("ignore"),  # Ray's own, such as of sockets that it leaves to be collected
 ]

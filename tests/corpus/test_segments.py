@@ -135,6 +135,7 @@ def test_two_ids_with_one_key_are_told_apart_by_the_ids_themselves(
         monkeypatch.setattr(f"npm.corpus.{place}.document_key", lambda identifier: len(identifier))
     store = stored_documents(tmp_path / "store", [{}] * 8)
     assert store.find_documents(["d5", "d2", "x2", "d7"]).tolist() == [5, 2, -1, 7]
+    assert store.repeated_documents() is None
 
 
 @pytest.mark.parametrize(

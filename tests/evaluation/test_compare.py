@@ -104,6 +104,9 @@ def test_pairs_are_found_by_id_whatever_their_order_and_the_rest_is_noted(tmp_pa
     found = compare_results(a, b)
     assert [(each.count, each.share_a, each.share_b) for each in found.comparisons] == [(2, 0.5, 1.0)]
     assert found.notes == ("sst2: 2 examples are in both, of 4 in A and 3 in B.",)
+    subset = results(tmp_path / "c", lines([1, 0]))
+    for one, other in ((subset, a), (a, subset)):
+        assert len(compare_results(one, other).notes) == 1
 
 
 def test_examples_that_were_asked_with_other_prompts_are_noted_once_for_all_methods(tmp_path: Path) -> None:

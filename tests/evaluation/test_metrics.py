@@ -69,6 +69,7 @@ def test_no_examples_have_no_mean() -> None:
         ("A", "a"),
         ("Côte d’Ivoire", "côte divoire"),
         ("北京。", "北京"),
+        ("Cafe\u0301", "caf\u00e9"),
         ("¿…?", ""),
     ],
 )

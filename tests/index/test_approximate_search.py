@@ -293,3 +293,13 @@ def test_a_limit_that_is_not_reached_changes_nothing(rows: int) -> None:
 def test_two_dimensions_of_short_vectors_have_a_code_and_four_of_long_ones(dimensions: int, codes: int) -> None:
     factory = resolved_settings(SearchSettings(), 20_000_000, dimensions)["factory"]
     assert factory == f"RR{codes * (2 if dimensions <= 192 else 4)},IVF16384,PQ{codes}x4fsr"
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_lists_with_more_rows_than_there_are_vectors_are_damaged(tmp_path: Path, missing: int) -> None:
+    vectors = sample_vectors()
+    build_search(tmp_path, vectors, settings_for("ivf_sq8"))
+    searcher = open_built(tmp_path, vectors, probed_lists=8, rerank_factor=ROWS)
+    searcher.row_count = ROWS - missing
+    with pytest.raises(ArtifactError, match=f"is damaged.*of {ROWS - missing}"):
+        searcher.scan(sample_queries()).top(5)

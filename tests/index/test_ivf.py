@@ -171,6 +171,16 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
         write_code_shard(tmp_path / "c", array, quantizer, settings=code_shard_settings(quantizer, "w"))
 
 
+def test_a_number_that_is_not_finite_is_refused_where_training_did_not_look(tmp_path: Path) -> None:
+    vectors = sample_vectors()
+    train_quantizer(tmp_path / "q", vectors, None, resolved_settings(settings_for("ivf_sq8", 4), ROWS, DIMENSIONS))
+    quantizer, added = Quantizer.open(tmp_path / "q"), vectors.arrays[0].copy()
+    added[7, 3] = np.nan
+    with pytest.raises(ArtifactError, match="row 7 is not finite"):
+        write_code_shard(tmp_path / "c", added, quantizer, settings=code_shard_settings(quantizer, "v"))
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize("tier", TIERS)
 def test_the_merged_lists_are_those_of_one_index_in_memory_bit_for_bit(tmp_path: Path, tier: str) -> None:
     vectors = sample_vectors()

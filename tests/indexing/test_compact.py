@@ -20,6 +20,7 @@ from npm.indexing.settings import CompactSettings, DeleteSettings
 from npm.indexing.verify import reencode_sample, verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
+from npm.tuning.tune import SearchChoice, write_searching
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -153,6 +154,18 @@ def test_how_the_index_is_searched_is_carried_over(live: Path) -> None:
     assert before.probed_lists == 4
     compact_index(live, RETRAINS)
     assert Generation.read(live).manifest.searching == before
+
+
+def test_settings_that_were_tuned_for_one_tier_end_with_it(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = changed(tmp_path / "index", encoder, None)
+    before = Generation.read(folder).manifest.searching
+    write_searching(Generation.read(folder), SearchChoice(1, 2, 3))
+    monkeypatch.setattr(index.settings, "EXACT_ROWS", 10)
+    compact_index(folder, KEEPS)
+    assert Generation.read(folder).quantizer is not None
+    assert Generation.read(folder).manifest.searching == before
 
 
 def test_an_opening_reader_whose_folders_are_removed_opens_the_new_generation(

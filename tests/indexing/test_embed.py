@@ -103,6 +103,14 @@ def test_blocks_of_another_tokenizer_are_refused(store: BlockStore) -> None:
         recorded(store, tiny_encoder("roberta"), SETTINGS)
 
 
+def test_blocks_that_an_encoder_takes_only_without_special_tokens_are_refused(store: BlockStore) -> None:
+    assert not store.special_tokens_in_blocks
+    specials = 2
+    with pytest.raises(EncoderError, match="max_block_tokens"):
+        recorded(store, tiny_encoder("bert", max_positions=store.max_block_tokens + specials - 1), SETTINGS)
+    assert recorded(store, tiny_encoder("bert", max_positions=store.max_block_tokens + specials), SETTINGS)
+
+
 def test_missing_shards_are_named_with_the_command_that_makes_them(
     store: BlockStore, encoder: Encoder, finished: Path
 ) -> None:

@@ -19,6 +19,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
 from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
+from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import added, all_bytes, built, record, write_records
 
 
@@ -142,3 +143,23 @@ def test_an_index_may_be_named_by_a_link(index: Path, tmp_path: Path) -> None:
     compact_index(tmp_path / "link", CompactSettings())
     verify_index(tmp_path / "link")
     assert inspect_index(index).counts["documents"] == 14
+
+
+def test_a_removal_that_is_killed_leaves_no_part_without_its_files(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {path.name: set(files_of(path)) for path in index.iterdir() if path.is_dir()}
+
+    def killed(folder: Path, **_: object) -> None:
+        if found := [path for path in Path(folder).rglob("*") if path.is_file()]:
+            found[0].unlink()
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Killed):
+            compact_index(index, CompactSettings(retrain=True))
+    for name, files in parts.items():
+        assert not (index / name).exists() or set(files_of(index / name)) == files, name
+    compact_index(index, CompactSettings())
+    assert {path.name for path in index.iterdir()} == {"manifest.json", *live_parts(index)}

@@ -128,6 +128,8 @@ def test_after_documents_were_deleted_it_scores_as_if_they_had_never_been_there(
             np.testing.assert_array_equal(hits[0], numbers[expected[0]])
             np.testing.assert_array_equal(lexicon.scores(text)[live], fresh.scores(text))
             assert not lexicon.scores(text)[~live].any()
+            for word in text.split():
+                assert lexicon.word_weight(word) == fresh.word_weight(word)
     # a generation is a view: the lexicon it came from is as it was, and so is what becomes of it
     for text in QUERIES:
         np.testing.assert_array_equal(lexicon.with_live(None).scores(text), all_blocks.scores(text))

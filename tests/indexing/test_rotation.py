@@ -23,6 +23,7 @@ from npm.indexing import rotation
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
+from npm.indexing.embed import open_vectors
 from npm.indexing.estimate import estimate_build, estimated_sizes
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index
@@ -314,3 +315,9 @@ def test_axes_count_among_the_bytes_that_a_build_needs_and_no_length_gets_a_note
     plain, cut = replace(settings, rotation=Rotation.none), encoder.cut_to(CUT)
     assert "rotation" not in estimated_sizes(plain, cut)[0].disk
     assert estimated_sizes(settings, cut)[0].disk["rotation"] == 4 * CUT * WHOLE
+
+
+def test_segments_on_other_axes_are_not_opened_as_one(finished: Path, encoder: Encoder, tmp_path: Path) -> None:
+    other = built(tmp_path / "other", encoder, numbers=range(5), **ROTATED)
+    with pytest.raises(ArtifactError, match="axes"):
+        open_vectors([part_of(finished, "vectors"), part_of(other, "vectors")])

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import FunnelConfig, FunnelModel
 
-from npm.core.errors import ArtifactError, EncoderError
+from npm.core.errors import ArtifactError, EncoderError, SettingError
 from npm.models import names
 from npm.models.batches import encode_batch
 from npm.models.encoder import Encoder
@@ -81,6 +81,7 @@ def test_float16_on_a_cpu() -> None:
 
 
 def test_auto_is_float32_where_bfloat16_is_only_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPMLM_AUTO_PRECISION")
     for native, expected in ((False, torch.float32), (True, torch.bfloat16)):
 
         def supported(including_emulation: bool = True, native: bool = native) -> bool:
@@ -88,6 +89,17 @@ def test_auto_is_float32_where_bfloat16_is_only_emulated(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
         assert choose_dtype(Precision.auto, torch.device("cuda")) is expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_environment_says_what_auto_is_and_nothing_else(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        monkeypatch.setenv("NPMLM_AUTO_PRECISION", name)
+        assert choose_dtype(Precision.auto, torch.device(device)) is expected
+        assert choose_dtype(Precision.float32, torch.device(device)) is torch.float32
+    monkeypatch.setenv("NPMLM_AUTO_PRECISION", "float8")
+    with pytest.raises(SettingError, match="NPMLM_AUTO_PRECISION"):
+        choose_dtype(Precision.auto, torch.device(device))
 
 
 def edited(folder: Path, name: str, **entries: object) -> None:

@@ -17,7 +17,7 @@ from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskRenderer
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch, EncodedRows
-from npm.objectives.reading import JointReading
+from npm.objectives.reading import JointReading, reading_losses
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.questions import question_batch
@@ -301,6 +301,26 @@ def test_values_and_gradients_equal_those_of_plain_loops(seed: int) -> None:
     (wanted,) = torch.autograd.grad(start + end, queries)
     (got,) = torch.autograd.grad(terms["reading_start"].sum + terms["reading_end"].sum, queries)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_logits_are_those_of_float32_where_the_encoder_computes_in_bfloat16() -> None:
+    batch = batch_that_reads([[5, 6], [5, 8]], [(0, 0, 1), (1, 1, 1)], [1, 0])
+    queries = 4 * torch.randn(*batch.query_input_ids.shape, 8, generator=torch.Generator().manual_seed(0))
+    expected = JointReading(1.0)(encoded_as(queries, batch))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        terms = JointReading(1.0)(encoded_as(queries, batch))
+    for name, term in terms.items():
+        torch.testing.assert_close(term.sum, expected[name].sum, rtol=0, atol=0)
+
+
+def test_the_key_for_not_here_is_never_an_edge_of_the_answer() -> None:
+    """As where an encoder has no first special token: its first token may be that of the answer."""
+    logits, own = torch.tensor([[3.0, 0.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool)
+    first = torch.tensor([True, False, False])
+    sum_of_all = math.log(math.e**3 + 1 + math.e)
+    for edges, loss in (([True, False, True], sum_of_all - 1), ([True, False, False], sum_of_all - 3)):
+        found, _ = reading_losses(logits, torch.tensor([edges]), own, first)
+        assert found.item() == pytest.approx(loss, abs=1e-5)
 
 
 def test_titles_are_no_keys_of_the_clean_copies_and_none_of_the_read_blocks() -> None:

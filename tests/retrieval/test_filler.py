@@ -76,14 +76,14 @@ def test_options_are_taken_from_any_collection(filler: PhraseFiller) -> None:
     ],
 )
 def test_an_argument_of_another_kind_is_refused_before_anything_is_opened(
-    name: str, value: Any, built_index: Path
+    name: str, value: Any, built_index: Path, tiny_encoder_folder: Path
 ) -> None:
     arguments: dict[str, Any] = {"folder": built_index, name: value}
     with pytest.raises(SettingError, match=name):
         PhraseFiller.open(**arguments)
     if name != "folder":
         with pytest.raises(SettingError, match=name):
-            PhraseFiller.over(["Oslo is in Norway."], **{name: value})
+            PhraseFiller.over(["Oslo is in Norway."], **{"encoder": tiny_encoder_folder, name: value})
 
 
 def test_a_closed_filler_refuses_and_says_so(built_index: Path) -> None:

@@ -20,7 +20,7 @@ from npm.indexing.settings import DeleteSettings, PruningRule
 from npm.reading.mask_reader import MaskReader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.filler import Filler
-from npm.retrieval.joint_filling import associations, joint_fillings
+from npm.retrieval.joint_filling import associations, beam_search, joint_fillings
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
@@ -108,6 +108,15 @@ def test_a_wide_beam_finds_what_trying_every_combination_finds(mask_count: int, 
         text = " and ".join(["<mask>"] * mask_count)
         got, _ = joint_fillings(text, masks, blocks_of(**arrays), block_count=12, settings=settings)
         assert_fillings(got, plain_fillings(masks, held, 12, smoothing))
+
+
+def test_ties_go_to_the_better_phrases_further_left_however_many_there_are() -> None:
+    """More than 16: up to there, any sort leaves equal numbers in their order."""
+    pairs = np.random.default_rng(0).integers(-2, 1, (30, 20)).astype(float)
+    chosen, totals = beam_search([np.zeros(30), np.zeros(20)], {(0, 1): pairs}, width=300)
+    places = sorted(np.ndindex(30, 20), key=lambda place: -pairs[place])[:300]
+    assert list(map(tuple, chosen.tolist())) == places
+    assert totals.tolist() == [pairs[place] for place in places]
 
 
 def test_a_beam_of_one_goes_on_from_the_best_beginning_alone() -> None:

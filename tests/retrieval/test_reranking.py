@@ -40,15 +40,24 @@ PASSAGES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
-    folder = tmp_path_factory.mktemp("reranked")
+def filler_over(folder: Path, dimensions: int | None) -> PhraseFiller:
     (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PASSAGES), encoding="utf-8")
-    encoder = Encoder.load(dtype="float32")
-    build_index(folder / "index", IndexBuildSettings(corpus=CorpusSettings(files=[str(folder / "c.jsonl")])), encoder)
+    encoder, corpus = Encoder.load(dtype="float32"), CorpusSettings(files=[str(folder / "c.jsonl")])
+    build_index(folder / "index", IndexBuildSettings(corpus=corpus, dimensions=dimensions), encoder)
     return PhraseFiller.open(
         folder / "index", encoder, settings=FillSettings(overlaps=Overlaps.keep, rerank_weight=6.0)
     )
+
+
+@pytest.fixture(scope="module")
+def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    return filler_over(tmp_path_factory.mktemp("reranked"), None)
+
+
+@pytest.fixture(scope="module")
+def shortened(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    """Over an index of shorter vectors; sentences are compared with whole ones."""
+    return filler_over(tmp_path_factory.mktemp("shortened"), 128)
 
 
 def test_scores_are_weighed_by_the_exponential_of_the_evidence_and_keep_their_sum() -> None:
@@ -102,12 +111,14 @@ def plain_ends(encoder: Encoder, phrase: PhraseInSentence) -> np.ndarray:
     return encode_sequences(encoder, [ids], [ends], tokens_per_batch=512).vectors[0]
 
 
-@pytest.mark.parametrize(("k", "name_weight"), [(3, 0.0), (12, 2.5)])
+@pytest.mark.parametrize(("name", "k", "name_weight"), [("filler", 3, 0.0), ("shortened", 12, 2.5)])
 def test_phrases_are_reranked_as_a_plain_loop_does_it(
-    filler: PhraseFiller, k: int, name_weight: float, monkeypatch: pytest.MonkeyPatch
+    name: str, k: int, name_weight: float, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    filler: PhraseFiller = request.getfixturevalue(name)
+    whole_encoder = filler.encoder.cut_to(None)
     monkeypatch.setattr(filler, "settings", replace(filler.settings, name_weight=name_weight))
-    sentences = SentenceEncoder(filler.encoder, SentenceEncoder.load().pooler)
+    sentences = SentenceEncoder(whole_encoder, SentenceEncoder.load().pooler)
     as_found = replace(filler.settings, rerank_weight=0.0, k=max(k, RERANKED_PHRASES))
     with_reranking = filler.fill(QUESTIONS, k=k)
     filler.settings, reranked = as_found, filler.settings
@@ -123,8 +134,8 @@ def test_phrases_are_reranked_as_a_plain_loop_does_it(
             own = filled_sentence(text, phrase.phrase), own_sentence(phrase)
             vectors = sentences.encode([each.sentence for each in own])
             one, other = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            ours, theirs = (plain_ends(filler.encoder, each) for each in own)
-            ends = filler.encoder.similarity_scale * float((ours * theirs).sum())
+            ours, theirs = (plain_ends(whole_encoder, each) for each in own)
+            ends = whole_encoder.similarity_scale * float((ours * theirs).sum())
             evidence = 6.0 * (float(one @ other) + TOKEN_SHARE * ends) + name_weight * is_name(phrase.phrase)
             factors.append(np.exp(evidence))
         whole = sum(phrase.score for phrase in first)

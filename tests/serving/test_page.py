@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.helpers.browsers import (
     WatchedPages,
     accessible,
@@ -27,6 +29,8 @@ from tests.serving.shown_page import (
     names_of,
     percent,
 )
+
+pytestmark = pytest.mark.slow("browser")
 
 
 def test_an_answer_without_enough_evidence_is_not_put_into_the_sentence(pages: WatchedPages) -> None:

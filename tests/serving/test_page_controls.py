@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
 
 from tests.serving.shown_page import KEY, QUESTION, asked, expect, filters, link, used
+
+pytestmark = pytest.mark.slow("browser")
 
 
 def test_a_link_asks_and_the_back_button_shows_what_was_answered(pages: WatchedPages) -> None:
@@ -301,12 +302,6 @@ def test_the_type_of_a_problem_leads_to_its_description(pages: WatchedPages) -> 
     page = pages.open("docs#timeout")
     expect(page.locator("tr", has=page.locator("#timeout"))).to_contain_text("504")
     expect(page.locator("#timeout")).to_be_in_viewport()
-
-
-def test_the_files_of_the_page_stay_small() -> None:
-    files = [path for path in (REPOSITORY / "npm" / "serving" / "static").iterdir() if path.is_file()]
-    assert len(files) > 5
-    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 25 * 1024
 
 
 def test_a_picture_of_the_page_for_the_docs(browser: Browser, tmp_path: Path) -> None:

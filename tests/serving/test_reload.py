@@ -7,6 +7,9 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from npm import PhraseFiller, add
 from npm.core.types import Document
@@ -31,8 +34,10 @@ class FailingOnce(ServerMetrics):
         super().index_is(facts)
 
 
-def reloader(folder: Path, metrics: ServerMetrics, notice: Callable[[str], None]) -> IndexReloader:
-    settings = ServeSettings(reload_seconds=0.01)
+def reloader(
+    folder: Path, metrics: ServerMetrics, notice: Callable[[str], None], **settings_of_it: float
+) -> IndexReloader:
+    settings = ServeSettings(reload_seconds=0.01, **settings_of_it)
     open_index = partial(OpenedIndex.open, folder, PhraseFiller.open(folder).encoder, settings)
     return IndexReloader(open_index, settings, metrics=metrics, notice=notice)
 
@@ -71,3 +76,66 @@ def test_generations_are_taken_up_when_nothing_can_be_logged(built_index: Path, 
 
     asyncio.run(scenario())
     assert ours.current.state.generation == 2
+
+
+def test_a_failure_is_noted_once_until_a_generation_was_taken_up(
+    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
+    notes, tries, real = list[str](), list[int](), OpenedIndex.open
+
+    def failing(*given: Any) -> OpenedIndex:
+        tries.append(len(tries) + 1)
+        if tries[-1] in (2, 3, 5, 6):
+            raise OSError("no more descriptors")
+        return real(*given)
+
+    monkeypatch.setattr(OpenedIndex, "open", failing)
+    ours = reloader(folder, ServerMetrics(), notes.append)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), ours.running():
+            for generation in (1, 2):
+                add(Document(f"iceland-{generation}", "Iceland", f"Akureyri has {generation} harbors."), folder)
+                while ours.current.state.generation < generation:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+    assert len(tries) == 7
+    assert [note.startswith("the new index cannot be opened") for note in notes] == [True, False, True, False]
+
+
+def closed_after_a_reload(folder: Path, monkeypatch: pytest.MonkeyPatch, *, timeout_seconds: float) -> list[bool]:
+    """Whether the first generation is closed when the next one answers, and a few looks for a third one later."""
+    closed: list[OpenedIndex] = []
+    monkeypatch.setattr(OpenedIndex, "close", lambda self: closed.append(self))
+    ours = reloader(folder, ServerMetrics(), lambda note: None, timeout_seconds=timeout_seconds)
+    first, found = ours.current, list[bool]()
+    add(Document("iceland-2", "Iceland", "Akureyri is the capital of the north of Iceland."), folder)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), ours.running():
+            while ours.current is first:
+                await asyncio.sleep(0.01)
+            found.append(bool(closed))
+            await asyncio.sleep(0.2)
+            found.append(bool(closed))
+
+    asyncio.run(scenario())
+    assert closed in ([], [first])
+    return found
+
+
+def test_a_generation_stays_open_as_long_as_requests_may_wait_for_it(
+    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partitioned one could not answer them any more."""
+    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
+    assert closed_after_a_reload(folder, monkeypatch, timeout_seconds=30) == [False, False]
+
+
+def test_a_generation_that_nobody_waits_for_is_closed(
+    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
+    assert closed_after_a_reload(folder, monkeypatch, timeout_seconds=0.05) == [False, True]

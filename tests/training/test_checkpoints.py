@@ -25,9 +25,11 @@ from npm.training.record import as_record
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings, TrainingSettings
+from tests.helpers.made_once import made_once
 from tests.helpers.power_cut import Disk
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import toy_settings
+from tests.training.test_validation import scripted_trainer
 
 
 def checkpoint_at(step: int) -> Checkpoint:
@@ -276,28 +278,38 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.fixture(scope="module")
+def place() -> Path:
+    """A corpus, an encoder, and runs of three, six and nine steps on them. Not to be changed."""
+
+    def make(folder: Path) -> None:
+        for name, steps in (("origin", 3), ("six", 6), ("nine", 9)):
+            run_training(folder / name, settings_of(folder, schedule=replace(STEADY, max_steps=steps)))
+
+    return made_once("run-with-checkpoints", make)
+
+
 @pytest.fixture
-def origin(tmp_path: Path) -> Path:
-    run_training(tmp_path / "origin", settings_of(tmp_path))
-    return tmp_path / "origin"
+def origin(place: Path, tmp_path: Path) -> Path:
+    """A copy of the short run."""
+    return Path(shutil.copytree(place / "origin", tmp_path / "origin"))
 
 
-def test_two_runs_one_from_the_other_are_one_long_run(tmp_path: Path, origin: Path) -> None:
-    run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin)))
-    run_training(tmp_path / "long", settings_of(tmp_path, schedule=replace(STEADY, max_steps=6)))
-    assert weights_of(tmp_path / "next") == weights_of(tmp_path / "long") != weights_of(origin)
-    long, following = metrics_of(tmp_path / "long"), metrics_of(tmp_path / "next")
+def test_two_runs_one_from_the_other_are_one_long_run(place: Path, origin: Path, tmp_path: Path) -> None:
+    run_training(tmp_path / "next", settings_of(place, from_run=str(origin)))
+    assert weights_of(tmp_path / "next") == weights_of(place / "six") != weights_of(origin)
+    long, following = metrics_of(place / "six"), metrics_of(tmp_path / "next")
     assert [line["step"] for line in following] == [4, 5, 6]
     for ours, theirs in zip(following, long[3:], strict=True):
         assert (ours["start"], ours["tokens"]) == (theirs["start"], theirs["tokens"])
     assert not (tmp_path / "next" / "corpus").exists()  # the blocks of the other run
 
 
-def test_joint_reading_may_begin_in_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_joint_reading_may_begin_in_a_run_that_goes_on(place: Path, tmp_path: Path) -> None:
     """Half of the copies read in both; what reading adds to the loss begins with the second run."""
 
     def settings(reading_weight: float, from_run: str = "") -> TrainingSettings:
-        chosen = settings_of(tmp_path, from_run=from_run)
+        chosen = settings_of(place, from_run=from_run)
         masking = replace(chosen.masking, context_fraction=0.5)
         return replace(chosen, masking=masking, objective=replace(chosen.objective, reading_weight=reading_weight))
 
@@ -307,18 +319,19 @@ def test_joint_reading_may_begin_in_a_run_that_goes_on(tmp_path: Path) -> None:
     assert any("reading_start" in line for line in metrics_of(tmp_path / "reading"))  # one step has no such spans
 
 
-def test_a_run_that_went_on_from_another_has_no_blocks_to_lend_and_gets_none(tmp_path: Path, origin: Path) -> None:
-    run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin)))
+def test_a_run_that_went_on_from_another_has_no_blocks_to_lend_and_gets_none(
+    place: Path, origin: Path, tmp_path: Path
+) -> None:
+    run_training(tmp_path / "next", settings_of(place, from_run=str(origin)))
     names = sorted(path.name for path in (tmp_path / "next").iterdir())
-    run_training(tmp_path / "last", settings_of(tmp_path, from_run=str(tmp_path / "next")))
+    run_training(tmp_path / "last", settings_of(place, from_run=str(tmp_path / "next")))
     assert sorted(path.name for path in (tmp_path / "next").iterdir()) == names
     assert (tmp_path / "last" / "corpus" / "manifest.json").is_file()
-    run_training(tmp_path / "long", settings_of(tmp_path, schedule=replace(STEADY, max_steps=9)))
-    assert weights_of(tmp_path / "last") == weights_of(tmp_path / "long")
+    assert weights_of(tmp_path / "last") == weights_of(place / "nine")
 
 
-def test_the_schedule_begins_at_the_checkpoint_also_after_a_kill(tmp_path: Path, origin: Path) -> None:
-    settings = settings_of(tmp_path, schedule=TO_ZERO, from_run=str(origin), checkpoint_every_minutes=0.0)
+def test_the_schedule_begins_at_the_checkpoint_also_after_a_kill(place: Path, origin: Path, tmp_path: Path) -> None:
+    settings = settings_of(place, schedule=TO_ZERO, from_run=str(origin), checkpoint_every_minutes=0.0)
 
     def stop(done: Any) -> None:
         if done.step == 5:
@@ -334,30 +347,59 @@ def test_the_schedule_begins_at_the_checkpoint_also_after_a_kill(tmp_path: Path,
     assert lines[-1]["seconds"] > metrics_of(origin)[-1]["seconds"]
 
 
-def test_a_decay_by_the_clock_counts_from_the_checkpoint_too(tmp_path: Path, origin: Path) -> None:
+def test_a_decay_by_the_clock_counts_from_the_checkpoint_too(place: Path, origin: Path, tmp_path: Path) -> None:
     saved = RunFolder(origin).latest_checkpoint()
     assert saved is not None
     hours_later = RunFolder(tmp_path / "later")
     shutil.copytree(origin, hours_later.path, ignore=shutil.ignore_patterns("checkpoints", "encoder"))
     hours_later.save_checkpoint(replace(saved, counters=replace(saved.counters, seconds=7200.0)))
     by_clock = ScheduleSettings(max_minutes=0.01, learning_rate=1e-2, warmup_fraction=0.0)
-    run_training(tmp_path / "next", settings_of(tmp_path, schedule=by_clock, from_run=str(hours_later.path)))
+    run_training(tmp_path / "next", settings_of(place, schedule=by_clock, from_run=str(hours_later.path)))
     lines = metrics_of(tmp_path / "next")
     assert lines[0]["step"] == 4 and lines[0]["learning_rate"] == pytest.approx(1e-2, rel=1e-3)
     assert lines[-1]["seconds"] > 7200
 
 
-def test_a_run_of_other_settings_is_refused_by_name(tmp_path: Path, origin: Path) -> None:
+def test_a_run_of_other_settings_is_refused_by_name(place: Path, origin: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"trainer.layer_decay"):
-        run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin), layer_decay=0.5))
+        run_training(tmp_path / "next", settings_of(place, from_run=str(origin), layer_decay=0.5))
     assert not (tmp_path / "next").exists()
 
 
-def test_what_is_no_run_and_a_run_without_a_checkpoint_are_refused(tmp_path: Path, origin: Path) -> None:
-    settings = settings_of(tmp_path, from_run=str(tmp_path / "nothing"))
+def test_what_is_no_run_and_a_run_without_a_checkpoint_are_refused(place: Path, origin: Path, tmp_path: Path) -> None:
+    settings = settings_of(place, from_run=str(tmp_path / "nothing"))
     with pytest.raises(ArtifactError, match=r"settings.json"):
         run_training(tmp_path / "next", settings)
     shutil.rmtree(origin / "checkpoints")
     with pytest.raises(SettingError, match="has no checkpoint"):
-        run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin)))
+        run_training(tmp_path / "next", settings_of(place, from_run=str(origin)))
     assert not (tmp_path / "next").exists()
+
+
+def test_a_run_that_goes_on_has_a_best_encoder_and_a_patience_of_its_own(tmp_path: Path) -> None:
+    scripted_trainer(tmp_path / "first", {0: 0.1, 2: 0.9}, max_steps=2).train()
+    patience = {"evaluation": {"patience_evaluations": 2}}
+    following = scripted_trainer(tmp_path / "next", {2: 0.3, 4: 0.2, 6: 0.4, 8: 0.1, 10: 0.2}, max_steps=2, **patience)
+    following.run_folder.continue_from(RunFolder(tmp_path / "first"))
+    following.schedule = replace(following.schedule, max_steps=10)
+    following.train()
+    assert (tmp_path / "next" / "best-encoder").is_dir()
+    assert (following.early_stopping.value, following.early_stopping.step, following.step) == (0.4, 6, 10)
+
+
+def test_the_config_of_an_encoder_comes_last_over_an_older_one(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill before that leaves the old one, which says by its digest that the weights are others."""
+    run_folder.save_encoder(tiny_encoder("bert"))
+    placed: list[Path] = []
+    real = Path.replace
+
+    def noted(self: Path, target: Path) -> Path:
+        placed.append(Path(target))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    run_folder.save_encoder(tiny_encoder("bert", seed=1))
+    assert {path.name for path in placed} >= {"model.safetensors", "config.json"}
+    assert placed[-1] == run_folder.encoder_path / "config.json"
