@@ -55,10 +55,11 @@ def test_fill_returns_the_phrases_of_the_filler_with_sentence_and_place(filler: 
         assert all(own.occurrences[0].parts[1] in place["sentence"] for place in each["places"][:1])
 
 
-def test_a_plain_question_is_turned_into_a_statement(filler: PhraseFiller) -> None:
-    asked, stated = (call(filler, "fill", question=text) for text in ("What is the capital of Iceland?", QUESTION))
-    assert asked.structured_content["statement"] == QUESTION
-    assert asked.structured_content == stated.structured_content
+def test_a_question_is_answered_with_its_mask_behind_it(filler: PhraseFiller) -> None:
+    text = "What is the capital of Iceland?"
+    asked, masked = (call(filler, "fill", question=each) for each in (text, f"{text} <mask>."))
+    assert asked.structured_content["statement"] == f"{text} <mask>."
+    assert asked.structured_content == masked.structured_content
 
 
 def test_several_masks_get_phrases_each(filler: PhraseFiller) -> None:

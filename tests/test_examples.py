@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
     "README.md": (
         Runs(
             'npmlm build "corpus.files=[texts/*.jsonl',
-            ("", f"{OUTAGE}…power failure", OUTAGE, f"{OUTAGE}…power failure", '{"text"', ""),
+            ("", f"{OUTAGE}…power failure", "What was the outage caused by?", f"{OUTAGE}…power failure", '{"text"', ""),
         ),
         Runs('npmlm build "corpus.files=[docs/example-task', ("", "", ACCURACY)),
         Runs("npmlm train experiment=encoder_mini", ("", "", ESTIMATED)),
@@ -134,6 +134,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "python -m scripts.make_questions": NEEDS_DATA,
         "npmlm edit encoder=encoder-mini": "needs the encoder that the block above trains",
         "npmlm train experiment": NEEDS_STEPS,
+        "npmlm evaluate task=reading": NEEDS_DATA,
         "npmlm train …": "dots stand for the settings of a run",
         "npmlm train encoder=bytes": NEEDS_WEIGHTS,
         "OUT=out": "needs a GPU: tests/test_train_on_gpu.py runs the script without one",

@@ -56,7 +56,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Line:
-    """What was answered to a question; `probability` is the reader's of its best span."""
+    """The answers to a question, and the reader's probability of its best span."""
 
     asked: Asked
     given: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ def _means(lines: Sequence[Line], sample: SampleSettings) -> dict[str, Any]:
 
 
 def abstention(probabilities: np.ndarray, right: np.ndarray, absent: np.ndarray) -> dict[str, Any]:
-    """How well probabilities f64 [q] tell right answers bool [q] from wrong ones, and from f64 [a] of absent ones.
+    """Separation of right answers bool [q] from wrong and absent ones by probabilities f64 [q] and f64 [a].
 
     `curve` has for each share of the questions, the surest ones, the share of right answers among them.
     """

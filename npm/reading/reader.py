@@ -39,7 +39,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What a reader says about one passage for one mask of a question."""
+    """Scores of one passage for one mask of a question."""
 
     bounds: np.ndarray  # i64 [T, 2], first character of each token in the passage's text, and the end
     scores: np.ndarray  # f64 [2, T], log-probabilities of beginning and of ending the answer
@@ -80,7 +80,7 @@ def normalized(logits: np.ndarray, not_here: np.ndarray) -> tuple[np.ndarray, np
     """Log-softmax of logits f64 [2, T] of tokens and f64 [2] of "not here", together.
 
     >>> scores, none = normalized(np.log([[1.0, 2.0], [3.0, 1.0]]), np.log([1.0, 4.0]))
-    >>> np.exp(scores).tolist(), np.exp(none).round(6).tolist()
+    >>> np.exp(scores).round(6).tolist(), np.exp(none).round(6).tolist()
     ([[0.25, 0.5], [0.375, 0.125]], [0.25, 0.5])
     """
     every = np.concatenate([logits, not_here[:, None]], axis=1)  # f64 [2, T + 1]

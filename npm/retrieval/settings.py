@@ -69,7 +69,7 @@ class FillSettings(Settings):
     """Model that finds the answer in the blocks of `hybrid`: a folder of `train experiment=reader`, or a folder or hub
     name that AutoModelForQuestionAnswering loads; `none` searches stored vectors instead, as the paper does. Empty: the
     shipped one, if the index was made with its tokenizer."""
-    joint_share: Fraction = 1.0
+    joint_share: Fraction = 0.75
     """In `hybrid` with a reader, how much of a similarity comes from the reader, the rest from the stored vectors."""
     literal_weight: Annotated[float, Field(ge=0, le=100)] = 12.0
     """In `hybrid`, how much it counts for a phrase that the words around the mask occur around it word for word, the

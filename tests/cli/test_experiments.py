@@ -71,10 +71,10 @@ def test_an_experiment_trains(experiment: str, npmlm: CommandLine, start: list[s
     texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
     if experiment == "transfer_target":
         texts = [corpus, corpus.replace("corpus.", "evaluation.")]
-    if experiment == "span_supervision":
+    if experiment in ("reader", "span_supervision"):
         texts = [f"questions={written(tmp_path, ROW, ROW)}"]
     batch = SENTENCES_A_STEP if experiment.startswith("simcse") else BLOCKS
-    batch = QUESTIONS_A_STEP if experiment == "span_supervision" else batch
+    batch = QUESTIONS_A_STEP if experiment in ("reader", "span_supervision") else batch
     run = tmp_path / "run"
     outcome = npmlm(
         "train",

@@ -114,7 +114,6 @@ def test_values_restrict_answers_and_rows_of_json_keep_their_types(
         (TABLE, ["template=The capital is {city} <mask>."], (":2", "'city'", "country")),
         ("country,n\nIceland,1\n \t,2\n", [TEMPLATE], (":3", "'country'")),
         ("country\nthe <mask>\n", [TEMPLATE], (":2", "'country'", "<mask>")),
-        (TABLE, ["template=The capital of {country}."], ("template", "<mask>")),
         (TABLE, ["template=It is <mask>."], ("template", "braces")),
         (TABLE, [], ("template", "required")),
         ("country,answer\nIceland,x\n", [TEMPLATE], ("'answer'", "rename")),

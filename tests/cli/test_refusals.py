@@ -85,7 +85,6 @@ REFUSED = [
     ("edit encoder=a out=o edit=absent.yaml", "cannot read absent.yaml"),
     ("CLOSED task={pipe}", "task"),
     # texts
-    ("FILL {question} Oslo", "got 0", "text 2 of 2"),
     ("FILL {question} <mask><mask><mask><mask><mask><mask><mask><mask><mask>", "got 9", "text 2 of 2"),
     ("FILL {question} {nothing}", "is empty", "text 2 of 2"),
     ("FILL {question} {space}", "is empty", "text 2 of 2"),

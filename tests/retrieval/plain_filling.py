@@ -162,6 +162,7 @@ def plain_phrases(  # noqa: C901
     candidates_per_side: int,
     blocks: list[int] | None,
     lent: dict[int, LentToBlock] | None = None,
+    joint_share: float = 1.0,
     live_blocks: list[int] | None = None,
     merged_groups: int = 10_000,
     one_mask: bool = False,
@@ -183,8 +184,12 @@ def plain_phrases(  # noqa: C901
     for row in allowed:
         vector, own = corpus.vectors[row].astype(np.float64), plain_lent(corpus, row, lent or {})
         found = [factor * float(np.dot(vector, query)) for query in (start_query, end_query)]
-        read = [value / scoring.temperature for value in own[1]]
-        s[row], t[row] = (value + own[0] for value in read or found)
+        if own[1]:
+            found = [
+                (1 - joint_share) * a + joint_share * b / scoring.temperature
+                for a, b in zip(found, own[1], strict=True)
+            ]
+        s[row], t[row] = (value + own[0] for value in found)
     start_hits = sorted(allowed, key=lambda row: -s[row])[:candidates_per_side]
     end_hits = sorted(allowed, key=lambda row: -t[row])[:candidates_per_side]
     if blocks is not None:

@@ -134,6 +134,7 @@ def test_blocks_that_are_read_and_that_have_bonuses_of_their_own_equal_plain_loo
             candidates_per_side=10_000,
             blocks=blocks,
             lent=lent,
+            joint_share=settings.joint_share,
         )
         assert_equal_phrases(answer, expected)
 

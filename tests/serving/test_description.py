@@ -104,7 +104,7 @@ RIGHT = {
     "Plato and Aristotle walk side by side in a Vatican fresco by <mask>.": ["Raphael"],
     "Charles Bridge in Prague crosses the <mask>.": ["Vltava"],
     "Penicillin was discovered by <mask> in <mask>.": ["Alexander Fleming", "1928"],
-    "The Great Red Spot is a giant storm on <mask>.": ["Jupiter"],
+    "What is the currency of Hungary?": ["forint"],
 }
 CLEAR_SHARE = 0.4  # below it the page calls no phrase the answer
 
