@@ -34,7 +34,7 @@ read_questions() {
   $npmlm train experiment=reader "run=$out/$1" "questions=[$files]" supervision.max_block_tokens=112 \
     "supervision.file_weights=[.23,.11,.10,.06,.12,.12,.09,.04,.04,.03,.02,.02,.01,.01]" "${@:2}"
 }
-read_questions long "schedule.max_steps=${LONG:-1080}" schedule.warmup_fraction=0.055 schedule.constant_fraction=0.998
-read_questions decay "start.from_run=$out/long" "schedule.max_steps=${DECAY:-200}" schedule.warmup_fraction=0 \
+read_questions long "schedule.max_steps=${LONG:-1153}" schedule.warmup_fraction=0.052 schedule.constant_fraction=0.998
+read_questions decay "start.from_run=$out/long" "schedule.max_steps=${DECAY:-180}" schedule.warmup_fraction=0 \
   schedule.constant_fraction=0
 echo "the reader is $out/decay/encoder: npmlm fill reader=$out/decay/encoder …"

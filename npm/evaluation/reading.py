@@ -120,7 +120,7 @@ def evaluate_reading(
     reader = filler.reader(filler.settings)
     facts = filler_facts(filler) | {"reader": None if reader is None else [reader.name, reader.fingerprint]}
     questions = [[each.question, list(each.answers), each.passage] for each in asked]
-    record = {"task": "reading", "settings": as_json(asdict(sample)), "questions": digest_of(questions), **facts}
+    record = {"task": "reading", "settings": as_json(asdict(sample)), "questions_digest": digest_of(questions), **facts}
     check_record(record)
     lines = [Line(each) for each in asked]
     for start in range(0, len(lines), TEXTS_AT_ONCE):
