@@ -86,7 +86,7 @@ def test_every_command_within_a_line_has_settings_that_compose(command: str) -> 
 
 def test_the_figures_are_those_of_the_results_and_the_same_on_the_first_page_of_the_site() -> None:
     first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    results = (ROOT / "docs" / "results" / "quality.md").read_text(encoding="utf-8")
+    results = (ROOT / "docs" / "results" / "reading.md").read_text(encoding="utf-8")
     row = re.search(r"\*\*demo, test half\*\* \|.*\*\*([\d.]+) / ([\d.]+)\*\* \|", results)
     assert row is not None
     hit_at_1, hit_at_5 = row.groups()

@@ -36,7 +36,6 @@ pytestmark = pytest.mark.slow("browser")
 def test_an_answer_without_enough_evidence_is_not_put_into_the_sentence(pages: WatchedPages) -> None:
     page = pages.open(link("What is the capital of Iceland?", min_share=1))
     expect(page.locator("h2.filled")).to_have_text("No clear answer. Closest passages:")
-    expect(page.locator("#answers")).to_contain_text(f"Asked as: {QUESTION}")
     said(page, re.compile("^No clear answer"))
     expect(page.locator(".chip").first).to_be_visible()
     expect(page.locator(".sources mark").first).to_have_text("Reykjavík")

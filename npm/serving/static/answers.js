@@ -13,7 +13,7 @@ const MEANING =
  * The answer to one text. `actions` are `open(places, number)` for the passages of a phrase, `askOnly(document)`, and
  * `onChoice(heard)` after a press on a chip. Returns its elements and what is heard of it.
  */
-export function answerView(asked, response, actions) {
+export function answerView(response, actions) {
   const [answer] = response.answers;
   const joint = (answer.masks ?? []).length > 0;
   const isShare = response.settings.scoring !== "reference";
@@ -39,7 +39,7 @@ export function answerView(asked, response, actions) {
     const phrases = chosen.map((number, blank) => blanks[blank][number].phrase);
     const choice = choices.find((each) => same(each.chosen, chosen));
     const doubt = doubtOf(answer, response.settings, choices, choice, isShare);
-    const heading = doubt ? doubtful(doubt, answer.text, asked) : headline(answer.text, phrases, choice, own, isShare);
+    const heading = doubt ? doubtful(doubt) : headline(answer.text, phrases, choice, own, isShare);
     head.replaceChildren(...heading);
     found.replaceChildren(...sources(own, sentences, blanks, chosen, response, actions));
     for (const [made, choiceOf] of chips) made.setAttribute("aria-pressed", `${same(choiceOf(), chosen)}`);
@@ -154,10 +154,9 @@ function doubtOf(answer, settings, choices, choice, isShare) {
   return choice.score < settings.min_share ? ["Another candidate has more evidence."] : null;
 }
 
-function doubtful([title, why], text, asked) {
+function doubtful([title, why]) {
   const made = [element("h2", { class: "filled", dir: "auto" }, title)];
   if (why) made.push(element("p", { class: "trust" }, why));
-  if (text !== asked) made.push(element("p", { class: "trust", dir: "auto" }, "Asked as: ", ...withMasks(nearMasks(text))));
   return made;
 }
 

@@ -99,7 +99,7 @@ async function asked(request, signal) {
   const open = (places, number) => openPassage(places, number, response.index.generation);
   const said = `answered in ${seconds(response.took_ms.total)}`;
   const onChoice = (heard) => say(said, (came.heard = heard));
-  const came = answerView(request.text, response, { open, askOnly, onChoice });
+  const came = answerView(response, { open, askOnly, onChoice });
   const how = howAnswered([response], [curl("v1/fill", body)], response.took_ms.total);
   came.shown.push(how);
   return Object.assign(came, { said });
