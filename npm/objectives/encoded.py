@@ -75,7 +75,8 @@ class Passes:
     def packed_states(self, input_ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
         """Last hidden states [N, d] of concatenated rows, token ids i64 [N]; plain BERT does not pad them."""
         config: Any = self.model.config
-        if is_plain_bert(config.to_dict()) and not (self.model.training and config.hidden_dropout_prob):
+        has_dropout = self.model.training and any(getattr(config, name, 0) for name in DROPOUTS)
+        if is_plain_bert(config.to_dict()) and not has_dropout:
             return packed_states(self.model, input_ids, lengths)
         rows = pad_sequence(list(input_ids.split(list(lengths))), batch_first=True)  # i64 [B, L]
         sizes = torch.tensor(lengths, device=rows.device)  # i64 [B]
@@ -96,6 +97,8 @@ class Passes:
         return torch.cat(pieces)
 
 
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+"""Probabilities in the config of a BERT whose packed form, which has no dropout, then would not be its own."""
 MIN_SAVED_FRACTION, MIN_SAVED_CPU, MIN_SAVED_GPU = 0.15, 64, 8192
 """Positions that a further pass has to save: a fraction of those of its rows, and enough that it costs less."""
 

@@ -170,3 +170,14 @@ def test_a_reader_is_trained_alone(tmp_path: Path) -> None:
         question_settings(tmp_path, objective=replace(READING, masked_weight=1.0))
     with pytest.raises(SettingError, match="questions is required"):
         run_training(tmp_path / "run", question_settings(tmp_path, objective=READING, questions=[]))
+
+
+@pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_dropout_counts_in_training_and_not_in_evaluation(name: str, tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert", **{name: 0.5})
+    batch = toy_batch(encoder, tmp_path)
+    passes = Passes(encoder.model)
+    for training in (True, False):
+        encoder.model.train(training)
+        first, second = (passes.packed_states(batch.input_ids, batch.lengths) for _ in range(2))
+        assert torch.equal(first, second) is not training
