@@ -119,8 +119,8 @@ class QuestionTable:
 def read_questions(files: Sequence[str], skipped: Counter[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Checked rows in the form of this module with the index of their file.
 
-    Rows without a context, and those none of whose answers occurs in it, are left out and counted in `skipped` by
-    reason. Raises CorpusError with file and line for a row in another form.
+    Rows with several blanks or without a context, and those none of whose answers occurs in the context, are left out
+    and counted in `skipped` by reason. Raises CorpusError with file and line for a row in another form.
     """
     for number, source in enumerate(find_sources(files)):
         for line, record in read_records(source):
@@ -167,6 +167,8 @@ def _checked_row(row: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _unusable(row: Mapping[str, Any]) -> str | None:
     """Why a row cannot be used; None if it can."""
+    if with_mask(row["question"]).count(MASK_TEXT) > 1:
+        return "with several blanks"
     if not row["context"].strip():
         return "without a context"
     context = row["context"].casefold()
