@@ -261,13 +261,11 @@ def continuation_logs(
         tokens = written_words(writer.model, words, after_space=after_space)
         prompts, cut = writer.prompts([texts[number] for number in chosen.tolist()], room=max(map(len, tokens)))
         is_cut[chosen] = cut
-        heads = dict.fromkeys(tuple(ids[:-1]) for ids in tokens)
-        # all but the last tokens of each word, without those that another one begins with
-        stems = [each for each in heads if not any(each == more[: len(each)] for more in heads if more != each)]
-        owners = [next(n for n, stem in enumerate(stems) if stem[: len(ids) - 1] == tuple(ids[:-1])) for ids in tokens]
+        owners = [tuple(ids[:-1]) for ids in tokens]  # what a word's tokens are read behind
+        stems = list(dict.fromkeys(owners))
         for row, number, logits in writer.logits(prompts, stems):
             logs = logits.log_softmax(1).double()  # f64 [n, V]
-            for word in (place for place, owner in enumerate(owners) if owner == number):
+            for word in (place for place, owner in enumerate(owners) if owner == stems[number]):
                 ids = torch.tensor(tokens[word], device=logs.device)  # i64 [n of the word]
                 own = logs[torch.arange(len(ids), device=logs.device), ids].cpu().numpy()  # f64 [n of the word]
                 first[chosen[row], word], rest[chosen[row], word] = own[0], own[1:].sum()

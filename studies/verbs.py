@@ -73,9 +73,7 @@ def run_generate(settings: GenerateCommand) -> int:
         made = generate(settings.out, settings, progress=progress)
     if made.was_finished:
         say(f"{settings.out} is finished already, with the same settings: nothing to do")
-    sys.stdout.write(
-        json_bytes({name: made.report[name] for name in ("grammar", "text", "ceilings", "pairs")}).decode()
-    )
+    sys.stdout.write(json_bytes({name: made.report[name] for name in ("grammar", "text", "ceilings")}).decode())
     return 0
 
 

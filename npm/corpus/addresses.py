@@ -1,4 +1,4 @@
-"""Files of an object store by their address, through fsspec; an `Address` has what reading needs of a `Path`."""
+"""Files of an object store by their address, read through fsspec; an `Address` has what reading needs of a `Path`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Address:
         if scheme not in DRIVERS or not rest.strip("/"):
             raise SettingError(f"unknown address {text!r}: expected {KINDS}, such as s3://bucket/name")
         try:
-            self.fs: Any = fsspec.filesystem(scheme, **({"auto_mkdir": True} if scheme == "file" else {}))
+            self.fs: Any = fsspec.filesystem(scheme)
         except ImportError as error:
             raise StorageError(
                 f"{text} needs a driver: pip install {DRIVERS[scheme]} fsspec=={fsspec.__version__}"

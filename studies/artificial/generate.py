@@ -10,7 +10,7 @@ OUT/manifest.json            written last, with SHA-256 of all
 
 Sentence i is a function of (seed, i). Texts are written all or not at all: a kill costs minutes at most.
 
-Shapes: R relations, V words of the lexicon, P pairs.
+Shapes: R relations, V words of the lexicon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
 from math import exp, sqrt
 from pathlib import Path
 from typing import Any
@@ -31,18 +30,15 @@ from npm.core.errors import ArtifactError, CorpusError, exclusive, missing, name
 from npm.core.files import FolderWriter, json_bytes, read_object, replace_file, sha256_of_file
 from npm.core.settings import PathText, Settings, as_json
 from npm.core.types import Progress, silent
-from npm.corpus.readers import read_lines
 from npm.corpus.tokenizers import SPECIALS, make_tokenizer, pieces_of, write_tokenizer
 from studies.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
-from studies.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, stream
+from studies.artificial.lexicons import SENTENCES, Lexicon, LexiconSettings, stream
 from studies.artificial.treebank import read_treebank, treebank_files
 
 KIND, TEXTS_KIND = "artificial-corpus", "artificial-texts"
 TEXTS, TOKENIZER = "texts", "tokenizer"
 REPORT = "report.json"
 FILES = ("grammar.json", "lexicon.json", "groups.json", REPORT)
-PAIR_SENTENCES = 10_000
-"""Sentences, the first ones, whose pairs of words are counted."""
 
 
 class GenerateSettings(Settings):
@@ -106,7 +102,7 @@ def generate(out: str | Path, settings: GenerateSettings, *, progress: Progress 
         return Generated(read_object(out / REPORT, fix="generate it again"), was_finished=True)
     tokenizer = write_tokenizer(out / TOKENIZER, make_tokenizer(None, [*SPECIALS, *lexicon.words]), settings=record)
     counts = read_object(out / TEXTS / "counts.json", fix="generate it again")
-    report = _report(counts, settings, grammar, lexicon) | {"pairs": _pair_information(out / TEXTS, lexicon)}
+    report = _report(counts, settings, grammar, lexicon)
     words = lexicon.record()
     groups = {word: each["relation"] for word, each in words["words"].items()}
     for name, content in zip(FILES, (asdict(grammar), words, groups, report), strict=True):
@@ -205,40 +201,6 @@ def _report(counts: dict[str, Any], settings: GenerateSettings, grammar: Grammar
         "temperature": lexicon.temperature,
         "ceilings": known and {"word_entropy": known[0], "word_perplexity": exp(known[0]), "top1": known[1]},
     }
-
-
-def _pair_information(texts: Path, lexicon: Lexicon) -> dict[str, float]:
-    """Mutual information of the pairs of words of a sentence, in nats, and the same with words exchanged.
-
-    Words are exchanged with those of the same relation anywhere, which leaves the part of grammar and frequencies,
-    and the bias of a plug-in estimate; any excess is co-occurrence: 0 for zipf.
-    """
-    ids = {word: number for number, word in enumerate(lexicon.words)}
-    lines = (line for file in sorted(texts.glob("*.jsonl")) for _, line in read_lines(file))
-    sentences = (text for line in lines for text in json.loads(line)["text"].split("\n"))
-    drawn = [[ids[word] for word in sentence.split()] for sentence in islice(sentences, PAIR_SENTENCES)]
-    starts = np.cumsum([0, *map(len, drawn)])  # i64 [sentences + 1]
-    pairs = [np.stack(np.triu_indices(len(each), 1)) + start for each, start in zip(drawn, starts, strict=False)]
-    places = np.concatenate(pairs, axis=1)  # i64 [2, P]
-    words = np.concatenate([np.array(sentence, dtype=np.int64) for sentence in drawn])  # i64 [words]
-    kinds = np.repeat(np.arange(len(lexicon.sizes)), lexicon.sizes)[words % lexicon.type_count]  # i64 [words]
-    kinds += (words >= lexicon.type_count) * len(lexicon.sizes)  # closing words among themselves
-    chance = stream(lexicon.seed, SAMPLE, PAIR_SENTENCES).random(len(words))  # f64 [words]
-    exchanged = np.empty_like(words)  # i64 [words]
-    exchanged[np.argsort(kinds, kind="stable")] = words[np.lexsort((chance, kinds))]
-    found, by_chance = (mutual_information(*each[places]) for each in (words, exchanged))
-    return {"information": found, "exchanged": by_chance, "excess": found - by_chance, "sentences": float(len(drawn))}
-
-
-def mutual_information(left: np.ndarray, right: np.ndarray) -> float:
-    """Plug-in estimate, in nats, of the mutual information of both sides, i64 [P] each, of pairs.
-
-    >>> round(mutual_information(np.array([0, 1, 0, 1]), np.array([2, 3, 2, 3])), 3)
-    0.693
-    """
-    sides = left, right, left << 32 | right
-    one, other, both = (_entropy(np.unique(each, return_counts=True)[1]) for each in sides)
-    return one + other - both
 
 
 def _entropy(counts: np.ndarray) -> float:

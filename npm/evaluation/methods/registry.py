@@ -14,38 +14,39 @@ from npm.evaluation.methods.resources import Resources
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Suite, Task
 
-HERE, GENERATIVE = "npm.evaluation.methods", "studies.generative"
+FOLDER, GENERATIVE = "npm.evaluation.methods", "studies.generative"
+NONPARAMETRIC, PARAMETRIC, BASELINES = f"{FOLDER}.nonparametric", f"{FOLDER}.parametric", f"{FOLDER}.baselines"
 INDEX, MLM, CAUSAL, T5 = "index", "zero_shot.mlm.encoder", "zero_shot.causal.model", "zero_shot.t5.model"
 METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
     "closed": {
-        "npm": (f"{HERE}.nonparametric", INDEX),
-        "npm-single": (f"{HERE}.nonparametric", INDEX),
-        "mlm": (f"{HERE}.parametric", MLM),
-        "mlm-pmi": (f"{HERE}.parametric", MLM),
-        "mlm-fuzzy": (f"{HERE}.parametric", MLM),
-        "mlm-fuzzy-pmi": (f"{HERE}.parametric", MLM),
-        "mlm-fuzzy-corpus": (f"{HERE}.parametric", MLM, INDEX),
-        "mlm-knn": (f"{HERE}.nonparametric", MLM, "zero_shot.mlm.index"),
+        "npm": (NONPARAMETRIC, INDEX),
+        "npm-single": (NONPARAMETRIC, INDEX),
+        "mlm": (PARAMETRIC, MLM),
+        "mlm-pmi": (PARAMETRIC, MLM),
+        "mlm-fuzzy": (PARAMETRIC, MLM),
+        "mlm-fuzzy-pmi": (PARAMETRIC, MLM),
+        "mlm-fuzzy-corpus": (PARAMETRIC, MLM, INDEX),
+        "mlm-knn": (NONPARAMETRIC, MLM, "zero_shot.mlm.index"),
         "causal": (GENERATIVE, CAUSAL),
         "causal-pmi": (GENERATIVE, CAUSAL),
         "causal-knn": (GENERATIVE, CAUSAL, INDEX),
         "t5": (GENERATIVE, T5),
-        "majority": (f"{HERE}.baselines",),
-        "random": (f"{HERE}.baselines",),
+        "majority": (BASELINES,),
+        "random": (BASELINES,),
     },
     "open": {
-        "npm": (f"{HERE}.nonparametric", INDEX),
-        "npm-dense": (f"{HERE}.nonparametric", INDEX),
-        "npm-bm25": (f"{HERE}.nonparametric", INDEX),
-        "npm-hybrid": (f"{HERE}.nonparametric", INDEX),
-        "oracle-blocks": (f"{HERE}.baselines", INDEX),
-        "mlm": (f"{HERE}.parametric", MLM),
-        "mlm-n": (f"{HERE}.parametric", MLM),
+        "npm": (NONPARAMETRIC, INDEX),
+        "npm-dense": (NONPARAMETRIC, INDEX),
+        "npm-bm25": (NONPARAMETRIC, INDEX),
+        "npm-hybrid": (NONPARAMETRIC, INDEX),
+        "oracle-blocks": (BASELINES, INDEX),
+        "mlm": (PARAMETRIC, MLM),
+        "mlm-n": (PARAMETRIC, MLM),
         "causal": (GENERATIVE, CAUSAL),
         "causal-bm25": (GENERATIVE, CAUSAL, INDEX),
         "t5": (GENERATIVE, T5),
-        "majority": (f"{HERE}.baselines",),
-        "random": (f"{HERE}.baselines", INDEX),
+        "majority": (BASELINES,),
+        "random": (BASELINES, INDEX),
     },
 }
 """The module of each method, and the settings that it needs."""
