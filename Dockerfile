@@ -6,6 +6,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY configs configs
 COPY index index
 COPY npm npm
+COPY studies studies
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
 
 FROM python:3.12-slim AS runtime

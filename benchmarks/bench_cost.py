@@ -33,13 +33,13 @@ import torch
 import npm.evaluation.methods.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
+from benchmarks.drawn_questions import draw_questions
 from npm.evaluation.report import markdown_table
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
 from npm.models.names import locate_encoder
-from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import SpanFinder

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.drawn_questions import draw_questions
 from index.arrays import ShardedArray
 from index.exact import exact_top
 from index.faiss_library import block_rows, faiss_threads, import_faiss, new_faiss_index, split
@@ -29,7 +30,6 @@ from index.settings import SHORT_DIMENSIONS, SearchSettings, SearchTier, default
 from npm.evaluation.report import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rotation import principal_axes
-from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.queries import encode_queries
 
 RECALL_AT, GOAL = 100, 0.97

@@ -29,9 +29,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from benchmarks.drawn_questions import draw_questions
 from npm.evaluation.report import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
-from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.running_server import RunningServer
 

@@ -31,8 +31,7 @@ REQUIRED = {verb: "index=i" for verb in MODULES if verb not in ("estimate", "com
     "generate": "out=o",
     "tokenizer": "out=o",
     "plot": "out=o",
-    "publish": "address=s3://bucket/x",
-    "fetch": "address=s3://bucket/x",
+    "geometry": "data_dir=d",
 }
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
 
@@ -48,7 +47,6 @@ def needed_by(verb: str) -> list[str]:
 def test_config_files_on_disk_are_those_of_groups() -> None:
     assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {
         "cluster",
-        "edit",
         "experiment",
         "scoring",
         "size",
@@ -209,7 +207,7 @@ def names_read() -> set[str]:
                 found.add(child.attr)
             visit(child)
 
-    for file in (*(REPOSITORY / "npm").rglob("*.py"), *(REPOSITORY / "index").rglob("*.py")):
+    for file in (file for folder in ("npm", "index", "studies") for file in (REPOSITORY / folder).rglob("*.py")):
         visit(ast.parse(file.read_text(encoding="utf-8")))
     return found
 

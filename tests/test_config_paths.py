@@ -58,7 +58,7 @@ def test_config_takes_lists_of_paths_that_hold_anything(first: str, second: str)
 
 
 def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its_type() -> None:
-    declared = {name: item for verb in map(find_verb, MODULES) for name, item in verb.settings.items()}
+    declared = {name: item for verb in map(find_verb, reversed(MODULES)) for name, item in verb.settings.items()}
     paths = {name for name, item in declared.items() if item.is_path}
     assert paths == {
         *("corpus.files", "sentences.files", "evaluation.files", "texts", "ids_file"),
@@ -71,12 +71,12 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "sts.before.encoder",
             "objective.block_teacher.encoder",
         ),
-        *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus", "task"),
+        *("start.from_run", "packed", "key_file", "examples", "log", "task"),
         *("table", "treebank", "target", "grammar.file", "labeled.files", "questions"),
         *("donor", "reader", "fill.reader", "reading.questions", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}
-    assert texts == {"about", "column", "device", "host", "labels", "shard", "template"}
+    assert texts == {"about", "column", "device", "edit", "host", "labels", "shard", "template"}
     lists = {name for name, item in declared.items() if item.kind == list[str]}
     assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists
 

@@ -193,7 +193,6 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
         check_contract(answer, k=50)
         assert not any(" " in phrase["phrase"] for phrase in answer["phrases"])
     assert npmlm("verify", f"index={index}").status == 0
-    assert npmlm("tune", f"index={index}", "queries=3", f"out={tmp_path / 'tune'}").status == 0
 
     measure = (
         "evaluate",

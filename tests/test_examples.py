@@ -93,7 +93,7 @@ NEEDS_STEPS = "trains for hours, from the extra pretrained"
 NEEDS_MACHINES = "needs several GPUs, a cluster or its scheduler"
 WAITS = "waits for requests: tests/serving and tests/cluster start servers"
 DOES_NOT_RUN: dict[str, dict[str, str]] = {
-    "docs/adapt.md": {"npmlm adapt": "takes minutes and a user's corrections: tests/cli/test_tune.py runs it"},
+    "docs/adapt.md": {"npmlm adapt": "takes minutes and a user's corrections: tests/cli/test_adapt.py runs it"},
     "README.md": {
         "make demo": "makes an environment and runs this suite",
         "pip install": NEEDS_NETWORK,
@@ -109,12 +109,11 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "for stage": "tests/cluster runs the same jobs",
         "#!/bin/bash": NEEDS_MACHINES,
         "job=": NEEDS_MACHINES,
-        "npmlm publish": "needs an object store: tests/indexing publishes to folders",
+        "aws s3": "needs an object store: tests/corpus/test_addresses.py reads a corpus from one in memory",
     },
     "docs/plots.md": {
-        "npmlm tune": "takes minutes, and two more indexes",
         "npmlm evaluate task=agn": NEEDS_DATA,
-        "npmlm evaluate task=sts": NEEDS_DATA,
+        "npmlm geometry": NEEDS_DATA,
     },
     "docs/reproduction.md": {"": NEEDS_WEIGHTS},
     "docs/serving.md": {
@@ -125,6 +124,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/studies.md": {
         "npmlm evaluate task=sts": NEEDS_DATA,
+        "npmlm geometry": NEEDS_DATA,
         "npmlm finetune": NEEDS_DATA,
         "awk": NEEDS_DATA,
         "npmlm generate": NEEDS_DATA,

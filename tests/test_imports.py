@@ -36,13 +36,13 @@ ORDER = (
     "npm.tracing",
     "npm.tuning",
     "npm.evaluation",
-    "npm.finetuning",
     "npm.serving",
     "npm.cluster",
     "npm.api",
     "npm.agents",
     "npm.cli",
     "npm.__main__",
+    "studies",
     "scripts",
 )
 """A file imports only from its own place and from places before it."""
@@ -146,13 +146,13 @@ def module_of(file: str) -> str:
 
 
 def test_every_file_has_a_place_in_the_order() -> None:
-    for path in source_files("npm", "index", "scripts"):
+    for path in source_files("npm", "index", "studies", "scripts"):
         module = module_of(path.relative_to(REPOSITORY).as_posix())
         assert module in ("npm", "npm.core") or place(module) is not None, f"{module} has no place in {ORDER}"
 
 
 def test_imports_point_one_way() -> None:
-    for path in source_files("npm", "index", "scripts"):
+    for path in source_files("npm", "index", "studies", "scripts"):
         for found in imports_of(path):
             ours, theirs = place(module_of(found.file)), place(found.module)
             if theirs is None or found.for_types:
@@ -169,7 +169,7 @@ def test_tasks_are_read_without_the_methods_that_are_asked() -> None:
 
 def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None:
     """A type from further on is named in one way only: by the file that is handed such an object."""
-    for path in source_files("npm", "index"):
+    for path in source_files("npm", "index", "studies"):
         for found in imports_of(path):
             ours, theirs = place(module_of(found.file)), place(found.module)
             if found.for_types and theirs is not None and found.file != DOOR:
@@ -178,7 +178,9 @@ def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None
 
 
 def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
-    paths = {module_of(path.relative_to(REPOSITORY).as_posix()): path for path in source_files("npm", "index")}
+    paths = {
+        module_of(path.relative_to(REPOSITORY).as_posix()): path for path in source_files("npm", "index", "studies")
+    }
     left = {
         name: {each.module for each in imports_of(path) if name != "npm"} & paths.keys() - {name}
         for name, path in paths.items()
@@ -188,8 +190,13 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
     assert not left, "one or several circles are among these"
 
 
+def test_nothing_in_the_package_imports_studies_not_even_for_types() -> None:
+    for path in source_files("npm", "index"):
+        assert not [found for found in imports_of(path) if found.module.partition(".")[0] == "studies"], path
+
+
 def test_index_is_a_leaf_and_nothing_but_scripts_imports_scripts() -> None:
-    for path in source_files("npm", "index", "scripts"):
+    for path in source_files("npm", "index", "studies", "scripts"):
         for found in imports_of(path):
             top = found.module.partition(".")[0]
             allowed = top == "scripts" and found.file.startswith("scripts/")
@@ -203,7 +210,7 @@ def test_index_is_a_leaf_and_nothing_but_scripts_imports_scripts() -> None:
 def test_a_library_enters_through_its_own_files(library: str) -> None:
     files = {
         found.file
-        for path in source_files("npm", "index", "scripts")
+        for path in source_files("npm", "index", "studies", "scripts")
         for found in imports_of(path)
         if found.module.partition(".")[0] == library and not found.for_types
     }
@@ -220,7 +227,7 @@ def loaded_with(module: str, seen: set[str]) -> Iterator[Import]:
     for found in imports_of(file):
         if found.at_import and not found.for_types:
             yield found
-            if found.module.partition(".")[0] in ("npm", "index"):
+            if found.module.partition(".")[0] in ("npm", "index", "studies"):
                 yield from loaded_with(found.module, seen)
 
 
@@ -248,7 +255,7 @@ def test_scripts_are_thin(script: str) -> None:
 
 def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
     too_long = []
-    for path in source_files("npm", "index", "scripts", "benchmarks", "tests"):
+    for path in source_files("npm", "index", "studies", "scripts", "benchmarks", "tests"):
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(REPOSITORY).as_posix()
         assert path.name not in CATCH_ALL_NAMES, name
@@ -266,7 +273,7 @@ def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
 def test_models_are_loaded_in_one_place_without_their_code_and_without_pickles() -> None:
     """`from_pretrained` asks on standard output, and reads on standard input, whether a folder's code may run."""
     calls = []
-    for path in source_files("npm", "index", "scripts", "benchmarks"):
+    for path in source_files("npm", "index", "studies", "scripts", "benchmarks"):
         name = path.relative_to(REPOSITORY).as_posix()
         for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -285,7 +292,7 @@ def test_models_are_loaded_in_one_place_without_their_code_and_without_pickles()
 
 def test_nothing_is_imported_by_a_name_that_is_data() -> None:
     places = []
-    for path in source_files("npm", "index"):
+    for path in source_files("npm", "index", "studies"):
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
                 "import_module",
@@ -302,13 +309,17 @@ def test_nothing_is_imported_by_a_name_that_is_data() -> None:
 
 def test_no_message_advises_to_install_npmlm_from_a_package_index() -> None:
     """It is on none, where somebody else may take the name."""
-    for path in [*source_files("npm", "index"), *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "README.md"]:
+    for path in [
+        *source_files("npm", "index", "studies"),
+        *sorted((REPOSITORY / "docs").glob("*.md")),
+        REPOSITORY / "README.md",
+    ]:
         advice = re.findall(r"pip install[^\n]*", path.read_text(encoding="utf-8"))
         assert not [line for line in advice if "npmlm[" in line or "install npmlm" in line], path
 
 
 def test_nothing_is_pickled() -> None:
-    for path in source_files("npm", "index", "scripts", "benchmarks"):
+    for path in source_files("npm", "index", "studies", "scripts", "benchmarks"):
         name = path.relative_to(REPOSITORY).as_posix()
         for found in imports_of(path):
             top = found.module.partition(".")[0]

@@ -73,6 +73,7 @@ def shipped() -> dict[str, str]:
     for folder, pattern in (
         ("npm", "*.py"),
         ("index", "*.py"),
+        ("studies", "*.py"),
         ("npm/assets", "*"),
         ("npm/serving/static", "*"),
         ("npm/serving", "*.json"),

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Plots of evaluations and tunes
+# # Plots of evaluations
 #
-# `npmlm evaluate` writes a line per answer into `predictions.jsonl` and `npmlm tune` a point per setting into
-# `tune.json`; this notebook draws them. Give your own folders in `FOLDERS`; without any, the demo is evaluated.
+# `npmlm evaluate` writes a line per answer into `predictions.jsonl`; this notebook draws them. Give your own folders in
+# `FOLDERS`; without any, the demo is evaluated.
 
 # %%
 import json
@@ -124,35 +124,15 @@ for folder in FOLDERS:
         print(f"{folder.name} {method}: answers that occur {EDGES[edge]} times: {found}")
 
 # %% [markdown]
-# ## Recall over latency
-#
-# Of `npmlm tune out=DIR`: every setting, and the front that none beats in both.
-
-# %%
-TUNES = [Path(folder) for folder in os.environ.get("NPMLM_NOTEBOOK_TUNES", "").split()]
-figure, axes = panel("median latency of a search, ms", "recall@100, share")
-for folder, marker in zip(TUNES, "osD^vP*X", strict=False):
-    points = sorted(
-        (each["p50_ms"], each["recall"]["100"])
-        for each in json.loads((folder / "tune.json").read_text("utf-8"))["measured"]
-    )
-    front = [point for n, point in enumerate(points) if all(point[1] > other[1] for other in points[:n])]
-    axes.scatter(*zip(*points, strict=True), marker=marker, label=folder.name)
-    axes.step(*zip(*front, strict=True), where="post")
-    axes.set_xscale("log")
-    axes.legend()
-figure.savefig(OUT / "tunes.svg")
-
-# %% [markdown]
 # ## Alignment and uniformity
 #
-# Of `npmlm evaluate task=sts`: lower is better of both (Wang and Isola 2020).
+# Of `npmlm geometry output=json >> FILE`, a line per encoder, with `NPMLM_NOTEBOOK_GEOMETRY=FILE`: lower is better of
+# both (Wang and Isola 2020).
 
 # %%
 figure, axes = panel("uniformity (lower is better)", "alignment (lower is better)")
-for folder in FOLDERS:
-    for encoder in json.loads((folder / "metrics.json").read_text("utf-8")).get("encoders", []):
-        place = encoder["geometry"]
-        axes.scatter(place["uniformity"], place["alignment"], label=f"{folder.name}: {encoder['name']}")
+if "NPMLM_NOTEBOOK_GEOMETRY" in os.environ:
+    for encoder in map(json.loads, Path(os.environ["NPMLM_NOTEBOOK_GEOMETRY"]).read_text("utf-8").splitlines()):
+        axes.scatter(encoder["uniformity"], encoder["alignment"], label=encoder["name"])
 figure.savefig(OUT / "plane.svg")
 print(", ".join(sorted(path.name for path in OUT.glob("*.svg"))))

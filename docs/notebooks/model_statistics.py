@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from npm.models.edits.checkpoint import Checkpoint
-from npm.models.edits.vocabulary import matching_ids, token_texts
 from npm.models.encoder import Encoder
 from npm.models.names import locate_encoder
 from npm.models.tokenizer import load_tokenizer
+from studies.edits.checkpoint import Checkpoint, matching_ids, token_texts
 
 NAMES = os.environ.get("NPMLM_NOTEBOOK_ENCODERS", "encoder-mini").split()
 

@@ -8,7 +8,7 @@ from functools import partial
 from npm.cli.base import EncoderCommand, Output, say
 from npm.cli.registry import verb
 from npm.cli.settings import compose_settings
-from npm.core.errors import SettingError, exclusive, missing
+from npm.core.errors import exclusive, missing
 from npm.core.settings import PathText
 from npm.retrieval.settings import FillSettings
 
@@ -37,19 +37,9 @@ class FillCommand(FillSettings, EncoderCommand):
     """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as
     JSON lines with output=json."""
     output: Output = "table"
-    """`table` for people, `json` for programs: one object per line; `sentences`: the k best sentences for a text with
-    one mask, with the phrases in them."""
+    """`table` for people, `json` for programs: one object per line."""
     history: bool = True
     """Keep what is typed at the prompt for the next time, in npmlm/history under XDG_STATE_HOME."""
-
-    def check(self) -> None:
-        """Refuse a threshold that nothing would compare."""
-        super().check()
-        if self.output == "sentences" and self.min_share:
-            raise SettingError(
-                f"min_share={self.min_share:g} cannot be met with output=sentences, which has no shares: take one of "
-                "them out"
-            )
 
 
 @verb(
@@ -75,9 +65,9 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
 
         if settings.table and (texts or settings.texts):
             raise exclusive("table=FILE", "texts")
-        check_out(settings.out, settings.table, settings.output)
+        check_out(settings.out, settings.table)
         rows = table_texts(settings.table, settings.template)
-    asked = given_texts(texts, settings.texts, settings.output)
+    asked = given_texts(texts, settings.texts)
     if settings.index:
         filler = settings.open_filler(settings)
     else:

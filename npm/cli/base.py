@@ -21,16 +21,14 @@ TEXT_SETTINGS = "files split text_field max_documents skip_bad"
 """Of a corpus whose documents need no name."""
 
 
-Output = Literal["table", "json", "sentences"]
-"""Form of the answers on stdout."""
-ReportOutput = Literal["table", "json"]
-"""Form of the numbers on stdout."""
+Output = Literal["table", "json"]
+"""Form of the answers and numbers on stdout."""
 
 
 class OutputCommand(Settings):
     """Settings of a verb that reports numbers."""
 
-    output: ReportOutput = "table"
+    output: Output = "table"
     """`table` for people, `json` for programs."""
 
 
@@ -82,7 +80,7 @@ def write_json(record: Any) -> None:
     sys.stdout.flush()
 
 
-def write_report(output: ReportOutput, record: Any, text: str) -> None:
+def write_report(output: Output, record: Any, text: str) -> None:
     """Write numbers to stdout: their `record` as JSON, or the `text` for people."""
     if output == "json":
         write_json(record)

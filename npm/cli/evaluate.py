@@ -14,7 +14,6 @@ from npm.cli.registry import verb
 from npm.core.configs import config_folder
 from npm.core.errors import SettingError
 from npm.evaluation.settings import EvaluationSettings
-from npm.tuning.settings import TuneSettings
 
 
 @verb(
@@ -29,7 +28,6 @@ from npm.tuning.settings import TuneSettings
         "rerank_weight name_weight where max_phrase_tokens",
         "fill.scoring": "length_exponent temperature",
         "zero_shot.causal": "model knn_share knn_temperature knn_k",
-        "sts.geometry": "pairs",
     },
 )
 def run_evaluate(settings: EvaluationSettings) -> int:
@@ -81,20 +79,4 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     for note in comparison.notes:
         say(f"note: {note}")
     write_report(settings.output, comparison.record(), report_text([comparison_table(comparison)], min_columns=100))
-    return 0
-
-
-@verb(
-    TuneSettings,
-    "npmlm tune index=DIR out=runs/tune write=true",
-    "index encoder device precision queries seed recall_goal agreement_goal write out",
-)
-def run_tune(settings: TuneSettings) -> int:
-    """Tune, and print the front."""
-    from npm.cli.tables import tune_text
-    from npm.tuning.tune import tune_index
-
-    with StageProgress() as progress:
-        result = tune_index(settings, progress=progress)
-    sys.stdout.write(tune_text(result))
     return 0

@@ -18,7 +18,7 @@ from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import BuildCluster
 from npm.core.errors import SettingError, exclusive
-from npm.core.settings import PathText, Shard
+from npm.core.settings import Shard
 from npm.core.types import MASK_TEXT
 from npm.indexing.settings import (
     AddSettings,
@@ -26,9 +26,7 @@ from npm.indexing.settings import (
     DeleteSettings,
     EstimateSettings,
     IndexBuildSettings,
-    PublishedFiles,
     Stage,
-    TransferSettings,
 )
 
 if TYPE_CHECKING:
@@ -245,63 +243,6 @@ def run_estimate(settings: EstimateCommand) -> int:
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
         estimate = estimate_build(settings, encoder, progress=progress)
     write_report(settings.output, estimate.record(), estimate_text(estimate))
-    return 0
-
-
-class PublishCommand(TransferSettings):
-    """Copy an index, or corpus files, to an address; one that was stopped resumes with the same command."""
-
-    index: PathText = ""
-    """Folder of the index; its present generation is copied."""
-    corpus: PublishedFiles = field(default_factory=PublishedFiles)
-    """A corpus in its place."""
-
-
-@verb(
-    PublishCommand,
-    "npmlm publish index=DIR address=s3://bucket/name",
-    "index corpus.files address parallel",
-    required="address",
-    resumes=True,
-)
-def run_publish(settings: PublishCommand) -> int:
-    """Copy what is missing at the address."""
-    if settings.address.startswith("memory:"):
-        raise SettingError(
-            f"address={settings.address} ends with this command: publish to file:///folder, s3://bucket/name or "
-            "gs://bucket/name"
-        )
-    from npm.indexing.transfer import publish
-
-    with StageProgress() as progress:
-        copied, total_bytes = publish(settings.index, settings.corpus.files, settings, progress)
-    say(f"{settings.address} is complete: {copied:,} files copied, {total_bytes:,} bytes; all others were there")
-    return 0
-
-
-class FetchCommand(TransferSettings):
-    """Copy what was published, checked on arrival; one that was stopped resumes with the same command."""
-
-    index: PathText = ""
-    """Folder for the index that is at the address."""
-    corpus: PathText = ""
-    """Folder for the corpus files that are at the address, instead of an index."""
-
-
-@verb(
-    FetchCommand,
-    "npmlm fetch index=DIR address=s3://bucket/name",
-    "index corpus address parallel",
-    required="address",
-    resumes=True,
-)
-def run_fetch(settings: FetchCommand) -> int:
-    """Copy what is missing in the folder."""
-    from npm.indexing.transfer import fetch
-
-    with StageProgress() as progress:
-        count, total_bytes = fetch(settings.index, settings.corpus, settings, progress)
-    say(f"{settings.index or settings.corpus} is complete: {count:,} files, {total_bytes:,} bytes")
     return 0
 
 

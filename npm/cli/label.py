@@ -57,7 +57,7 @@ def run_label(settings: LabelCommand) -> int:
     from npm.cli.rows import check_out, columns_of, read_table, write_rows, writes_csv
     from npm.evaluation.labeling import label_rows, label_task
 
-    check_out(settings.out, settings.texts, settings.output)
+    check_out(settings.out, settings.texts)
     task = label_task(settings.labels, settings.template, settings.column)
     rows = read_table("texts", settings.texts, line_column=settings.column or "text", added=(*ADDED, "labels"))
     filler = settings.open_filler()

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from npm.core.files import shown_bytes
 
-IN_BYTES = ("verify", "publish", "fetch")
+IN_BYTES = ("verify",)
 """Stages that count bytes."""
 
 

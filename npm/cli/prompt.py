@@ -17,7 +17,7 @@ from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say, user_folder
 from npm.cli.texts import Query, read, show_answer
-from npm.core.display import answer_json, print_answer, print_passage, print_places, print_sentences
+from npm.core.display import answer_json, print_answer, print_passage, print_places
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
@@ -91,13 +91,10 @@ class Prompt:
                 say("note: the index was changed; this is its new generation")
         except UserError as error:
             say(f"note: {error}; the answer is from what was opened before")
-        query = read(Query(text), self._output)
+        query = read(Query(text))
         settings, answer = replace(self.filler.settings), self.filler.fill(query.text)
         self._last = answer, settings
-        if self._output == "sentences":
-            print_sentences(query.text, *self.filler.sentences([query.text]))
-        else:
-            show_answer(self._output, answer, query, with_text=query.text != text)
+        show_answer(self._output, answer, query, with_text=query.text != text)
 
     def _show_settings(self) -> None:
         settings, index = self.filler.settings, self.filler.index

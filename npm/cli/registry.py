@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TypeVar
 
 from npm.cli.declared import Setting, declared_settings
-from npm.core.configs import config_folder
+from npm.core.configs import config_folder, has_studies
 
 OVERVIEW = {
     "Ask": {
@@ -31,18 +31,13 @@ OVERVIEW = {
             "inspect": "show the contents of an index and the size of each part",
             "verify": "check every byte of an index and re-encode a sample",
             "estimate": "estimate disk, memory and encoding time of a build",
-            "publish": "copy an index or a corpus to an object store",
-            "fetch": "copy what was published back to a disk, and check it",
         },
         "npm.cli.adapt": {"adapt": "let an index learn from corrected answers"},
     },
     "Train": {
         "npm.cli.train": {
             "train": "train an encoder",
-            "finetune": "fine-tune an encoder on labeled tasks",
             "tokenizer": "learn a tokenizer from a corpus",
-            "generate": "generate artificial text from the grammar of a treebank",
-            "edit": "change a checkpoint without training it",
             "plot": "draw the curves of training runs",
         }
     },
@@ -50,11 +45,20 @@ OVERVIEW = {
         "npm.cli.evaluate": {
             "evaluate": "measure an encoder or an index on tasks",
             "compare": "compare two evaluations example by example",
-            "tune": "measure search settings of an index and choose some",
         }
     },
 }
 """Groups of verbs; in each the modules that declare them, with a summary per verb."""
+STUDIES = {
+    "studies.verbs": {
+        "finetune": "fine-tune an encoder on labeled tasks",
+        "generate": "generate artificial text from the grammar of a treebank",
+        "edit": "change a checkpoint without training it",
+        "geometry": "measure the vectors of sentences and of their tokens",
+    }
+}
+if has_studies():
+    OVERVIEW["Study"] = STUDIES
 MODULES = {name: module for group in OVERVIEW.values() for module, verbs in group.items() for name in verbs}
 """The module of each verb."""
 

@@ -85,10 +85,8 @@ def place_cells(prefix: str, place: Occurrence | None) -> dict[str, str]:
     return dict(zip((f"{prefix}_title", f"{prefix}_document", f"{prefix}_sentence"), (*cells, sentence), strict=True))
 
 
-def check_out(out: str, source: str, output: Output) -> None:
+def check_out(out: str, source: str) -> None:
     """Raise SettingError for an output of another kind, or that is the `source` itself."""
-    if output == "sentences":
-        raise SettingError("output=sentences is no form of a table: choose table or json")
     if out and Path(out).suffix not in OUT_SUFFIXES:
         raise SettingError(f"out must end in {' or '.join(OUT_SUFFIXES)}, got {out}")
     if out and Path(out).resolve() == Path(source).resolve():

@@ -70,7 +70,7 @@ def _read(verb: str, key: str, text: str, declared: Mapping[str, Setting]) -> An
 
 def _preset(verb: Verb, group: str, name: str) -> dict[str, Any]:
     """The settings in a file of presets, such as `experiment=NAME`, or in a file of the user."""
-    if group in ("experiment", "edit") and name.endswith(".yaml"):
+    if group == "experiment" and name.endswith(".yaml"):
         try:
             found = read_yaml(Path(checked(name, PathText, group)).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -1,11 +1,10 @@
-"""Tables of `npmlm tune`, `inspect`, `estimate`, `compare` and `plot`, as text for a terminal."""
+"""Tables of `npmlm inspect` and `estimate`, as text for a terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npm.core.display import report_text
 from npm.core.errors import named
@@ -15,43 +14,10 @@ from npm.core.types import Table
 if TYPE_CHECKING:
     from npm.indexing.estimate import Estimate
     from npm.indexing.inspect import Footprint, Inspection
-    from npm.tuning.tune import Measured, TuneResult
 
 
 DIGEST_CHARS = 12
 """Of a SHA-256 shown in a table; the JSON form has all of it."""
-
-
-def tune_text(result: TuneResult) -> str:
-    """The report of `npmlm tune`: every way to search on the front, the one so far, the chosen one; bytes; notes."""
-    heading = (
-        f"{result.factory or 'exact search'}: {result.question_count} questions from {result.document_count} "
-        "documents; recall@n, milliseconds"
-    )
-    shown = {id(each): each for each in (*result.front, result.chosen)}
-    shown |= {id(each): each for each in result.measured if each.choice == result.present}
-    header = ["list", "rerank", "side", "@1", "@10", "@100", "agree", "p50", "p95", ""]
-    rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
-    tables = [Table(heading, header, rows), *_bytes_tables(result.footprint)]
-    return report_text(tables) + "\n".join(["", *_conclusion(result), ""])
-
-
-def generated_text(report: Mapping[str, Any]) -> str:
-    """The report of `npmlm generate`."""
-    grammar, text, ceilings = report["grammar"], report["text"], report["ceilings"]
-    facts = [
-        ("rules", f"{grammar['rules']:,} of {len(report['relations'])} relations, spectral radius "
-         f"{grammar['spectral_radius']:.3f}"),
-        ("sentences", f"{text['sentences']:,}, {100 * text['rejected_share']:.2f} % too long and drawn again"),
-        ("words", f"{text['words']:,}"),
-        ("words of a sentence", f"{text['mean_length']:.2f}; with those too long {text['drawn_length']:.2f} ± "
-         f"{text['drawn_length_standard_error']:.2f}, expected {grammar['expected_length']:.2f}"),
-        ("most frequent word", f"{100 * text['most_frequent_word_share']:.1f} %: what guessing it reaches"),
-        ("best guess, relation known", f"{100 * ceilings['top1']:.1f} %, perplexity {ceilings['word_perplexity']:.1f}"
-         if ceilings else "not known of brackets"),
-        ("shared by pairs of words", f"{report['pairs']['excess']:.3f} nats above chance"),
-    ]  # fmt: skip
-    return report_text([Table("", ["", ""], facts, ())])
 
 
 def inspection_text(inspection: Inspection) -> str:
@@ -131,39 +97,6 @@ def estimate_text(estimate: Estimate) -> str:
     return report_text([table]) + "\n".join(["", *lines, ""])
 
 
-def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
-    choice = each.choice
-    shares = [*each.recall.values(), each.agreement]
-    marks = {(True, False): "chosen", (False, True): "before", (True, True): "kept", (False, False): ""}
-    return (
-        _number(choice.probed_lists),
-        _number(choice.reranked_rows),
-        _number(choice.candidates_per_side),
-        *(f"{share:.3f}" for share in shares),
-        f"{each.p50_ms:.1f}",
-        f"{each.p95_ms:.1f}",
-        marks[each is result.chosen, choice == result.present],
-    )
-
-
-def _conclusion(result: TuneResult) -> list[str]:
-    settings, chosen = result.settings, result.chosen
-    goals = f"recall@100 of {settings.recall_goal} and agreement of {settings.agreement_goal}"
-    lines = [
-        f"{len(result.measured)} settings measured; shown are those that no other one beats in speed and agreement."
-    ]
-    if result.goals_met:
-        lines.append(f"The chosen one is the fastest that reaches {goals}.")
-    else:
-        lines.append(
-            f"No setting reaches {goals}; the chosen one agrees most often: "
-            f"recall@100 {chosen.recall[100]:.3f}, agreement {chosen.agreement:.3f}."
-        )
-    if result.written_generation is not None:
-        lines.append(f"It is written into the index, now generation {result.written_generation}.")
-    return [*lines, *(f"note: {note}" for note in result.notes)]
-
-
 def _bytes_tables(footprint: Footprint) -> list[Table]:
     tokens, rows = footprint.token_count, footprint.row_count
     disk = [(name, shown_bytes(size), f"{size / tokens:.2f}") for name, size in sorted(footprint.disk.items())]
@@ -174,7 +107,3 @@ def _bytes_tables(footprint: Footprint) -> list[Table]:
         Table("on disk", ("part", "size", "bytes a token"), disk),
         Table("hot, in memory or mapped", ("item", "size", "bytes a vector"), hot),
     ]
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else f"{value}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from npm.cli.base import Output, decoded, say
-from npm.core.display import answer_json, print_answer, print_sentences
+from npm.core.display import answer_json, print_answer
 from npm.core.errors import QueryError, exclusive
 from npm.core.types import MASK_TEXT, Answer
 from npm.retrieval.fill import PhraseFiller
@@ -26,7 +26,7 @@ class Query:
     line: int | None = None  # in a file or a pipe, from 1
 
 
-def given_texts(texts: list[str], file: str, output: Output) -> list[Query]:
+def given_texts(texts: list[str], file: str) -> list[Query]:
     """The texts given as arguments or in a file, checked; none if they come from elsewhere. Raises QueryError."""
     if texts and file:
         raise exclusive("texts=FILE", "texts as arguments")
@@ -39,7 +39,7 @@ def given_texts(texts: list[str], file: str, output: Output) -> list[Query]:
         queries = list(_decoded(file, data.removesuffix(b"\n").split(b"\n")))
         if not queries:
             raise QueryError(f"texts: {file} is empty")
-    return [read(query, output) for query in queries]
+    return [read(query) for query in queries]
 
 
 def fill_texts(filler: PhraseFiller, output: Output, queries: list[Query]) -> None:
@@ -58,7 +58,7 @@ def fill_piped(filler: PhraseFiller, output: Output) -> None:
     for number, line in enumerate(iter(stream.readline, b"") if stream else (), start=1):
         try:
             for given in _decoded("standard input", [line], number):
-                query = read(given, output)
+                query = read(given)
                 check_masked_text(filler.encoder, query.text, where=query.place)
                 _answer(filler, output, [query])
                 count += 1
@@ -83,18 +83,13 @@ def show_answer(output: Output, answer: Answer, query: Query, *, with_text: bool
 
 def _answer(filler: PhraseFiller, output: Output, batch: list[Query]) -> None:
     texts = [query.text for query in batch]
-    if output == "sentences":
-        for text, found in zip(texts, filler.sentences(texts), strict=True):
-            print_sentences(text, found)
-        return
     for answer, query in zip(filler.fill(texts), batch, strict=True):
         show_answer(output, answer, query)
 
 
-def read(query: Query, output: Output) -> Query:
+def read(query: Query) -> Query:
     """The query as it is filled. Raises QueryError."""
-    max_masks = 1 if output == "sentences" else MAX_MASKS
-    return replace(query, text=read_query(query.text, where=query.place or "text", max_masks=max_masks))
+    return replace(query, text=read_query(query.text, where=query.place or "text", max_masks=MAX_MASKS))
 
 
 def _decoded(source: str, lines: list[bytes], first: int = 1) -> Iterator[Query]:

@@ -1,9 +1,8 @@
-"""The verbs that make and change encoders, tokenizers and artificial text, with their settings."""
+"""The verbs that make encoders and tokenizers and draw runs, with their settings."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,7 @@ from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import SettingError
 from npm.core.settings import PathText
-from npm.corpus.artificial.generate import GenerateSettings
 from npm.corpus.tokenizers import TokenizerSettings
-from npm.finetuning.settings import FinetuneSettings
-from npm.models.edits.settings import EditSettings
 from npm.training.plotting import CurveSettings
 from npm.training.settings import TrainingSettings
 
@@ -61,7 +57,7 @@ class TrainCommand(TrainingSettings):
         "masking": "unit masked_fraction span_success_probability max_span_words stopword_span_skip_probability "
         "context_fraction question max_spans_per_sequence min_masked_fraction",
         "corruption": "unit sampler masked_fraction predicted_fraction copies random_fraction unchanged_fraction "
-        "allow_bytes",
+        "allow_bytes span_success_probability",
         "corruption.collocations": "vocabulary min_count",
         "denoising": "",
         "groups": "sequences_per_group mixing",
@@ -75,7 +71,7 @@ class TrainCommand(TrainingSettings):
         "max_sentences pairs_per_device_batch",
         "start": "hidden_dropout attention_dropout encoder_half encoder_half_tokens from_run",
         "trainer": "seed groups_per_device_batch accumulation_steps rows_per_pass gradient_checkpointing compile "
-        "sharding optimizer layer_decay ema_decay weight_decay max_gradient_norm "
+        "sharding optimizer ema_decay weight_decay max_gradient_norm "
         "log_every_steps checkpoint_every_minutes tensorboard wandb_project workers",
         "supervision": "questions_per_device_batch max_block_tokens max_question_tokens negative_fraction file_weights "
         "step_fraction",
@@ -92,40 +88,11 @@ def run_train(settings: TrainCommand) -> int:
             settings.sts_decides(),
             announce=progress.say,
             progress=progress,
-            report_step=lambda report: _show_step(progress, "training", report),
+            report_step=lambda report: show_step(progress, "training", report),
             make_evaluators=lambda trained, objective: _sts_evaluators(settings.sts_dir, trained, objective),
         )
     if rank() == 0:
         say(f"the encoder is in {encoder}")
-    leave_ranks()
-    return 0
-
-
-@verb(
-    FinetuneSettings,
-    'npmlm finetune encoder=DIR "task=[cola,stsb]" data_dir=DIR out=runs/glue',
-    "encoder task data_dir out seeds learning_rates epochs examples_per_device_batch layer limit keep_encoders device "
-    "precision",
-    required="out",
-    resumes=True,
-    groups={
-        "start": "hidden_dropout attention_dropout",
-        "start.fresh": "layers dimensions attention_heads max_input_tokens",
-        "start.frozen": "",
-        "trainer": "optimizer layer_decay weight_decay",
-    },
-)
-def run_finetune(settings: FinetuneSettings) -> int:
-    """Fine-tune, and print the table of all tasks."""
-    from npm.finetuning.run import finetune, report
-    from npm.objectives.ranks import leave_ranks, rank
-
-    with StageProgress() as progress:
-        found = finetune(
-            settings, announce=progress.say, report_step=lambda name, step: _show_step(progress, name, step)
-        )
-    if rank() == 0:
-        sys.stdout.write(report(found) + "\n")
     leave_ranks()
     return 0
 
@@ -157,53 +124,6 @@ def run_tokenizer(settings: TokenizerCommand) -> int:
     return 0
 
 
-class GenerateCommand(GenerateSettings):
-    """Generate artificial text from the grammar of a treebank; the same command resumes."""
-
-    out: PathText = ""
-    """Folder of the texts, their tokenizer, grammar, lexicon and report. Required."""
-
-
-@verb(
-    GenerateCommand,
-    "npmlm generate treebank=[fr_gsd-train.conllu] out=DIR lexicon.kind=zipf",
-    "treebank out sentences sentences_per_document seed lexicon.kind lexicon.types lexicon.temperature "
-    "grammar.relations target",
-    required="out",
-    resumes=True,
-    groups={"grammar": "form relations max_tokens file", "lexicon": "kind types temperature topic"},
-)
-def run_generate(settings: GenerateCommand) -> int:
-    """Generate, and report statistics."""
-    from npm.cli.tables import generated_text
-    from npm.corpus.artificial.generate import generate
-
-    with StageProgress() as progress:
-        made = generate(settings.out, settings, progress=progress)
-    if made.was_finished:
-        say(f"{settings.out} is finished already, with the same settings: nothing to do")
-    sys.stdout.write(generated_text(made.report))
-    return 0
-
-
-@verb(
-    EditSettings,
-    "npmlm edit encoder=runs/mlm/encoder edit=reversed out=runs/reversed",
-    "out encoder edits donor tokenizer seed",
-    required="out",
-    presets="edit",
-)
-def run_edit(settings: EditSettings) -> int:
-    """Edit, and count the tensors that differ."""
-    steps = settings.steps()
-    from npm.models.edits.edits import write_edited
-
-    tensors = write_edited(settings.encoder, Path(settings.out), steps, seed=settings.seed)
-    changed = sum(entry["changed"] for entry in tensors.values())
-    say(f"{changed} of {len(tensors)} tensors changed; the encoder is in {settings.out}")
-    return 0
-
-
 class PlotCommand(OutputCommand, CurveSettings):
     """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
 
@@ -232,7 +152,7 @@ def run_plot(settings: PlotCommand, folders: list[str]) -> int:
     return 0
 
 
-def _show_step(progress: StageProgress, stage: str, report: StepReport) -> None:
+def show_step(progress: StageProgress, stage: str, report: StepReport) -> None:
     """Show the progress of a run, and below it the terms of its loss."""
     terms = "  ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
     progress(stage, report.tokens, report.tokens / max(report.progress, 1e-9), note=f"step {report.step}  {terms}")

@@ -25,6 +25,11 @@ def config_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
+def has_studies() -> bool:
+    """Return True if the folder `studies` is beside the package; its verbs and methods are registered then."""
+    return (Path(__file__).parents[2] / "studies" / "verbs.py").is_file()
+
+
 def read_yaml(text: str, *, words_only: bool = False) -> Any:
     """The value that a YAML text holds, with `words_only` its words and numbers as they are written. Raises ValueError.
 

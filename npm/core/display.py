@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from npm.core.errors import UNPRINTABLE
-from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence, Table
+from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Table
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -199,18 +199,6 @@ def _beginning_of(text: str, most_chars: int) -> str:
         return text
     cut = text[:most_chars]
     return (cut.rpartition(" ")[0] if " " in cut.lstrip() else "") + " …"
-
-
-def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
-    """A card per sentence on stdout: number, score, phrases of the answer, the sentence with them, and its document."""
-    lines: list[RenderableType] = [Text(shown_text(text)), ""]
-    for number, found in enumerate(sentences, start=1):
-        sentence = Text(_beginning_of(one_line(found.context.replace(INVISIBLE, "")), SENTENCE_CHARS))
-        for phrase in found.phrases:
-            sentence.highlight_regex(re.escape(phrase), "bold")
-        document = found.title if found.title == found.document else f"{found.title} ({found.document})".lstrip()
-        lines += [_heading(number, found.score, ", ".join(found.phrases)), *indented(sentence, document)]
-    write_rendered(Group(*lines, *([] if sentences else ["no sentence found"]), ""))
 
 
 def print_places(phrase: Phrase) -> None:

@@ -321,19 +321,6 @@ class Occurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """A sentence of the corpus, with the phrases of the answer that occur in it, best first."""
-
-    document: str
-    title: str
-    start_char: int
-    end_char: int
-    context: str
-    score: float
-    phrases: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Phrase:
     """An answer: its representative surface form, its fraction of the evidence, and its best occurrences.
 

@@ -1,4 +1,4 @@
-"""Files of an object store by their address, through fsspec; an `Address` has what reading needs of a `Path`."""
+"""Files of an object store by their address, read through fsspec; an `Address` has what reading needs of a `Path`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Address:
         if scheme not in DRIVERS or not rest.strip("/"):
             raise SettingError(f"unknown address {text!r}: expected {KINDS}, such as s3://bucket/name")
         try:
-            self.fs: Any = fsspec.filesystem(scheme, **({"auto_mkdir": True} if scheme == "file" else {}))
+            self.fs: Any = fsspec.filesystem(scheme)
         except ImportError as error:
             raise StorageError(
                 f"{text} needs a driver: pip install {DRIVERS[scheme]} fsspec=={fsspec.__version__}"
@@ -57,9 +57,6 @@ class Address:
 
     def __str__(self) -> str:
         return self._text
-
-    def __truediv__(self, name: str) -> Address:
-        return Address(f"{self}/{name}")
 
     def info(self) -> dict[str, Any]:
         """Return what the store knows of it; nothing if it does not exist."""
@@ -84,42 +81,11 @@ class Address:
             found = self.fs.glob(str(self), detail=True)
         return [Address(self.fs.unstrip_protocol(name)) for name in sorted(found) if found[name]["type"] == "file"]
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of all files below it, by the rest of their path."""
-        with store_errors(self):
-            self.fs.invalidate_cache()
-            try:
-                found = self.fs.find(str(self), detail=True)
-            except FileNotFoundError:
-                return {}
-        above = len(self.fs._strip_protocol(str(self))) + 1
-        return {name[above:]: info["size"] for name, info in found.items() if info}
-
     @contextmanager
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
         """Open it for reading from the beginning."""
         with store_errors(self), self.fs.open(str(self), mode) as stream:
             yield stream
-
-    def read(self, max_bytes: int) -> bytes:
-        """Return its first `max_bytes` bytes."""
-        with self.open() as stream:
-            return stream.read(max_bytes)
-
-    def write(self, data: bytes) -> None:
-        """Write or replace the file."""
-        with store_errors(self):
-            self.fs.pipe_file(str(self), data)
-
-    def upload(self, path: Path) -> None:
-        """Write or replace the file by that in `path`."""
-        with store_errors(self):
-            self.fs.put_file(str(path), str(self))
-
-    def download(self, path: Path) -> None:
-        """Copy the file to `path`."""
-        with store_errors(self):
-            self.fs.get_file(str(self), str(path))
 
 
 StoredFile = Path | Address

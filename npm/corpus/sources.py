@@ -189,7 +189,7 @@ def file_source(name: str) -> Source:
     if isinstance(path, Path) and CONTROL_CHARACTER.search(path.name):
         raise CorpusError(f"{name!r}: the name of the file has control characters; rename it")
     if path.is_dir():
-        problem = f"is a folder; give its files, such as {path / '*.jsonl'}"
+        problem = f"is a folder; give its files, such as {path}/*.jsonl"
     elif not path.exists():
         problem = "does not exist"
     elif isinstance(path, Path) and not path.is_file():

@@ -22,7 +22,7 @@ from npm.evaluation.conditions import check_conditions, is_templated
 from npm.evaluation.coverage import coverage_of, overlapping_examples
 from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups, find_data, read_task
 from npm.evaluation.methods.admissible import NO_DOCUMENT
-from npm.evaluation.methods.registry import Method, load_method, method_names
+from npm.evaluation.methods.registry import GENERATORS, Method, load_generator, load_method, method_names
 from npm.evaluation.methods.resources import Resources
 from npm.evaluation.metrics import (
     Interval,
@@ -482,9 +482,9 @@ def _sources(resources: Resources, task: Task) -> dict[str, Any]:
         facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
     if settings.zero_shot.mlm.encoder:
         facts["language_model"] = model_facts(resources.language_model[0])
-    for kind in ("causal", "t5"):
+    for kind in GENERATORS:
         if getattr(settings.zero_shot, kind).model:
-            facts[kind] = model_facts(resources.generator(kind))
+            facts[kind] = model_facts(load_generator(kind, resources))
     return facts
 
 

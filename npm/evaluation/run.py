@@ -81,13 +81,11 @@ def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress:
 
 
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.sts import evaluate_sts, read_set, read_sets, sentence_vectors
+    from npm.evaluation.sts import evaluate_sts, read_sets, sentence_vectors
 
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split
     sets = read_sets(settings.data_dir, split=split)
-    measured = {"all": ("train", "dev", "test"), "split": (split,), "none": ()}
-    found = [read_set("STS-B", settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
     places = [(settings.encoder, chosen.pooler, chosen.pooler_post)]
     if chosen.before.encoder:
         places.insert(0, (chosen.before.encoder, chosen.before.pooler, "none"))
@@ -95,10 +93,7 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
         sentence_vectors(place, pooler=pooler, post=post, device=settings.device, dtype=settings.precision)
         for place, pooler, post in places
     ]
-    pairs = [each for each in found if each is not None]
-    return evaluate_sts(
-        encoders, sets, chosen, settings, geometry_pairs=pairs, check_record=check_record, progress=progress
-    )
+    return evaluate_sts(encoders, sets, settings, check_record=check_record, progress=progress)
 
 
 def _reading(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:

@@ -128,14 +128,6 @@ class HeldOutSettings(Settings):
     of long articles: for text of single sentences. limit, least_tokens and blocks_per_article are not read then."""
 
 
-class GeometrySettings(Settings):
-    """Geometry of sentence vectors, measured on the sentences of STS-B."""
-
-    pairs: Literal["all", "split", "none"] = "all"
-    """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
-    that was trained on the others; `none`: nothing is measured."""
-
-
 class BeforeSettings(Settings):
     """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
 
@@ -146,7 +138,7 @@ class BeforeSettings(Settings):
 
 
 class StsSettings(Settings):
-    """Task `sts`: how sentences become vectors, and what is measured of them."""
+    """Task `sts`: how sentences become vectors."""
 
     pooler: PoolerKind | None = None
     """Pooling of token vectors into the vector of a sentence; null: as the encoder was saved."""
@@ -154,8 +146,6 @@ class StsSettings(Settings):
     """`whiten`: the vectors of all sentences of a set are shifted and scaled to mean 0 and covariance 1."""
     before: BeforeSettings = field(default_factory=BeforeSettings)
     """A second encoder."""
-    geometry: GeometrySettings = field(default_factory=GeometrySettings)
-    """Geometry of the vectors."""
 
 
 class ReadingSettings(Settings):

@@ -1,4 +1,4 @@
-"""Task `sts`: rank correlation of cosines with people's scores of sentence pairs, and the geometry of the vectors.
+"""Task `sts`: rank correlation of cosines with people's scores of sentence pairs.
 
 One encoder, or two (before and after training) on the same pairs. Protocol of Gao et al. 2021 (SimCSE, arXiv
 2104.08821, §6.1 and appendix B): no regressor, Spearman's correlation over all pairs of a set, its subsets together.
@@ -12,23 +12,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from npm.core.errors import CorpusError, EncoderError
+from npm.core.errors import CorpusError, EncoderError, SettingError
 from npm.core.files import sha256_of_file
-from npm.core.settings import as_json
 from npm.core.types import Progress, Table, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
-from npm.evaluation.geometry import alignment, layer_geometry, mean_cosine, spectrum, uniformity, whitened
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import SampleSettings, StsSettings
+from npm.evaluation.settings import SampleSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 
@@ -48,12 +45,12 @@ TEST_PAIRS = {
 """Public sets in the order of published tables, with the test pairs that have a gold score there."""
 SENTENCES = ("sentence1", "sentence2")
 FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
-SAME_MEANING, MAX_GOLD = 4.0, 5.0
-LAYER_SENTENCES = 1000
-"""Whose tokens are measured layer by layer."""
+MAX_GOLD = 5.0
 BEFORE_AND_AFTER = ("before", "after")
 Encode = Callable[[list[str]], np.ndarray]
 """Maps n sentences to f32 [n, d]."""
+MIN_VARIANCE = 1e-9
+"""Of a direction that whitened vectors keep, as a share of the largest."""
 DRAWN_AT_ONCE = 1 << 20
 """Pairs drawn at once by the bootstrap; bounds memory."""
 
@@ -147,6 +144,24 @@ def sentence_vectors(
     return SentenceVectors(encoder.name, lambda sentences: whitened(loaded.encode(sentences)), facts, encoder)
 
 
+def whitened(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [n, d] shifted and turned to mean 0 and covariance 1, f64 [n, ≤ d], in the directions that they vary in.
+
+    x̃ = (x − μ) U Λ^(−1/2), Σ = U Λ Uᵀ their covariance (Su et al. 2021, arXiv 2103.15316, §3). Raises SettingError for
+    so few vectors that all would have one cosine.
+    """
+    centered = np.asarray(vectors, dtype=np.float64) - vectors.mean(0, dtype=np.float64)  # f64 [n, d]
+    variances, directions = np.linalg.eigh(centered.T @ centered / len(centered))  # f64 [d], [d, d], ascending
+    kept = variances > MIN_VARIANCE * max(variances[-1], 0.0)  # bool [d]
+    if len(centered) <= kept.sum() + 1:
+        raise SettingError(
+            f"sts.pooler_post needs sets of more distinct sentences than the {vectors.shape[1]} dimensions of a vector,"
+            f" got {len(centered)}"
+        )
+    result: np.ndarray = centered @ (directions[:, kept] / np.sqrt(variances[kept]))  # f64 [n, ≤ d]
+    return result
+
+
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's correlation f64 [...] of rows of `x` and `y` [..., n]; 0 where a row is constant.
 
@@ -210,32 +225,25 @@ def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
 def evaluate_sts(
     encoders: Sequence[SentenceVectors],
     sets: Sequence[SentencePairs],
-    settings: StsSettings,
     sample: SampleSettings,
     *,
-    geometry_pairs: Sequence[SentencePairs] = (),
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> Result:
     """Score one encoder, or two on the same pairs, `before` and `after`; intervals from a bootstrap over pairs.
 
-    All are measured before anything is resampled. `geometry_pairs` are those of STS-B that the geometry is measured on.
-    Raises CorpusError if no geometry pair has the same meaning.
+    All are measured before anything is resampled.
     """
     record = {
         "task": "sts",
-        "settings": {name: getattr(sample, name) for name in ("seed", "resamples")}
-        | {"geometry": as_json(asdict(settings.geometry))},
+        "settings": {name: getattr(sample, name) for name in ("seed", "resamples")},
         "encoders": [dict(each.facts) for each in encoders],
-        "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in (*sets, *geometry_pairs)},
+        "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in sets},
     }
     check_record(record)
     by_encoder = []  # [e][s] f64 [n]
-    geometries = []
     for number, each in enumerate(encoders):
         by_encoder.append([pair_cosines(each.encode, pairs) for pairs in sets])
-        measured = measure_geometry(each, geometry_pairs, seed=sample.seed) if geometry_pairs else None
-        geometries.append(measured)
         progress("encoders", number + 1, len(encoders))
     by_set = [np.stack(each) for each in zip(*by_encoder, strict=True)]  # f64 [e, n] each
     rng, pairs_of = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
@@ -243,25 +251,20 @@ def evaluate_sts(
     drawn = [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of]
     resampled = _with_average(np.stack(drawn, axis=2))  # f64 [r, e, s + 1]
     scores = []
-    for place, (vectors, geometry) in enumerate(zip(encoders, geometries, strict=True)):
+    for place, vectors in enumerate(encoders):
         intervals = _intervals(exact[place], resampled[:, place])
         columns = zip(pairs_of, intervals, strict=False)  # the last may be of the average
         by_name = {pairs.name: _set_score(pairs, own[place], interval) for (own, pairs), interval in columns}
         average = intervals[-1] if sets[1:] else None
         own = {"name": vectors.name, "facts": dict(vectors.facts), "sets": by_name}
-        scores.append({**own, "average": average, "geometry": geometry})
+        scores.append({**own, "average": average})
     differences = _intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else []
     described = [
         {"name": each.name, "split": each.split, "pair_count": len(each), "without_gold": each.without_gold}
         | {"subsets": dict(Counter(filter(None, each.subsets)))}
         for each in sets
     ]
-    facts: dict[str, Any] = {}
-    if geometry_pairs:
-        facts["splits"] = [pairs.split for pairs in geometry_pairs]
-        facts["sentence_count"] = len({each for pairs in geometry_pairs for each in (*pairs.first, *pairs.second)})
-        facts["aligned_pair_count"] = sum(int((pairs.gold > SAME_MEANING).sum()) for pairs in geometry_pairs)
-    means = {"sets": described, "geometry": facts, "encoders": scores, "differences": differences}
+    means = {"sets": described, "encoders": scores, "differences": differences}
     return Result(record, tuple(_lines(sets, by_set)), means, tuple(_tables(means)), tuple(_notes(means)))
 
 
@@ -300,36 +303,8 @@ def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: dict[str, fl
     }
 
 
-def measure_geometry(vectors: SentenceVectors, sets: Sequence[SentencePairs], *, seed: int) -> dict[str, Any]:
-    """Geometry over the distinct sentences of `sets`, alignment over their pairs of the same meaning.
-
-    `seed` draws the sentences whose tokens are measured. Raises CorpusError if no pair has the same meaning.
-    """
-    first = [sentence for pairs in sets for sentence in pairs.first]
-    second = [sentence for pairs in sets for sentence in pairs.second]
-    gold = np.concatenate([pairs.gold for pairs in sets])  # f64 [n]
-    if not (same := gold > SAME_MEANING).any():
-        raise CorpusError(
-            f"STS-B: some gold scores must be above {SAME_MEANING:g}, got scores up to {gold.max():g}: multiply scores"
-            " from 0 to 1 by 5, or set sts.geometry.pairs=none"
-        )
-    numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
-    layers: list[dict[str, float]] = []
-    if (wanted := min(LAYER_SENTENCES, len(units))) and vectors.encoder is not None:
-        sentences = list(dict.fromkeys([*first, *second]))
-        drawn = np.random.default_rng(seed).choice(len(sentences), size=wanted, replace=False)  # i64 [wanted]
-        layers = layer_geometry(vectors.encoder, [sentences[place] for place in drawn])
-    return {
-        "alignment": alignment(units[numbers[: len(first)][same]], units[numbers[len(first) :][same]]),
-        "uniformity": uniformity(units),
-        "anisotropy": float(mean_cosine(units.sum(0), len(units))),
-        "spectrum": spectrum(units),
-        "layers": layers,
-    }
-
-
 def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
-    """Spearman × 100 of each set and of their average, of two encoders with their difference; then the geometry."""
+    """Spearman × 100 of each set and of their average, of two encoders with their difference."""
     encoders, sets = means["encoders"], means["sets"]
     names, counts = [f"{each['name']} {each['split']}" for each in sets], [str(each["pair_count"]) for each in sets]
     columns = [[score["spearman"] for score in each["sets"].values()] for each in encoders]
@@ -343,29 +318,6 @@ def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
         cells.append([percent(Interval(**each), sign="+") for each in means["differences"]])
     rows = list(zip(names, counts, *cells, strict=True))
     yield Table("cosine against gold score, over all pairs of a set", ["set", "pairs", *header], rows)
-    geometries = [each["geometry"] for each in encoders if each["geometry"]]
-    if geometries:
-        heads = BEFORE_AND_AFTER if two else (encoders[0]["name"],)
-        rows = [(name, *map(shown, geometries)) for name, shown in GEOMETRY_ROWS.items()]
-        yield Table("", ["sentence vectors of STS-B", *heads], rows)
-    if any(each["layers"] for each in geometries):
-        heads = BEFORE_AND_AFTER if two else ("",)
-        header = ["layer", *(f"{what} {head}".strip() for what in ("sentence", "any two") for head in heads)]
-        rows = []
-        for number, layers in enumerate(zip_longest(*(each["layers"] for each in geometries))):
-            keys = ("self_similarity", "anisotropy")
-            own = [f"{each[key]:.3f}" if each else "" for key in keys for each in layers]
-            rows.append((str(number) if number else "embeddings", *own))
-        yield Table("mean cosine of two tokens: of the same sentence, and of any", header, rows)
-
-
-GEOMETRY_ROWS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "alignment ↓": lambda each: f"{each['alignment']:.3f}",
-    "uniformity ↓": lambda each: f"{each['uniformity']:.3f}",
-    "anisotropy (mean cosine) ↓": lambda each: f"{each['anisotropy']:.3f}",
-    "effective rank of the spectrum": lambda each: f"{each['spectrum']['effective_rank']:.1f}",
-    "share of the top direction, %": lambda each: f"{100 * each['spectrum']['top_share']:.1f}",
-}
 
 
 def _notes(means: Mapping[str, Any]) -> Iterator[str]:
@@ -383,8 +335,3 @@ def _notes(means: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} has {count:,} pairs here and {TEST_PAIRS[name]:,} in published results: do not compare them"
         if each["without_gold"]:
             yield f"{each['without_gold']:,} pairs of {name} have no gold score and are left out"
-    if facts := means["geometry"]:
-        yield (
-            f"geometry: {facts['sentence_count']:,} sentences of STS-B {', '.join(facts['splits'])}; "
-            f"alignment: {facts['aligned_pair_count']:,} pairs with a gold score above {SAME_MEANING:g}"
-        )

@@ -71,7 +71,7 @@ def refuse_file(folder: Path) -> None:
     """Raise ArtifactError if there is a file where a folder is to be, or an address is given instead of a path."""
     is_address = bool(folder.parts) and re.fullmatch(r"\w[\w+.-]+:", folder.parts[0]) is not None
     if is_address or (folder.exists() and not folder.is_dir()):
-        found = "an address; npmlm publish and fetch copy to and from addresses" if is_address else "a file"
+        found = "an address; copy the folder to a disk first" if is_address else "a file"
         raise ArtifactError(f"{folder} must be a folder, got {found}")
 
 

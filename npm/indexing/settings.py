@@ -168,19 +168,3 @@ class CompactSettings(Settings):
 
     retrain: bool = False
     """Train the quantizer again; it always is if the number of rows now calls for another tier."""
-
-
-class TransferSettings(Settings):
-    """Source or destination of a copy, and its options."""
-
-    address: PathText = ""
-    """Address of it: s3://bucket/name (package s3fs), gs://bucket/name (gcsfs) or file:///folder. Required."""
-    parallel: Annotated[int, Field(ge=1, le=256)] = 8
-    """Files copied at once."""
-
-
-class PublishedFiles(Settings):
-    """Files of a corpus."""
-
-    files: list[PathText] = field(default_factory=list)
-    """Paths, addresses and globs of corpus files to publish, instead of an index."""

@@ -4,7 +4,7 @@ pack: documents → blocks; encode: blocks → vectors and term counts; quantize
 codes; merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs
 ran. Every part is named by what it depends on.
 
-A quantizer is trained once, from a sample that omits some documents, so that `tune` can query for these.
+A quantizer is trained once, from a sample that omits some documents, so that questions about these measure search.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 CODES_KIND = "codes"
 HELD_OUT_EVERY = 50
-"""One of this many documents is omitted from the quantizer's sample, so that `tune` can query for it."""
+"""One of this many documents is omitted from the quantizer's sample, so that questions about it measure search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,27 +221,13 @@ def train_segment_quantizer(
     with folder_lock(place, wait=True):
         if (place / MANIFEST_NAME).is_file():
             return place
-        # Rows of held-out documents leave the sample: `tune` queries for documents that the quantizer has not seen.
+        # Rows of held-out documents leave the sample, as questions from the corpus are about unseen ones.
         drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
         documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
         trainable = drawn[~is_held_out(documents)]
         train_quantizer(place, vectors, trainable if len(trainable) else drawn, recorded, progress=progress)
     return_freed_memory()
     return place
-
-
-def unseen_documents(quantizer: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
-    """Mask of the documents that the quantizer was not trained on, bool [documents]; None if no longer known.
-
-    `segment_documents` i64 [segments + 1] are the first documents of the segments. After a compact that keeps the
-    quantizer documents have other indices; documents added later were never trained on.
-    """
-    trained_on = read_manifest(quantizer, kind=QUANTIZER_KIND).settings.typed("vectors", list[str])
-    present = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
-    if present[: len(trained_on)] != trained_on:
-        return None
-    numbers = np.arange(segment_documents[-1])  # i64 [documents]
-    return is_held_out(numbers) | (numbers >= segment_documents[len(trained_on)])  # bool [documents]
 
 
 def is_held_out(documents: np.ndarray) -> np.ndarray:

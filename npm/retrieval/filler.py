@@ -15,7 +15,7 @@ import numpy as np
 
 from npm.core.errors import SettingError
 from npm.core.settings import checked
-from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase, Sentence
+from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.reading.loading import NO_READER, open_reader
@@ -175,18 +175,6 @@ class Filler(ABC):
         answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
         return answers[0] if isinstance(texts, str) else answers
 
-    def sentences(self, texts: Sequence[str], k: int | None = None) -> list[tuple[Sentence, ...]]:
-        """The `k` best sentences for each text with one `<mask>`, and the phrases of its answer inside them.
-
-        The best blocks with `retrieval=dense` are those by shared words. Raises QueryError as `fill` does, SettingError
-        for an index without text and a `k` out of range.
-        """
-        from npm.retrieval.sentences import sentences_for
-
-        settings = self.settings if k is None else replace(self.settings, k=k)
-        allowed = self._document_filter(settings).blocks
-        return sentences_for(self.index, self.encoder, checked_queries(texts), settings, allowed, self.fill_encoded)
-
     def fill_encoded(
         self,
         texts: Sequence[str],
@@ -297,12 +285,6 @@ class Filler(ABC):
         start_rows, end_rows = (np.sort(hits.rows[query][hits.found[query]]) for query in queries)  # i64 [hits] each
         factors = self.similarity_factor(settings.scoring), 0.0
         return Search(self.index, [scan], queries, (start_rows, end_rows), factors)
-
-    def phrases_of_hits(
-        self, text: str, scan: Scan, hits: Hits, *, queries: tuple[int, int], settings: FillSettings
-    ) -> tuple[Phrase, ...]:
-        """The phrases for one text, grown from the `hits` [queries, k] of its start and end query in `scan`."""
-        return self._phrases(text, self._search_of(scan, hits, queries, settings), settings)
 
     def _phrases(self, text: str, search: Search, settings: FillSettings) -> tuple[Phrase, ...]:
         """The phrases for one mask of `text`.

@@ -82,8 +82,8 @@ class FillSettings(Settings):
     """Weight in reranking of phrases written as names, or as numbers in digits, without longer words in lower case:
     at 1 such a phrase counts 2.7 times as much as others, at 2 7.4 times; 0: no effect."""
     candidates_per_side: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
-    `tune` wrote into the index, else 4096 where search is exact and 512 where it is not. An occurrence with neither end
+    """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: 4096
+    where search is exact and 512 where it is not. An occurrence with neither end
     among them adds nothing to its phrase and is neither counted nor shown."""
     documents: list[str] | None = None
     """Ids of the only documents to answer from, as output=json shows them; unset: all. In Python an empty list

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 import npm
 from index.partitioned import parts_of
-from npm.core.errors import QueryError, SettingError, UserError
+from npm.core.errors import QueryError, SettingError
 from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT, Document, silent
-from npm.corpus.markup import shown
+from npm.corpus.markup import shown, visible
+from npm.corpus.text import sentence_bounds
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData
 from npm.indexing.inspect import inspect_index
@@ -20,7 +24,6 @@ from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without
 from npm.models.encoder import Encoder
 from npm.models.masked_texts import masked_inputs
 from npm.retrieval.blocks import sentence_pooler
-from npm.retrieval.drawn_questions import draw_questions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
@@ -36,8 +39,9 @@ from npm.tracing.trace import Tracer
 
 MOST_DOCUMENTS = 2_000
 """Documents that are read for a phrase, while everybody else waits."""
+LAST_WORD = re.compile(r"\w+(?=\W*$)")
 WARM_UP = f"The first question of a day is {MASK_TEXT}."
-EXAMPLES, MOST_EXAMPLES = 5, 100
+EXAMPLES, MOST_EXAMPLES, MOST_EXAMPLE_CHARS = 5, 100, 300
 """Texts that the page offers: made from documents, or read from a file at most."""
 
 
@@ -295,13 +299,9 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
 
 
 def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
-    """Texts that the page offers: those of a file, or sentences of the index with a phrase masked."""
+    """Texts that the page offers: those of a file, or first sentences of documents."""
     if not settings.examples:
-        try:
-            words_only = filler.encoder.query_masks == 1
-            return [each.text for each in draw_questions(filler.index, EXAMPLES, seed=0, words_only=words_only)]
-        except UserError:  # a corpus without text, or of very short ones
-            return []
+        return _opening_sentences(filler.index)
     path = Path(settings.examples)
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -311,3 +311,20 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
         if not line.startswith("#"):
             read_query(line, where=f"{path}, line {number}", max_masks=MAX_MASKS)
     return lines[:MOST_EXAMPLES]
+
+
+def _opening_sentences(index: PhraseIndex) -> list[str]:
+    """First sentences of documents over all of the index, their last word masked; none of a corpus without text."""
+    if index.store.start_chars is None:
+        return []
+    live = (
+        np.arange(index.store.document_count) if index.live_documents is None else np.flatnonzero(index.live_documents)
+    )
+    found = []
+    for document in live[np.linspace(0, len(live) - 1, min(EXAMPLES, len(live)), dtype=np.int64)].tolist():
+        text = visible(index.store.document(document).text[:MOST_EXAMPLE_CHARS])
+        if (bounds := sentence_bounds(text)).size:
+            sentence = LAST_WORD.sub(MASK_TEXT, text[bounds[0, 0] : bounds[0, 1]])
+            if sentence.count(MASK_TEXT) == 1 and len(sentence) > len(MASK_TEXT) + 1:
+                found.append(sentence)
+    return found

@@ -27,7 +27,7 @@ class ServeSettings(Settings):
     cors: list[str] = field(default_factory=list)
     """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
     examples: PathText = ""
-    """File with texts that the page offers, one per line, and headings after #; unset: texts made from documents."""
+    """File with texts that the page offers, one per line, and headings after #; unset: first sentences of documents."""
     about: str = ""
     """Line about the corpus, for the page."""
     max_body_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 1_000_000

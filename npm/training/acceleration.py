@@ -134,9 +134,9 @@ class PreparedModel:
             model.to(accelerator.device)
             shard(model, kept_modules(kept))
             self.wrapped: Any = model
-            self.optimizer: Any = make_optimizer(model, network, settings)
+            self.optimizer: Any = make_optimizer(model, settings)
         else:
-            self.wrapped, prepared = accelerator.prepare(model, make_optimizer(model, network, settings))
+            self.wrapped, prepared = accelerator.prepare(model, make_optimizer(model, settings))
             self.optimizer = prepared.optimizer
         self.scaler: torch.amp.GradScaler | None = accelerator.scaler  # of float16 alone
 

@@ -1,4 +1,4 @@
-"""The optimizer: trained parameters, weight decay, learning rates per layer, and the update rule.
+"""The optimizer: trained parameters, weight decay, and the update rule.
 
 Biases and the weights of normalizations do not decay; matrices and embeddings do (Devlin et al. 2019,
 arXiv 1810.04805, appendix A.2, and its code).
@@ -6,8 +6,8 @@ arXiv 1810.04805, appendix A.2, and its code).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -65,36 +65,14 @@ def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:
             inside |= {id(part) for part in module.modules()}
     if not stacks:
         raise SettingError(
-            f"{type(model).__name__} has no layers with weights of their own: leave out start.frozen.layers,"
-            " trainer.layer_decay and trainer.optimizer=muon"
+            f"{type(model).__name__} has no layers with weights of their own: leave out start.frozen.layers"
         )
     return stacks
 
 
-def layer_rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """The fraction of the learning rate of each parameter of layers and embeddings: decay ** layers above.
-
-    The layers of either half of an encoder-decoder are counted separately.
-    """
-    stacks = layer_stacks(network)
-    rates = {
-        parameter: decay ** (len(stack) - 1 - number)
-        for stack in stacks
-        for number, layer in enumerate(stack)
-        for parameter in layer.parameters()
-    }
-    return rates | dict.fromkeys(embeddings_of(network).parameters(), decay ** max(map(len, stacks)))
-
-
-def parameter_groups(
-    model: nn.Module, *, weight_decay: float, rates: Mapping[nn.Parameter, float] | None = None
-) -> list[dict[str, Any]]:
-    """The trained parameters as groups of an optimizer: decaying and not decaying; none is empty.
-
-    `rates` has the fraction of the learning rate, `rate_share` of the groups, of parameters without the full one.
-    """
-    rates = rates or {}
-    members: dict[tuple[int, float], list[nn.Parameter]] = {}
+def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
+    """The trained parameters as groups of an optimizer: decaying and not decaying; none is empty."""
+    members: dict[bool, list[nn.Parameter]] = {}
     seen: set[nn.Parameter] = set()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -102,46 +80,18 @@ def parameter_groups(
                 continue
             seen.add(parameter)
             is_bias = name.endswith("bias") or module_name.endswith("bias")  # T5's positions are a bias too
-            kind = int(is_bias or is_norm(module))
-            members.setdefault((kind, rates.get(parameter, 1.0)), []).append(parameter)
+            members.setdefault(is_bias or is_norm(module), []).append(parameter)
     if not seen:
         raise SettingError("start.frozen leaves nothing to train: freeze less")
     return [
-        {"params": members[kind, rate], "weight_decay": 0.0 if kind else weight_decay, "rate_share": rate}
-        for kind, rate in sorted(members)
+        {"params": members[is_steady], "weight_decay": 0.0 if is_steady else weight_decay}
+        for is_steady in sorted(members)
     ]
 
 
 def is_norm(module: nn.Module) -> bool:
     """Return True for a normalization module: torch's own, and those that model families define."""
     return isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)) or type(module).__name__.endswith("Norm")
-
-
-class MuonWithAdamW(Optimizer):
-    """Two optimizers, each of a part of one model's parameters, as one: with the groups and the state of both."""
-
-    def __init__(self, muon: Optimizer, adamw: Optimizer) -> None:
-        super().__init__([*muon.param_groups, *adamw.param_groups], {})
-        self.parts = (muon, adamw)
-        self._share()
-
-    def _share(self) -> None:
-        first = 0
-        for part in self.parts:
-            last = first + len(part.param_groups)
-            part.param_groups, part.state = self.param_groups[first:last], self.state
-            first = last
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One step of each."""
-        assert closure is None, "the gradient is there"
-        for part in self.parts:
-            part.step()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state of both, numbered as `state_dict` numbers it."""
-        super().load_state_dict(state_dict)
-        self._share()
 
 
 LION_BETAS = (0.9, 0.99)
@@ -176,31 +126,9 @@ class Lion(Optimizer):
                 momentum.lerp_(parameter.grad, 1 - second)
 
 
-def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettings) -> Optimizer:
-    """The optimizer of `model`, of which `network` has the layers; its learning rate is set before each step.
-
-    Raises SettingError for Muon with a torch that has none, and as `layer_stacks` does where it needs layers.
-    """
-    rates = layer_rates(network, settings.layer_decay) if settings.layer_decay < 1 else {}
-    groups = parameter_groups(model, weight_decay=settings.weight_decay, rates=rates)
-    betas = (0.9, settings.adam_beta2)
-    adam: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": settings.adam_epsilon, "fused": True}
-    if settings.optimizer is OptimizerKind.adamw:
-        return AdamW(groups, **adam)
+def make_optimizer(model: nn.Module, settings: TrainerSettings) -> Optimizer:
+    """The optimizer of `model`; its learning rate is set before each step."""
+    groups = parameter_groups(model, weight_decay=settings.weight_decay)
     if settings.optimizer is OptimizerKind.lion:
         return Lion(groups)
-    if not hasattr(torch.optim, "Muon"):
-        raise SettingError(f"trainer.optimizer=muon needs torch 2.9 or newer, got {torch.__version__}")
-    # those of linear maps: embeddings such as those of T5's relative positions are none
-    modules = (module for stack in layer_stacks(network) for module in stack.modules())
-    chosen = {cast(nn.Parameter, module.weight) for module in modules if isinstance(module, nn.Linear)}
-    matrices, others = _chosen(groups, chosen, inside=True), _chosen(groups, chosen, inside=False)
-    if not matrices:
-        return AdamW(groups, **adam)
-    return MuonWithAdamW(torch.optim.Muon(matrices, lr=0.0, adjust_lr_fn="match_rms_adamw"), AdamW(others, **adam))
-
-
-def _chosen(groups: list[dict[str, Any]], chosen: set[nn.Parameter], *, inside: bool) -> list[dict[str, Any]]:
-    """The groups with only those parameters that are among the chosen ones, or that are not; none is empty."""
-    parts = [{**group, "params": [p for p in group["params"] if (p in chosen) is inside]} for group in groups]
-    return [part for part in parts if part["params"]]
+    return AdamW(groups, lr=0.0, betas=(0.9, settings.adam_beta2), eps=settings.adam_epsilon, fused=True)

@@ -1,12 +1,9 @@
-"""Curves of several training runs in one figure, a panel per term.
-
-A figure is drawn into a `Figure`, never with the state of `pyplot`, and comes with its numbers.
-"""
+"""Curves of several training runs in one figure, a panel per term, and their numbers."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from io import BytesIO
@@ -28,22 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COUNTERS = frozenset(
-    {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction", "gradient_norm"}
-)
+COUNTERS = {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction", "gradient_norm"}
 """Numbers in metrics.jsonl that say how a run went, not what it reached; drawn when asked for by name."""
-MARKERS_OF_A_CURVE = 8
-"""About how many points of a training curve have a marker."""
-
 MARK, MARKED_BYTES = "npmlm plot", 2048
 """Mark in our figures, and the bytes that it is in: a file without it is not replaced."""
-SUFFIXES = (".png", ".svg")
-DPI = 110
-PANEL_COLUMNS = 3
-PANEL_INCHES = (4.6, 3.2)
+PANEL_COLUMNS, PANEL_INCHES = 3, (4.6, 3.2)
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Of Okabe and Ito (2008), distinct for color-blind readers too, without the yellow that is pale on white."""
-MARKERS = "osD^vP*X<>"
 
 
 class CurveSettings(Settings):
@@ -69,50 +57,49 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure and the numbers in it."""
+    """A figure and the numbers in it, as a table and as JSON values."""
 
     figure: Figure
     table: Table
     record: dict[str, Any]
-    """All numbers, as JSON values."""
 
 
 def draw_runs(runs: Sequence[Path], settings: CurveSettings) -> Plot:
-    """The curves of `runs`, a panel per term, with where each begins, ends, and is lowest and highest.
+    """The curves of `runs`, held-out ones dashed, with where each begins, ends, and is lowest and highest.
 
-    Held-out curves are dashed, with a hollow marker at every measurement. Raises SettingError without runs, or where no
-    term is to be drawn; ArtifactError for a folder without readable metrics.
+    Raises SettingError without runs, or where no term is to be drawn; ArtifactError for a folder without readable
+    metrics.
     """
+    from matplotlib.figure import Figure
+
     curves = {name: read_curves(run, settings) for name, run in zip(folder_names(runs), runs, strict=True)}
-    terms, axis = chosen_terms(curves, settings.terms), settings.x
-    figure, panels = new_panels(len(terms))
+    terms = chosen_terms(curves, settings.terms)
+    columns = min(PANEL_COLUMNS, len(terms))
+    lines = ceil(len(terms) / columns)
+    figure = Figure(figsize=(columns * PANEL_INCHES[0], lines * PANEL_INCHES[1]), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for panel in panels[len(terms) :]:
+        panel.remove()
     rows, record = [], []
-    for panel, term in zip(panels, terms, strict=True):
+    for panel, term in zip(panels, terms, strict=False):
         for number, (run, found) in enumerate(curves.items()):
             for name, label in ((term, run), (HELD_OUT_PREFIX + term, f"{run} (held out)")):
                 if (curve := found.get(name)) is None:
                     continue
-                look: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
-                if curve.smoothed:
-                    look = {"markevery": max(1, len(curve.x) // MARKERS_OF_A_CURVE)}
-                look |= {
-                    "color": COLORS[number % len(COLORS)],
-                    "marker": MARKERS[number % len(MARKERS)],
-                    "markersize": 4,
-                    "linewidth": 1.4,
-                }
-                panel.plot(curve.x, curve.y, label=shown_name(label), **look)
+                look: dict[str, Any] = {"linestyle": "-"} if curve.smoothed else {"linestyle": "--", "marker": "o"}
+                color = COLORS[number % len(COLORS)]
+                panel.plot(curve.x, curve.y, label=shown_name(label), color=color, linewidth=1.4, markersize=4, **look)
                 values = (curve.y[0], curve.y[-1], np.fmin.reduce(curve.y), np.fmax.reduce(curve.y))
                 shown = (f"{value:.4g}" for value in values)
                 rows.append((f"{run}: {name}", str(len(curve.y)), f"{curve.x[-1]:,.0f}", *shown))
                 points = {"x": curve.x.tolist(), "y": [y if isfinite(y) else None for y in curve.y.tolist()]}
                 record.append({"run": run, "term": name, "smoothed": curve.smoothed, **points})
-        plain_axes(panel, x="tokens" if settings.x == "tokens" else "optimizer steps", y=shown_name(term))
-        count_ticks(panel)
-    legend_below(figure, panels, columns=len(panels))
+        _label(panel, x="tokens" if settings.x == "tokens" else "optimizer steps", y=shown_name(term))
+    drawn = {line.get_label(): line for panel in panels[: len(terms)] for line in panel.lines}
+    figure.legend(handles=list(drawn.values()), loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     title = f"curves; of training, means of up to {settings.smoothed_points} lines"
-    table = Table(title, ("curve", "points", axis, "first", "last", "lowest", "highest"), rows)
-    return Plot(figure=figure, table=table, record={"x": axis, "curves": record})
+    table = Table(title, ("curve", "points", settings.x, "first", "last", "lowest", "highest"), rows)
+    return Plot(figure, table, {"x": settings.x, "curves": record})
 
 
 def read_curves(run: Path, settings: CurveSettings) -> dict[str, Curve]:
@@ -122,18 +109,17 @@ def read_curves(run: Path, settings: CurveSettings) -> dict[str, Curve]:
         raise ArtifactError(f"{file} is missing: name the folder of a training run that has logged its first steps")
     axis = "step" if settings.x == "steps" else "tokens"
     points: dict[str, list[tuple[float, float]]] = {}
-    smoothed: set[str] = set()
-    for _, record in read_metrics(file):
-        for name, value in record.items():
-            if name != "step" and value is not None and record.get(axis) is not None:
-                points.setdefault(name, []).append((record[axis], value))
-                if "learning_rate" in record:  # a line of training, not of an evaluation
-                    smoothed.add(name)
+    trained: set[str] = set()
+    for _, line in read_metrics(file):
+        for name, value in line.items():
+            if name != "step" and value is not None and line.get(axis) is not None:
+                points.setdefault(name, []).append((line[axis], value))
+                if "learning_rate" in line and not name.startswith(HELD_OUT_PREFIX):  # not a line of an evaluation
+                    trained.add(name)
     curves = {}
     for name, pairs in points.items():
         x, y = np.array(pairs, dtype=np.float64).T  # f64 [points] each
-        is_smoothed = name in smoothed and not name.startswith(HELD_OUT_PREFIX)
-        curves[name] = Curve(x, trailing_mean(y, settings.smoothed_points) if is_smoothed else y, is_smoothed)
+        curves[name] = Curve(x, trailing_mean(y, settings.smoothed_points) if name in trained else y, name in trained)
     return curves
 
 
@@ -159,17 +145,18 @@ def chosen_terms(curves: dict[str, dict[str, Curve]], asked: Sequence[str]) -> l
     for term in asked:
         if term not in known:
             raise unknown("term", term, known)
-    terms = {run: {name for name in found if name not in COUNTERS} for run, found in curves.items()}
-    terms = {run: {_panel(name, found) for name in found} for run, found in terms.items()}
-    if not (common := sorted(set.intersection(*terms.values()))) and not asked:
+    if asked:
+        return list(asked)
+    terms = {
+        run: {
+            name for name in found.keys() - COUNTERS if name.removeprefix(HELD_OUT_PREFIX) not in found.keys() - {name}
+        }
+        for run, found in curves.items()
+    }
+    if not (common := sorted(set.intersection(*terms.values()))):
         shown = "; ".join(f"{run}: {', '.join(sorted(found)) or 'none'}" for run, found in terms.items())
         raise SettingError(f"the runs have no term in common: set terms, or draw them apart; they have {shown}")
-    return list(asked) or common
-
-
-def _panel(name: str, names: Collection[str]) -> str:
-    term = name.removeprefix(HELD_OUT_PREFIX)
-    return term if term in names else name
+    return common
 
 
 def can_draw() -> bool:
@@ -185,7 +172,7 @@ def check_figure(file: Path) -> None:
     """
     if not can_draw():
         raise SettingError("matplotlib is not installed: pip install matplotlib")
-    if file.suffix.lower() not in SUFFIXES or file.is_dir():
+    if file.suffix.lower() not in (".png", ".svg") or file.is_dir():
         raise SettingError(f"out must be a PNG or SVG file, such as out=plot.svg, got {file}")
     if file.is_file() and MARK.encode() not in file.read_bytes()[:MARKED_BYTES]:
         raise ArtifactError(f"{file} was not drawn by npmlm plot: choose another name with out=, or move it")
@@ -195,27 +182,13 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a complete figure, as PNG or SVG by the suffix of `path`; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
-    is_svg = path.suffix.lower() == ".svg"
-    metadata = {"Creator": MARK, "Date": None} if is_svg else {"Software": MARK}
+    kind = path.suffix.lower()[1:]
+    metadata = {"Creator": MARK, "Date": None} if kind == "svg" else {"Software": MARK}
     data = BytesIO()
     with rc_context({"svg.hashsalt": MARK}), warnings.catch_warnings():
-        # A folder's name may have characters that are missing from the font; a box is drawn instead.
-        warnings.filterwarnings("ignore", message="Glyph ")
-        figure.savefig(data, format="svg" if is_svg else "png", dpi=DPI, metadata=metadata)
+        warnings.filterwarnings("ignore", message="Glyph ")  # of a folder's name; a box is drawn instead
+        figure.savefig(data, format=kind, dpi=110, metadata=metadata)
     replace_file(path, data.getvalue())
-
-
-def new_panels(count: int, *, inches: tuple[float, float] = PANEL_INCHES) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels of that size, at most `PANEL_COLUMNS` in a row."""
-    from matplotlib.figure import Figure
-
-    columns = min(PANEL_COLUMNS, count)
-    rows = ceil(count / columns)
-    figure = Figure(figsize=(columns * inches[0], rows * inches[1]), layout="constrained")
-    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for panel in panels[count:]:
-        panel.remove()
-    return figure, panels[:count]
 
 
 def shown_name(name: str) -> str:
@@ -229,33 +202,15 @@ def shown_name(name: str) -> str:
     return f" {plain}" if plain.startswith("_") else plain
 
 
-def plain_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
-    """Label the axes and remove lines that carry no information."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def count_ticks(axes: Axes) -> None:
-    """Large counts along x as 200 k, 3 M."""
+def _label(axes: Axes, *, x: str, y: str) -> None:
+    """Label the axes, with large counts along x as 200 k, 3 M."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(EngFormatter())
-
-
-def legend_below(figure: Figure, axes: Sequence[Axes], *, columns: int) -> None:
-    """One legend for all `axes`, under them, each label once."""
-    entries: dict[str, Any] = {}
-    for each in axes:
-        handles, labels = each.get_legend_handles_labels()
-        entries |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries}
-    figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
-    )
 
 
 def folder_names(folders: Sequence[Path]) -> list[str]:

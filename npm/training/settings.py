@@ -72,7 +72,6 @@ class OptimizerKind(Enum):
     """Update rule of the weights."""
 
     adamw = "adamw"
-    muon = "muon"
     lion = "lion"
 
 
@@ -96,13 +95,8 @@ class TrainerSettings(Settings):
     """`full` shards weights and optimizer state over the ranks (FSDP); each has full weights and a full gradient
     only while it computes a step. `none` has all of it on each."""
     optimizer: OptimizerKind = OptimizerKind.adamw
-    """`muon` moves the matrices of the encoder's layers by orthogonalized momentum (`torch.optim.Muon`, torch 2.9 or
-    newer), scaled so that AdamW's learning rate and weight decay fit; all else is moved by AdamW. `lion` moves every
-    weight by the sign of its momentum: take a third to a tenth of AdamW's learning rate, and three to ten times its
-    weight decay."""
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The learning rate of a layer is that of the layer above times this; embeddings have the lowest. Heads of
-    objectives have the full rate."""
+    """`lion` moves every weight by the sign of its momentum: take a third to a tenth of AdamW's learning rate, and
+    three to ten times its weight decay."""
     ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Average the weights over the steps: average = decay · average + (1 − decay) · weights, the decay after t steps
     being at most (1 + t) / (10 + t). Evaluations and saved encoders have the average. null: no average."""
@@ -124,11 +118,6 @@ class TrainerSettings(Settings):
     """Project of Weights & Biases that the metrics are sent to (extra `wandb`); empty: none."""
     workers: NonNegativeInt = 0
     """Background processes that mask and render batches; 0 does it in the training process."""
-
-    def check(self) -> None:
-        """Muon orthogonalizes entire matrices."""
-        if self.optimizer is OptimizerKind.muon and self.sharding is not Sharding.none:
-            raise exclusive("trainer.optimizer=muon", "trainer.sharding=full")
 
 
 class StartSettings(Settings):

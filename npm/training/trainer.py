@@ -282,7 +282,7 @@ class Trainer:
         progress = max(self._progress(), 1e-4) if by_clock else self._progress(more_steps=1)
         self.learning_rate = self.schedule.learning_rate_at(progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["rate_share"] * self.learning_rate
+            group["lr"] = self.learning_rate
 
     def _report(self, terms: dict[str, float], report: Callable[[StepReport], None]) -> None:
         report(StepReport(self.step, self._progress(), self.tokens, terms))

@@ -40,7 +40,6 @@ CUT = {
     "encoder_mini_2": [*MASK_PAIRS, "blocks.title_tokens=4"],
     "npm_mlm": MASK_PAIRS,
     "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],
-    "mlm_collocation": ["corruption.collocations.min_count=3"],
     **{name: ["start.fresh.dimensions=16"] for name in EXPERIMENTS if name.startswith("ul2_")},
 }
 """What else an experiment needs to be small."""

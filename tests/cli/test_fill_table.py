@@ -119,7 +119,6 @@ def test_values_restrict_answers_and_rows_of_json_keep_their_types(
         ("country,answer\nIceland,x\n", [TEMPLATE], ("'answer'", "rename")),
         ("country\n", [TEMPLATE], ("no rows",)),
         (TABLE, [TEMPLATE, "out=answers.xlsx"], ("out", ".csv")),
-        (TABLE, [TEMPLATE, "output=sentences"], ("output",)),
         (TABLE, [TEMPLATE, "values=['']"], ("values",)),
         (TABLE, [TEMPLATE, "values=[]"], ("values",)),
         (TABLE, [TEMPLATE, "It is <mask>."], ("table", "exclude")),
@@ -157,12 +156,6 @@ def test_an_answer_below_min_share_and_one_without_values_say_so(
     assert absent["answer"] == "" and "values" in absent["answer_note"]
     (absent,) = rows_of(npmlm(*command, "values=[zebra]", "retrieval=dense").out)
     assert absent["answer"] == "" and "values" in absent["answer_note"]
-
-
-def test_sentences_have_no_shares_to_compare(npmlm: CommandLine, built_index: Path) -> None:
-    command = ("fill", f"index={built_index}", "output=sentences", "The capital of Iceland is <mask>.")
-    npmlm(*command, "min_share=0.9").refused("min_share", "output=sentences")
-    assert npmlm(*command, "min_share=0").status == 0
 
 
 LABELS = {"town": ["Paris", "Oslo"], "man": ["Miguel de Cervantes", "Amadeo Giannini"], "river": ["Seine"]}

@@ -285,15 +285,3 @@ def test_history_that_cannot_be_kept_is_noted_once_and_none_is_kept_where_none_i
         (tmp_path / "npmlm").write_text("")
     err = typed("k=3", "k=4").err
     assert err.count("what is typed is not kept") == err.count("history=false") == 1
-
-
-def test_sentences_are_shown_at_the_prompt_as_by_the_command(
-    filler: PhraseFiller, built_index: Path, npmlm: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filler.settings = FillCommand()
-    prompt = Prompt(filler, "sentences", COMPOSE)
-    out, _ = taken(prompt, capsys, QUESTION)
-    assert "Reykjavík" in out
-    assert out == npmlm("fill", f"index={built_index}", "output=sentences", QUESTION).out
-    with pytest.raises(QueryError, match="<mask>"):
-        prompt.take(PARIS.replace("France", "<mask>"))

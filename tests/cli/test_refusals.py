@@ -25,17 +25,16 @@ COMMANDS = {
     "TRAIN": f"train corpus.files={{texts}} run=new encoder={{encoder}} {' '.join(SHRUNK)}",
     "CLOSED": "evaluate task={closed} index={index} out=new",
     "OPEN": "evaluate task={open} index={index} out=new",
-    "STS": "evaluate task=sts sts.geometry.pairs=split encoder={encoder} sts.pooler=avg data_dir={pairs} out=new",
+    "STS": "evaluate task=sts encoder={encoder} sts.pooler=avg data_dir={pairs} out=new",
     "MASKED": "evaluate task=masked_tokens encoder={language_model} corpus.files={held_out} out=new limit=2",
     "IN_BATCH": "evaluate task=in_batch encoder={language_model} corpus.files={held_out} out=new",
-    "TUNE": "tune index={index}",
 }
 REFUSED = [
     # how settings are written
     ("fill -k 3 {question}", "key=value", "npmlm fill --help"),
     ("fill --index=i {question}", "key=value", "npmlm fill --help"),
     ("inspect i", "key=value", "npmlm inspect --help"),
-    ("tune index=i --write", "key=value", "npmlm tune --help"),
+    ("verify index=i --write", "key=value", "npmlm verify --help"),
     ("FILL ~k=5", "did you mean k=?"),
     ("FILL +k=5", "did you mean k=?"),
     ("fil index=i", "did you mean 'fill'?"),
@@ -66,7 +65,6 @@ REFUSED = [
     ("BUILD corpus.files={texts} encoder={pairs}", "config.json is missing"),
     ("BUILD corpus.files=['open]", "corpus.files"),
     ("CLOSED corpus.max_documents=0", "corpus.max_documents"),
-    ("TUNE queries=1,2", "queries must be a valid integer", "got 1,2"),
     ("BUILD corpus.files=", "corpus.files is empty"),
     ("BUILD corpus.files=[]", "corpus.files is empty"),
     ("BUILD corpus.files=[a.jsonl,,b.jsonl]", "corpus.files is empty"),
@@ -82,7 +80,6 @@ REFUSED = [
     ("fill index=i texts=/dev/zero", "texts"),
     ("BUILD corpus.files=[{pipe}]", "corpus.files"),
     ("TRAIN experiment={pipe}", "experiment"),
-    ("edit encoder=a out=o edit=absent.yaml", "cannot read absent.yaml"),
     ("CLOSED task={pipe}", "task"),
     # texts
     ("FILL {question} <mask><mask><mask><mask><mask><mask><mask><mask><mask>", "got 9", "text 2 of 2"),
@@ -192,7 +189,6 @@ REFUSED = [
     ("STS -sts.pooler", "pooler"),
     ("STS encoder=./nowhere", "no such encoder"),
     ("STS sts.before.encoder=./nowhere", "no such encoder"),
-    ("STS sts.geometry.pairs=train", "sts.geometry.pairs", "all"),
     ("STS suite=all", "task=sts must be the only task"),
     ("STS task=[sts,masked_tokens]", "task=sts must be the only task"),
     ("MASKED held_out.masked_fraction=0", "held_out.masked_fraction"),
@@ -220,12 +216,6 @@ REFUSED = [
     ("compare a b methods=[npm]", "npmlm compare"),
     ("compare {index} {index}", "index"),
     # tuning
-    ("TUNE queries=0", "queries"),
-    ("TUNE probed_lists=[4]", "probed_lists", "searches exactly"),
-    ("TUNE candidates_per_side=[100000]", "candidates_per_side", "as many as the index has"),
-    ("TUNE out={index}/report", "out"),
-    ("TUNE index=nothing", "nothing"),
-    ("tune", "index="),
     ("inspect index=nothing", "nothing"),
     ("inspect", "index="),
 ]

@@ -13,14 +13,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from npm.cli.settings import compose_settings
 from npm.core.errors import CorpusError, StorageError
 from npm.core.types import Document
-from npm.corpus.addresses import Address
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.sources import find_sources, input_record
 from npm.indexing.estimate import sample_corpus
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus, zstd
 
-PLACE = Address("memory://bucket/texts")
+PLACE = "memory:///bucket/texts"
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (folder / "f.md").write_text("# Heading\ntext\n", encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist([{"id": "g1", "text": "of a column"}]), folder / "g.parquet")
     for path in folder.iterdir():
-        (PLACE / path.name).write(path.read_bytes())
+        MemoryFileSystem().pipe_file(f"/bucket/texts/{path.name}", path.read_bytes())
     yield folder
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
@@ -99,10 +98,10 @@ def test_config_takes_addresses_as_they_are_written() -> None:
 
 
 def test_faults_of_files_at_addresses_are_those_of_files_on_a_disk(folder: Path) -> None:
-    (PLACE / "empty.txt").write(b"")
-    (PLACE / "cut.jsonl.zst").write((folder / "b.jsonl.zst").read_bytes()[:-9])
-    (PLACE / "bad.jsonl").write(b'{"text": "x"}\nno JSON\n')
-    (PLACE / "bad.parquet").write(b"PAR1 and no more")
+    MemoryFileSystem().pipe_file("/bucket/texts/empty.txt", b"")
+    MemoryFileSystem().pipe_file("/bucket/texts/cut.jsonl.zst", (folder / "b.jsonl.zst").read_bytes()[:-9])
+    MemoryFileSystem().pipe_file("/bucket/texts/bad.jsonl", b'{"text": "x"}\nno JSON\n')
+    MemoryFileSystem().pipe_file("/bucket/texts/bad.parquet", b"PAR1 and no more")
     faults = {
         "none.txt": "does not exist",
         "none-*.txt": "no file matches",

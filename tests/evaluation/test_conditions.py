@@ -16,16 +16,16 @@ from npm.evaluation.conditions import filled_conditions
 from npm.evaluation.evaluate import TaskResult, evaluate_task
 from npm.evaluation.methods.admissible import NO_DOCUMENT
 from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
-from npm.evaluation.methods.generative import DecoderWriter, PhraseWriter
 from npm.evaluation.methods.nonparametric import PhraseAnswers
 from npm.evaluation.tasks import Example, Task, TaskData, load_task
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
-from npm.models.decoder import Decoder
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
+from studies.decoder import Decoder
+from studies.generative import DecoderWriter, PhraseWriter
 from tests.evaluation.task_samples import OPEN_SMALL, SHIPPED, file_refused, read_examples, task_written, written
 from tests.evaluation.test_evaluate import Told
 from tests.helpers.language_models import tiny_decoder

@@ -1,9 +1,8 @@
-"""Task `sts`: correlations, files of pairs and the geometry of vectors, by hand, against SciPy and plain loops."""
+"""Task `sts`: correlations, files of pairs and whitening, by hand, against SciPy and plain loops."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-import torch
 from scipy.stats import spearmanr
 
 from npm.core.errors import CorpusError, EncoderError, SettingError
-from npm.evaluation.geometry import alignment, layer_geometry, mean_cosine, spectrum, uniformity, whitened
-from npm.evaluation.settings import GeometrySettings, SampleSettings, StsSettings
+from npm.evaluation.settings import SampleSettings
 from npm.evaluation.sts import (
     SentencePairs,
     SentenceVectors,
@@ -30,11 +27,12 @@ from npm.evaluation.sts import (
     sentence_vectors,
     spearman,
     sts_spearman,
+    whitened,
 )
 from npm.models.settings import PoolerKind
 from scripts.convert_sts import YEARS
 from scripts.convert_sts import main as convert
-from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 ANGLES = {"a": 0.0, "b": 0.3, "c": 0.7, "d": 1.2, "e": 1.9, "f": 2.8}
 """Sentences as directions in the plane, in radians."""
@@ -179,7 +177,6 @@ def test_the_historic_forms_of_the_sets_are_converted(tmp_path: Path) -> None:
 
 
 SAMPLE = SampleSettings(resamples=60)
-SETTINGS = StsSettings()
 STS_B = pairs_of([("a", "b", 5.0), ("a", "d", 2.0), ("c", "d", 4.5), ("b", "f", 0.0), ("e", "f", 4.0)])
 STS13 = pairs_of(
     [("a", "c", 4.0), ("a", "f", 0.0), ("b", "e", 5.0), ("d", "e", 1.0), ("d", "f", 0.5)],
@@ -191,7 +188,7 @@ RANDOM = SentenceVectors("random", random_vectors, {"name": "random", "pooler": 
 
 
 def test_a_set_is_scored_over_all_its_pairs_and_its_subsets_beside_that() -> None:
-    result = evaluate_sts([PLANE], [STS13], SETTINGS, SAMPLE)
+    result = evaluate_sts([PLANE], [STS13], SAMPLE)
     (measured,) = result.metrics()["encoders"]
     score = measured["sets"]["STS13"]
     cosines = pair_cosines(in_the_plane, STS13)
@@ -201,11 +198,11 @@ def test_a_set_is_scored_over_all_its_pairs_and_its_subsets_beside_that() -> Non
     assert score["subset_mean"] == pytest.approx((first + second) / 2)
     assert score["subset_weighted_mean"] == pytest.approx((2 * first + 3 * second) / 5)
     assert score["spearman"]["mean"] != pytest.approx(score["subset_mean"])
-    assert measured["average"] is measured["geometry"] is None
+    assert measured["average"] is None
 
 
 def test_two_encoders_are_compared_on_the_same_resamples() -> None:
-    result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, SAMPLE)
+    result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SAMPLE)
     rng, (encoders, differences) = np.random.default_rng(0), (result.means[key] for key in ("encoders", "differences"))
     drawn: list[np.ndarray] = []
     for pairs in (STS_B, STS13):
@@ -224,26 +221,8 @@ def test_two_encoders_are_compared_on_the_same_resamples() -> None:
     assert len(differences) == 3
 
 
-def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_above_4() -> None:
-    other = pairs_of([("a", "c", 4.0), ("a", "b", 4.2)], split="dev")
-    result = evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE, geometry_pairs=[STS_B, other])
-    geometry = result.means["encoders"][0]["geometry"]
-
-    def units(sentences: str) -> np.ndarray:
-        return np.array([[np.cos(ANGLES[each]), np.sin(ANGLES[each])] for each in sentences])
-
-    assert geometry["uniformity"] == pytest.approx(uniformity(units("abcdef")))
-    assert geometry["anisotropy"] == pytest.approx(mean_cosine(units("abcdef").sum(0), 6))
-    assert geometry["alignment"] == pytest.approx(alignment(units("aca"), units("bdb")))
-    assert geometry["layers"] == []
-    assert result.means["geometry"] == {"splits": ["test", "dev"], "sentence_count": 6, "aligned_pair_count": 3}
-    shrunk = pairs_of([("a", "b", 1.0), ("a", "d", 0.4)])
-    with pytest.raises(CorpusError, match="scores up to 1"):
-        evaluate_sts([PLANE], [shrunk], SETTINGS, SAMPLE, geometry_pairs=[shrunk])
-
-
 def test_a_line_is_written_for_each_pair_and_the_tables_are_of_one_encoder_or_two(tmp_path: Path) -> None:
-    result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, SAMPLE, geometry_pairs=[STS_B])
+    result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SAMPLE)
     result.write(tmp_path / "out")
     lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 10
@@ -259,27 +238,26 @@ def test_a_line_is_written_for_each_pair_and_the_tables_are_of_one_encoder_or_tw
     }
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["encoders"][1]["sets"]["STS13"]["subset_spearman"].keys() == {"FNWN", "OnWN"}
-    assert metrics["encoders"][0]["geometry"]["spectrum"]["values"][0] == 1.0
     assert metrics["sets"][1]["subsets"] == {"FNWN": 2, "OnWN": 3}
     header, rows = result.tables[0].header, result.tables[0].rows
     assert header == ["set", "pairs", "before", "after", "after − before [95 %]"]
     assert [row[0] for row in rows] == ["STS-B test", "STS13 test", "average of 2"]
-    (table,) = evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE).tables
+    (table,) = evaluate_sts([PLANE], [STS_B], SAMPLE).tables
     assert table.header == ["set", "pairs", "Spearman × 100 [95 %]"]
     assert [row[:2] for row in table.rows] == [("STS-B test", "5")]
 
 
 def test_notes_say_what_is_absent_and_what_cannot_be_compared() -> None:
     sick = SentencePairs("SICK-R", "test", ["a", "b"], ["c", "d"], np.array([1.0, 5.0]), ["", ""], 3)
-    said = "\n".join(evaluate_sts([PLANE], [STS_B, sick], SETTINGS, SAMPLE).notes)
+    said = "\n".join(evaluate_sts([PLANE], [STS_B, sick], SAMPLE).notes)
     assert "no test part of them: STS12, STS13, STS14, STS15, STS16" in said
     assert "SICK-R has 2 pairs here and 4,927 in published results" in said
     assert "3 pairs of SICK-R have no gold score" in said
     dev = pairs_of([("a", "b", 5.0), ("a", "d", 2.0)], split="dev")
-    assert "published" not in "\n".join(evaluate_sts([PLANE], [dev], SETTINGS, SAMPLE).notes)
+    assert "published" not in "\n".join(evaluate_sts([PLANE], [dev], SAMPLE).notes)
 
 
-def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_terminal(
+def test_a_saved_encoder_is_evaluated_and_the_report_fits_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -289,23 +267,9 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
         for kind in (PoolerKind.avg, PoolerKind.cls_before_pooler)
     ]
     pairs = pairs_of([(SENTENCES[0], SENTENCES[1], 5.0), (SENTENCES[2], SENTENCES[3], 1.0), ("Paris.", "Oslo.", 4.5)])
-    settings = StsSettings(geometry=GeometrySettings(pairs="split"))
-    result = evaluate_sts(vectors, [pairs], settings, SampleSettings(resamples=20), geometry_pairs=[pairs])
-    rows = result.tables[-1].rows
-    assert [row[0] for row in rows] == ["embeddings", "1", "2"]
-    assert all(row[1] == row[2] and row[3] == row[4] for row in rows)
-    report = result.text()
-    for part in ("sentence before", "any two after", "before: encoder (avg)", "after: encoder (cls_before_pooler)"):
-        assert part in report
+    report = evaluate_sts(vectors, [pairs], SampleSettings(resamples=20)).text()
+    assert "before: encoder (avg)" in report and "after: encoder (cls_before_pooler)" in report
     assert max(len(line) for line in report.splitlines()) <= 80
-
-
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def random_units(count: int, dimensions: int, seed: int = 0) -> np.ndarray:
-    return unit_rows(np.random.default_rng(seed).normal(size=(count, dimensions)))
 
 
 def test_whitened_vectors_have_mean_0_and_covariance_1_and_the_angles_of_mahalanobis() -> None:
@@ -321,63 +285,3 @@ def test_whitened_vectors_have_mean_0_and_covariance_1_and_the_angles_of_mahalan
     assert whitened(flat).shape == (50, 2)
     with pytest.raises(SettingError, match="got 5"):
         whitened(vectors[:5])
-
-
-def test_alignment_equals_a_loop_over_pairs() -> None:
-    first, second = random_units(9, 4), random_units(9, 4, seed=1)
-    plain = [sum((x - y) ** 2 for x, y in zip(u, v, strict=True)) for u, v in zip(first, second, strict=True)]
-    assert alignment(first, second) == pytest.approx(sum(plain) / 9)
-
-
-def test_uniformity_of_random_directions_comes_near_minus_4_as_dimensions_grow() -> None:
-    far = [abs(uniformity(random_units(400, dimensions)) + 4) for dimensions in (4, 64, 1024)]
-    assert far[0] > far[1] > far[2]
-    assert far[2] < 0.02
-    assert uniformity(np.repeat(random_units(1, 8), 3, axis=0)) == pytest.approx(0)
-
-
-@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
-def test_uniformity_in_pieces_equals_a_loop_over_different_pairs(
-    rows_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("npm.evaluation.geometry.ROWS_AT_ONCE", rows_at_once)
-    for count in (2, 7):
-        units = random_units(count, 3, seed=count)
-        kernels = [math.exp(-2 * ((units[i] - units[j]) ** 2).sum()) for i in range(count) for j in range(i)]
-        assert uniformity(units) == pytest.approx(math.log(sum(kernels) / len(kernels)))
-
-
-def test_the_mean_cosine_equals_a_loop_over_different_pairs() -> None:
-    units = random_units(6, 3)
-    plain = [float(units[i] @ units[j]) for i in range(6) for j in range(6) if i != j]
-    assert mean_cosine(units.sum(0), 6) == pytest.approx(sum(plain) / len(plain))
-
-
-def test_the_spectrum_of_two_and_one_orthogonal_rows_is_worked_by_hand() -> None:
-    # rows x, x, y: s² = 2, 1; shares 2/3, 1/3; exp H = 3 / 2^(2/3)
-    found = spectrum(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    assert found["values"] == pytest.approx([1.0, math.sqrt(0.5)])
-    assert found["effective_rank"] == pytest.approx(3 / 2 ** (2 / 3))
-    assert found["top_share"] == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_layers_equal_loops_over_sentences_and_tokens(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npm.evaluation.geometry.SENTENCES_PER_PASS", 3)
-    encoder = tiny_encoder(family)
-    sentences = [SENTENCES[0], "Paris.", SENTENCES[3], SENTENCES[5][:20]]
-    found = layer_geometry(encoder, sentences)
-    states: list[list[np.ndarray]] = []  # [sentence][layer] f64 [tokens, d]
-    for sentence in sentences:
-        ids = torch.tensor([encoder.tokenizer(sentence)["input_ids"]])
-        with torch.no_grad():
-            output = encoder.model(ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
-        states.append([unit_rows(each[0].double().numpy()) for each in output.hidden_states])
-    assert [each["layer"] for each in found] == [0, 1, 2]
-    for layer in found:
-        own = [each[int(layer["layer"])] for each in states]
-        assert layer["self_similarity"] == pytest.approx(
-            np.mean([mean_cosine(each.sum(0), len(each)) for each in own]), abs=1e-5
-        )
-        tokens = np.concatenate(own)
-        assert layer["anisotropy"] == pytest.approx(mean_cosine(tokens.sum(0), len(tokens)), abs=1e-5)

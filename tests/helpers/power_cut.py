@@ -53,8 +53,7 @@ class Disk:
             if not target.name.endswith(".tmp"):  # else what is unlisted goes
                 self.renames += 1
                 self.check(source)
-                # of what is fetched the root manifest decides: until then no part counts
-                if target.name == "manifest.json" and (target.parent.name == "here" or "here" not in target.parts):
+                if target.name == "manifest.json":
                     self.check_parts(target.parent, json.loads(source.read_bytes())["parts"])
             rename(source, target)
 

@@ -25,8 +25,7 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, Stage, TransferSettings
-from npm.indexing.transfer import fetch, publish
+from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, Stage
 from tests.helpers.live_indexes import all_bytes, build_settings, record, write_records
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -63,16 +62,10 @@ def partition(index: Path) -> None:
     partition_index(index, 2)
 
 
-def transfer(index: Path) -> None:
-    address = TransferSettings(address=f"file://{index / 'there'}", parallel=1)
-    publish(str(index.parent.parent / "base" / "index"), [], address)
-    fetch(str(index / "here"), "", address)
-
-
 COMMANDS: dict[str, Callable[[Path], None]] = {
-    each.__name__: each for each in (build, jobs, add, delete, compact, partition, transfer)
+    each.__name__: each for each in (build, jobs, add, delete, compact, partition)
 }
-NEW = ("build", "jobs", "transfer")
+NEW = ("build", "jobs")
 """These begin without an index."""
 
 

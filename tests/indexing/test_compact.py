@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,15 @@ import index.settings
 from npm.core import artifact
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, StorageError
-from npm.indexing.changes import delete_documents
+from npm.indexing.changes import commit, delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
-from npm.indexing.generation import Generation
+from npm.indexing.generation import Generation, Searching
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
 from npm.indexing.verify import reencode_sample, verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.tuning.tune import SearchChoice, write_searching
 from tests.helpers.live_indexes import (
     TIERS,
     added,
@@ -156,12 +156,12 @@ def test_how_the_index_is_searched_is_carried_over(live: Path) -> None:
     assert Generation.read(live).manifest.searching == before
 
 
-def test_settings_that_were_tuned_for_one_tier_end_with_it(
+def test_search_settings_of_one_tier_end_with_it(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = changed(tmp_path / "index", encoder, None)
     before = Generation.read(folder).manifest.searching
-    write_searching(Generation.read(folder), SearchChoice(1, 2, 3))
+    commit(Generation.read(folder), replace(Generation.read(folder).manifest, searching=Searching(1, 2, 3)))
     monkeypatch.setattr(index.settings, "EXACT_ROWS", 10)
     compact_index(folder, KEEPS)
     assert Generation.read(folder).quantizer is not None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,13 @@ import pytest
 
 from npm.core.errors import ArtifactError
 from npm.corpus.settings import CorpusSettings
-from npm.indexing.changes import add_documents, delete_documents
+from npm.indexing.changes import add_documents, commit, delete_documents
 from npm.indexing.embed import kept_tokens
-from npm.indexing.generation import Generation
+from npm.indexing.generation import Generation, Searching
 from npm.indexing.inspect import Inspection, inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
 from npm.models.encoder import Encoder
-from npm.tuning.tune import SearchChoice, write_searching
 from tests.helpers.live_indexes import part_of
 from tests.helpers.tuned_indexes import DOCUMENTS, LISTS, build_measured
 
@@ -78,7 +78,7 @@ def test_the_effect_of_each_pruning_rule_is_counted_over_all_segments(inspection
     assert inspection.pruning["tokens"] == store.token_count
 
 
-def test_it_says_how_the_index_is_searched_before_and_after_tuning(folder: Path, tmp_path: Path) -> None:
+def test_it_says_how_the_index_is_searched(folder: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copy"
     shutil.copytree(folder, copied)
     opened: Any = PhraseIndex.open(copied)
@@ -87,8 +87,8 @@ def test_it_says_how_the_index_is_searched_before_and_after_tuning(folder: Path,
         "rerank_factor": opened.searcher.rerank_factor,
         "candidates_per_side": opened.candidates_per_side,
     }
-    choice = SearchChoice(probed_lists=3, rerank_factor=5, candidates_per_side=7)
-    write_searching(Generation.read(copied), choice)
+    generation = Generation.read(copied)
+    commit(generation, replace(generation.manifest, searching=Searching(3, 5, 7)))
     assert inspect_index(copied).searching == {"probed_lists": 3, "rerank_factor": 5, "candidates_per_side": 7}
 
 

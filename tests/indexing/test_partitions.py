@@ -28,8 +28,6 @@ from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from npm.tuning.settings import TuneSettings
-from npm.tuning.tune import tune_index
 from tests.helpers.forged_manifests import Forgery, Place
 from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import (
@@ -41,7 +39,6 @@ from tests.helpers.live_indexes import (
     built,
     record,
 )
-from tests.helpers.tuned_indexes import build_measured
 
 TWO_MASKS = "The <mask> of France is <mask>."
 LISTS = "ivf_pq 4"
@@ -290,22 +287,6 @@ def test_what_is_shown_of_partitions(live: Path) -> None:
     for name in ("centroids, graph, codec", "list table"):
         assert after[name] == 3 * before[name]
     assert after["row ids"] == before["row ids"]
-
-
-@pytest.mark.parametrize("lists", [None, "ivf_sq8 8"], ids=str)
-def test_a_partitioned_index_is_tuned(lists: str | None, encoder: Encoder, tmp_path: Path) -> None:
-    folder = build_measured(tmp_path / "index", encoder, lists)
-    partition_index(folder, 2)
-    settings = TuneSettings(index=str(folder), queries=4, probed_lists=[1, 8], candidates_per_side=[8, 64], write=True)
-    result = tune_index(settings if lists else TuneSettings(index=str(folder), queries=4, write=True), encoder)
-    assert result.written_generation == 2
-    assert max(each.recall[100] for each in result.measured) == 1
-    searcher = PhraseIndex.open(folder).searcher
-    assert isinstance(searcher, PartitionedSearcher)
-    if lists:
-        assert {part.probed_lists for part in searcher.parts if isinstance(part, FaissSearcher)} == {
-            result.chosen.choice.probed_lists
-        }
 
 
 def test_a_partition_that_is_missing_is_named_and_nothing_is_made_again(live: Path) -> None:

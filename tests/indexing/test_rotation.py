@@ -16,7 +16,6 @@ from index.settings import SearchSettings
 from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
-from npm.corpus.addresses import Address
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import resolved_scoring
 from npm.indexing import rotation
@@ -37,9 +36,7 @@ from npm.indexing.settings import (
     IndexBuildSettings,
     Rotation,
     Stage,
-    TransferSettings,
 )
-from npm.indexing.transfer import fetch, publish
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import leading_scale
@@ -146,7 +143,6 @@ def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_on
     empty_head: Encoder, tmp_path: Path
 ) -> None:
     folder = built(tmp_path / "index", empty_head, lists="ivf_sq8 4", **ROTATED)
-    axes = (part_of(folder, "rotation") / "axes.npy").read_bytes()
     added(folder, [record(number) for number in range(8, 12)], empty_head)
     assert_same_answers(folder, built(tmp_path / "once", empty_head, numbers=range(12), **ROTATED), empty_head)
     delete_documents(folder, DeleteSettings(ids=["d1"]))
@@ -158,12 +154,6 @@ def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_on
     verify_index(folder)
     checked = verify_vectors(folder, empty_head, batches=4, seed=0)
     assert (checked.row_count > 0, checked.worst_cosine) == (True, pytest.approx(1, abs=1e-5))
-    address = f"file://{tmp_path / 'published'}"
-    publish(str(folder), [], TransferSettings(address=address))
-    assert Address(address).sizes()[f"{part_of(folder, 'rotation').name}/axes.npy"] == len(axes)
-    fetch(str(tmp_path / "fetched"), "", TransferSettings(address=address))
-    assert (part_of(tmp_path / "fetched", "rotation") / "axes.npy").read_bytes() == axes
-    assert answers(PhraseFiller.open(tmp_path / "fetched", empty_head)).keys() == before.keys()
 
 
 def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encoder: Encoder, finished: Path) -> None:

@@ -66,8 +66,7 @@ def names_in(folder: Path) -> list[str]:
             {"objective": ObjectiveSettings(block_teacher=BlockTeacherSettings(encoder="minilm"))},
         ),
         ("objective.block_teacher_weight", {"objective": ObjectiveSettings(block_teacher_weight=0.5)}),
-        ("trainer.optimizer", {"trainer": TrainerSettings(optimizer=OptimizerKind.muon)}),
-        ("trainer.layer_decay", {"trainer": TrainerSettings(layer_decay=0.5)}),
+        ("trainer.optimizer", {"trainer": TrainerSettings(optimizer=OptimizerKind.lion)}),
         ("start.from_run", {"start": StartSettings(from_run="runs/a")}),
         ("packed", {"packed": "runs/a"}),
     ],
@@ -361,8 +360,8 @@ def test_a_decay_by_the_clock_counts_from_the_checkpoint_too(place: Path, origin
 
 
 def test_a_run_of_other_settings_is_refused_by_name(place: Path, origin: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"trainer.layer_decay"):
-        run_training(tmp_path / "next", settings_of(place, from_run=str(origin), layer_decay=0.5))
+    with pytest.raises(SettingError, match=r"trainer.adam_beta2"):
+        run_training(tmp_path / "next", settings_of(place, from_run=str(origin), adam_beta2=0.5))
     assert not (tmp_path / "next").exists()
 
 

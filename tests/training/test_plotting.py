@@ -1,4 +1,4 @@
-"""Curves of runs: the numbers that are drawn, which terms, and what a mistake gets."""
+"""Curves of runs: the numbers that are drawn, which terms, the files, and what a mistake gets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ import pytest
 from npm.core.errors import ArtifactError, SettingError
 from npm.training.plotting import (
     CurveSettings,
+    check_figure,
     draw_runs,
+    folder_names,
     read_curves,
+    save_figure,
 )
 
 pytest.importorskip("matplotlib")
@@ -142,3 +145,45 @@ def test_a_term_of_no_run_is_refused(first: Path) -> None:
         draw_runs([first], CurveSettings(terms=["maskd"]))
     with pytest.raises(SettingError, match="smoothed_points"):
         CurveSettings(smoothed_points=0)
+
+
+MAGIC = {".png": b"\x89PNG\r\n", ".svg": b"<?xml"}
+
+
+@pytest.mark.parametrize("suffix", MAGIC)
+def test_the_same_figure_has_the_same_bytes_and_takes_the_place_of_none_but_our_own(
+    suffix: str, first: Path, second: Path, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"a{suffix}", tmp_path / "new" / f"b{suffix}"]
+    for file in files:
+        save_figure(draw_runs([first, second], UNSMOOTHED).figure, file)
+        check_figure(file)
+    assert files[0].read_bytes().startswith(MAGIC[suffix])
+    assert files[0].read_bytes() == files[1].read_bytes()
+    files[0].write_bytes(MAGIC[suffix] + b" of somebody else")
+    with pytest.raises(ArtifactError, match="was not drawn by npmlm"):
+        check_figure(files[0])
+
+
+def test_names_from_outside_are_shown_as_they_are(tmp_path: Path) -> None:
+    names = ["_begins", "$x_1$", "two\nlines", "😀"]
+    lines = [{"step": step, "tokens": step, **TRAINING, "masked": 1.0} for step in (1, 2)]
+    figure = draw_runs([run_with(tmp_path / name, lines) for name in names], UNSMOOTHED).figure
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [" _begins", r"\$x_1\$", "two lines", "😀"]
+    save_figure(figure, tmp_path / "names.png")  # without a warning, which would be an error here
+
+
+def test_folders_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path: Path) -> None:
+    folders = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "first"]
+    assert folder_names(folders) == ["a/run", "b/run", f"{tmp_path.name}/first"]
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder.png").mkdir()
+    for name in ("folder.png", "x.pdf"):
+        with pytest.raises(SettingError, match="PNG or SVG"):
+            check_figure(tmp_path / name)
+    monkeypatch.setattr("npm.training.plotting.find_spec", lambda _: None)
+    with pytest.raises(SettingError, match="pip install matplotlib"):
+        check_figure(tmp_path / "x.png")

@@ -7,46 +7,56 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, Protocol
 
+from npm.core.configs import has_studies
 from npm.core.errors import SettingError, unknown
 from npm.core.types import Progress
 from npm.evaluation.methods.resources import Resources
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Suite, Task
 
+FOLDER, GENERATIVE = "npm.evaluation.methods", "studies.generative"
+NONPARAMETRIC, PARAMETRIC, BASELINES = f"{FOLDER}.nonparametric", f"{FOLDER}.parametric", f"{FOLDER}.baselines"
 INDEX, MLM, CAUSAL, T5 = "index", "zero_shot.mlm.encoder", "zero_shot.causal.model", "zero_shot.t5.model"
 METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
     "closed": {
-        "npm": ("nonparametric", INDEX),
-        "npm-single": ("nonparametric", INDEX),
-        "mlm": ("parametric", MLM),
-        "mlm-pmi": ("parametric", MLM),
-        "mlm-fuzzy": ("parametric", MLM),
-        "mlm-fuzzy-pmi": ("parametric", MLM),
-        "mlm-fuzzy-corpus": ("parametric", MLM, INDEX),
-        "mlm-knn": ("nonparametric", MLM, "zero_shot.mlm.index"),
-        "causal": ("generative", CAUSAL),
-        "causal-pmi": ("generative", CAUSAL),
-        "causal-knn": ("generative", CAUSAL, INDEX),
-        "t5": ("generative", T5),
-        "majority": ("baselines",),
-        "random": ("baselines",),
+        "npm": (NONPARAMETRIC, INDEX),
+        "npm-single": (NONPARAMETRIC, INDEX),
+        "mlm": (PARAMETRIC, MLM),
+        "mlm-pmi": (PARAMETRIC, MLM),
+        "mlm-fuzzy": (PARAMETRIC, MLM),
+        "mlm-fuzzy-pmi": (PARAMETRIC, MLM),
+        "mlm-fuzzy-corpus": (PARAMETRIC, MLM, INDEX),
+        "mlm-knn": (NONPARAMETRIC, MLM, "zero_shot.mlm.index"),
+        "causal": (GENERATIVE, CAUSAL),
+        "causal-pmi": (GENERATIVE, CAUSAL),
+        "causal-knn": (GENERATIVE, CAUSAL, INDEX),
+        "t5": (GENERATIVE, T5),
+        "majority": (BASELINES,),
+        "random": (BASELINES,),
     },
     "open": {
-        "npm": ("nonparametric", INDEX),
-        "npm-dense": ("nonparametric", INDEX),
-        "npm-bm25": ("nonparametric", INDEX),
-        "npm-hybrid": ("nonparametric", INDEX),
-        "oracle-blocks": ("baselines", INDEX),
-        "mlm": ("parametric", MLM),
-        "mlm-n": ("parametric", MLM),
-        "causal": ("generative", CAUSAL),
-        "causal-bm25": ("generative", CAUSAL, INDEX),
-        "t5": ("generative", T5),
-        "majority": ("baselines",),
-        "random": ("baselines", INDEX),
+        "npm": (NONPARAMETRIC, INDEX),
+        "npm-dense": (NONPARAMETRIC, INDEX),
+        "npm-bm25": (NONPARAMETRIC, INDEX),
+        "npm-hybrid": (NONPARAMETRIC, INDEX),
+        "oracle-blocks": (BASELINES, INDEX),
+        "mlm": (PARAMETRIC, MLM),
+        "mlm-n": (PARAMETRIC, MLM),
+        "causal": (GENERATIVE, CAUSAL),
+        "causal-bm25": (GENERATIVE, CAUSAL, INDEX),
+        "t5": (GENERATIVE, T5),
+        "majority": (BASELINES,),
+        "random": (BASELINES, INDEX),
     },
 }
-"""The file of each method in this folder, and the settings that it needs."""
+"""The module of each method, and the settings that it needs."""
+GENERATORS: tuple[str, ...] = ("causal", "t5")
+"""Groups of `zero_shot` that name a model that writes."""
+if not has_studies():
+    METHODS = {
+        suite: {name: each for name, each in own.items() if each[0] != GENERATIVE} for suite, own in METHODS.items()
+    }
+    GENERATORS = ()
 ONLY_IF_NAMED = ("npm", "mlm-n", "oracle-blocks")
 """Open methods: `npm` is one of the three retrievals; the others are told more than the rest."""
 
@@ -93,6 +103,11 @@ def load_method(name: str, task: Task, resources: Resources, development: Callab
 
     Raises UserError for anything that would stop its `predict`, before any task is run.
     """
-    module = import_module(f"npm.evaluation.methods.{METHODS[task.suite][name][0]}")
+    module = import_module(METHODS[task.suite][name][0])
     method: Method = getattr(module, f"{task.suite}_method")(name, task, resources, development)
     return method
+
+
+def load_generator(kind: str, resources: Resources) -> Any:
+    """The model of one of GENERATORS, loaded once. Raises EncoderError if there is none of that kind."""
+    return import_module("studies.generative").load_generator(kind, resources)

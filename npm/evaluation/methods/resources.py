@@ -19,8 +19,6 @@ from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
-    from npm.models.decoder import Decoder
-    from npm.models.denoiser import Denoiser
     from npm.models.masked_lm import MaskedHead
 
 
@@ -32,7 +30,6 @@ class Resources:
         self.shared: dict[str, Any] = {}
         """Resources that several methods use, such as the word logs of the masked language model."""
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
-        self._generators: dict[str, Decoder | Denoiser] = {}
 
     def scoring(self, task: Task) -> ResolvedScoring:
         """Scoring of the labels of a closed task."""
@@ -72,17 +69,6 @@ class Resources:
 
         name, device, dtype = self.settings.zero_shot.mlm.encoder, self.settings.device, self.settings.precision
         return load_masked_lm(name, device=device, dtype=dtype)
-
-    def generator(self, kind: str) -> Decoder | Denoiser:
-        """The model of the methods `causal` or `t5`. Raises EncoderError if there is none of that kind."""
-        if kind not in self._generators:
-            from npm.models.decoder import Decoder
-            from npm.models.denoiser import Denoiser
-
-            name = getattr(self.settings.zero_shot, kind).model
-            load: Any = Denoiser.load if kind == "t5" else Decoder.load
-            self._generators[kind] = load(name, device=self.settings.device, dtype=self.settings.precision)
-        return self._generators[kind]
 
     def encoder(self, task: Task) -> Encoder | None:
         """The encoder whose tokens prompts are measured in: the index's, else the language model; None without."""

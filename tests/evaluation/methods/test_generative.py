@@ -13,8 +13,20 @@ import torch
 
 from npm.core.errors import EncoderError
 from npm.core.types import silent
-from npm.evaluation.methods import generative
-from npm.evaluation.methods.generative import (
+from npm.evaluation.methods.parametric import GoldLengthPhrases
+from npm.evaluation.methods.registry import load_method
+from npm.evaluation.methods.resources import Resources
+from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
+from npm.evaluation.tasks import Example, Label, Task, TaskData
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.denoiser import Denoiser
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import MaskedHead
+from npm.retrieval.settings import FillSettings
+from studies import decoder as decoders
+from studies import generative
+from studies.decoder import Decoder
+from studies.generative import (
     DecoderWriter,
     NeighbourLogs,
     PhraseWriter,
@@ -22,18 +34,6 @@ from npm.evaluation.methods.generative import (
     first_line,
     writer_logs,
 )
-from npm.evaluation.methods.parametric import GoldLengthPhrases
-from npm.evaluation.methods.registry import load_method
-from npm.evaluation.methods.resources import Resources
-from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
-from npm.evaluation.tasks import Example, Label, Task, TaskData
-from npm.indexing.phrase_index import PhraseIndex
-from npm.models import decoder as decoders
-from npm.models.decoder import Decoder
-from npm.models.denoiser import Denoiser
-from npm.models.encoder import Encoder
-from npm.models.masked_lm import MaskedHead
-from npm.retrieval.settings import FillSettings
 from tests.helpers.language_models import examples_of, plain_log_probabilities, published, tiny_decoder, tiny_t5
 
 WORDS = ("Paris", "the capital", "Bank of America", "the Bank", "o", "Reykjavík")

@@ -1,0 +1,1 @@
+"""Studies of pretraining: they import the package, which imports nothing of them."""

@@ -1,0 +1,138 @@
+"""The tasks that encoders are fine-tuned on: their columns, labels and metrics, and where their files lie.
+
+GLUE (Wang et al. 2019, arXiv 1804.07461) in three forms: TASK-{train,dev}.jsonl with `sentence`, or `sentence1` and
+`sentence2`, and `label` or `score`; Parquet as the hub has it; the hub itself. Sentences of words with a label each:
+TASK-{train,dev}.jsonl with `tokens` and `tags`, or .txt and .tsv with a word and its label a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from npm.core.errors import CorpusError, SettingError, named, unknown
+from npm.corpus.labeled import LabeledSettings, LabelLevel
+from npm.corpus.sources import HUB_PREFIX
+
+MANY_EPOCHS, FEW_EPOCHS = 10, 3
+"""Passes over small and over large training data."""
+YES_OR_NO = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+BIO_4 = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
+PARTS_OF_SPEECH = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT"),
+    *("SCONJ", "SYM", "VERB", "X"),
+)
+SENTENCE, PAIR, WORDS = ("sentence", "label"), ("sentence1", "sentence2", "label"), ("tokens", "tags")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task."""
+
+    name: str
+    metrics: tuple[str, ...]
+    """Names of functions of studies.finetuning.metrics, the headline first."""
+    hub: tuple[str, ...] = SENTENCE
+    """Columns of the hub's files, the label last."""
+    labels: tuple[str, ...] = YES_OR_NO
+    """None: scores from 0 to 5."""
+    epochs: int = FEW_EPOCHS
+    halves: tuple[str, ...] = ("",)
+    """Names of the development sets, where there is more than one."""
+
+    @property
+    def of_words(self) -> bool:
+        """Return True if each word has a label."""
+        return self.hub == WORDS
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Columns of TASK-train.jsonl."""
+        if self.of_words:
+            return WORDS
+        return (*(SENTENCE if len(self.hub) == 2 else PAIR)[:-1], "label" if self.labels else "score")
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("cola", ("matthews", "accuracy"), epochs=MANY_EPOCHS),
+        Task("sst2", ("accuracy",)),
+        Task("mrpc", ("f1", "accuracy"), PAIR, epochs=MANY_EPOCHS),
+        Task("qqp", ("f1", "accuracy"), ("question1", "question2", "label")),
+        Task("stsb", ("spearman", "pearson"), PAIR, labels=(), epochs=MANY_EPOCHS),
+        Task(
+            "mnli",
+            ("accuracy",),
+            ("premise", "hypothesis", "label"),
+            ("entailment", "neutral", "contradiction"),
+            halves=("matched", "mismatched"),
+        ),
+        Task("qnli", ("accuracy",), ("question", "sentence", "label"), ENTAILMENT),
+        Task("rte", ("accuracy",), PAIR, ENTAILMENT, MANY_EPOCHS),
+        Task("wnli", ("accuracy",), PAIR, epochs=MANY_EPOCHS),
+        Task("conll", ("entity_f1", "accuracy"), WORDS, (*BIO_4, "B-MISC", "I-MISC")),
+        Task("wikiann", ("entity_f1", "accuracy"), WORDS, BIO_4),
+        Task("upos", ("accuracy",), WORDS, PARTS_OF_SPEECH),
+    )
+}
+
+
+def chosen_tasks(names: list[str]) -> list[Task]:
+    """The tasks called so. Raises SettingError for another name, none, or one that comes twice."""
+    for name in names:
+        if name not in TASKS:
+            raise unknown("task", name, TASKS)
+    if not names or len(set(names)) < len(names):
+        raise SettingError(f"task must be one or more tasks, each once, got {named(names) or 'none'}")
+    return [TASKS[name] for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """The training data of a task and its development sets, as the trainer's settings name them."""
+
+    train: LabeledSettings
+    development: Mapping[str, LabeledSettings]
+    """By the name of the half, "" where there is only one."""
+
+
+EXTENSIONS = (".jsonl", ".jsonl.zst", ".tsv", ".txt")
+"""Of TASK-train and TASK-dev; the last two for words."""
+
+
+def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) -> TaskData:
+    """Files of `task` below `data_dir`, in the first form that is found. Raises CorpusError for none."""
+    base = LabeledSettings(
+        labels=list(task.labels),
+        level=LabelLevel.token if task.of_words else LabelLevel.sequence,
+        max_tokens=max_tokens,
+        max_examples=limit,
+    )
+    endings = {half: f"_{half}" if half else "" for half in task.halves}
+
+    def data(columns: tuple[str, ...], train: str, development: Mapping[str, str]) -> TaskData:
+        second = columns[1] if len(columns) > 2 else ""
+        chosen = replace(base, text_column=columns[0], second_column=second, label_column=columns[-1])
+        return TaskData(
+            replace(chosen, files=[train]), {half: replace(chosen, files=[file]) for half, file in development.items()}
+        )
+
+    if data_dir.startswith(HUB_PREFIX) and not task.of_words:
+        splits = {half: f"{data_dir}@{task.name}/validation{end}" for half, end in endings.items()}
+        return data(task.hub, f"{data_dir}@{task.name}/train", splits)
+    folder = Path(data_dir)
+    for extension in EXTENSIONS if task.of_words else EXTENSIONS[:2]:
+        if (file := folder / f"{task.name}-train{extension}").is_file():
+            own = {half: str(folder / f"{task.name}-dev{end}{extension}") for half, end in endings.items()}
+            return data(task.own, str(file), own)
+    parquet = folder / task.name
+    if not task.of_words and any(parquet.glob("train-*.parquet")):
+        files = {half: str(parquet / f"validation{end}-*.parquet") for half, end in endings.items()}
+        return data(task.hub, str(parquet / "train-*.parquet"), files)
+    forms = f"{task.name}-train.jsonl" + ("" if task.of_words else f" or {task.name}/train-*.parquet")
+    raise CorpusError(
+        f"data_dir={data_dir}: the data of {task.name} is missing: expected {forms}, and development data"
+    )
