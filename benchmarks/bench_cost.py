@@ -50,7 +50,7 @@ METHODS = {
     "npm-hybrid": FillSettings(retrieval=Retrieval.hybrid),
     "npm-hybrid without reading": FillSettings(retrieval=Retrieval.hybrid, reader="none"),
 }
-PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text", "reranking")
+PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text")
 ELSE = "else"
 PIECES = (
     ("encoder", filler_module, "encode_queries"),
@@ -60,7 +60,6 @@ PIECES = (
     ("scoring", SpanFinder, "find"),
     ("scoring", filler_module, "candidate_weights"),
     ("answer text", filler_module, "ranked_phrases"),
-    ("reranking", filler_module, "rerank"),
 )
 """Functions by the part of a question that they are, and the module or class that they are looked up in."""
 

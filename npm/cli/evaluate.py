@@ -25,7 +25,7 @@ from npm.evaluation.settings import EvaluationSettings
     groups={
         "corpus": "files split text_field max_documents",
         "fill": "k retrieval bm25_blocks vector_share lexical_weight reader joint_share literal_weight "
-        "rerank_weight name_weight where max_phrase_tokens",
+        "where max_phrase_tokens",
         "fill.scoring": "length_exponent temperature",
         "zero_shot.causal": "model knn_share knn_temperature knn_k",
     },

@@ -1,4 +1,4 @@
-"""Filling texts: encode, rank blocks, search, grow hits into spans, weigh them, combine them into phrases, rerank.
+"""Filling texts: encode, rank blocks, search, grow hits into spans, weigh them and combine them into phrases.
 
 Shapes: q texts, n masks of all texts, m candidate spans of one mask, d dimensions, k hits per query.
 """
@@ -34,7 +34,6 @@ from npm.retrieval.queries import (
     unknown_words,
 )
 from npm.retrieval.reading import with_reading
-from npm.retrieval.reranking import RERANKED_PHRASES, rerank, rerank_pooler
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.search import Search, candidate_weights
 from npm.retrieval.settings import (
@@ -192,7 +191,6 @@ class Filler(ABC):
         if maps is not None and not maps.reader:
             vectors = vectors.mapped(maps.maps)
         allowed = self._document_filter(settings)
-        pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
         given = np.zeros(0, dtype=np.int64) if settings.documents == [] else blocks
         restrictions: Sequence[Restriction | None]
         if given is None:
@@ -207,15 +205,10 @@ class Filler(ABC):
             count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
         wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
-        single = replace(wider, k=max(count, RERANKED_PHRASES) if pooler is not None else count)
+        single = replace(wider, k=count)
         phrases: list[tuple[Phrase, ...]] = [()] * len(asked)
         for number, search in self.searches(vectors, restrictions, allowed, settings):
             phrases[number] = self._phrases(asked[number], search, single if is_alone[number] else wider)
-        if pooler is not None:
-            alone = np.flatnonzero(is_alone).tolist()
-            found = [(asked[number], phrases[number]) for number in alone]
-            for number, again in zip(alone, rerank(self.encoder, pooler, found, settings), strict=True):
-                phrases[number] = again
         of_masks = zip(phrases, restrictions, strict=True)
         return [
             self._answer(text, list(itertools.islice(of_masks, count)), cut, settings, blocks)

@@ -74,13 +74,6 @@ class FillSettings(Settings):
     literal_weight: Annotated[float, Field(ge=0, le=100)] = 12.0
     """In `hybrid`, how much it counts for a phrase that the words around the mask occur around it word for word, the
     more of them the more; 0: nothing, which saves the look-up."""
-    rerank_weight: Annotated[float, Field(ge=0, le=1_000)] = 4.0
-    """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
-    the first ten phrases that the text with it is near to the sentence in which it occurs, and the phrase to itself in
-    both; 0 leaves the order unchanged, which is faster."""
-    name_weight: Annotated[float, Field(ge=0, le=1_000)] = 1.0
-    """Weight in reranking of phrases written as names, or as numbers in digits, without longer words in lower case:
-    at 1 such a phrase counts 2.7 times as much as others, at 2 7.4 times; 0: no effect."""
     candidates_per_side: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: 4096
     where search is exact and 512 where it is not. An occurrence with neither end
@@ -93,7 +86,7 @@ class FillSettings(Settings):
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
     values: list[str] | None = None
     """Only phrases that may answer, such as [Paris, Rome], as they occur in the corpus up to case and spaces; scores
-    are shares of the evidence for all phrases, before reranking. Unset: any phrase."""
+    are shares of the evidence for all phrases. Unset: any phrase."""
     max_phrase_tokens: Annotated[int, Field(ge=1, le=256)] = 10
     """Longest phrase in tokens; where max_phrase_words counts, the default means 128."""
     max_phrase_words: Annotated[int, Field(ge=1, le=64)] | None = None

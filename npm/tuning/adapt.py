@@ -47,7 +47,7 @@ class Measures:
     """Questions whose first phrase is right."""
     among_five: int
     loss: float
-    """Mean of −log of the share of right phrases before reranking, over questions with one among the candidates."""
+    """Mean of −log of the share of right phrases, over questions with one among the candidates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Training of the maps of queries on questions with known answers.
 
-The loss of a question is −log of the share of its right candidates in the evidence of all, before reranking; Lee et
+The loss of a question is −log of the share of its right candidates in the evidence of all; Lee et
 al. 2021 (arXiv 2012.12624, §4.3) train the query encoder of an index by it. Here W and b of one map for the start query
 and one for the end query are learned, and vectors of the corpus stay as they are:
 

@@ -74,8 +74,8 @@ def test_the_parts_of_a_question_add_up_to_the_whole_and_change_no_answer(index_
 
 
 @pytest.fixture(scope="module")
-def reranking(tmp_path_factory: pytest.TempPathFactory) -> tuple[PhraseIndex, Encoder]:
-    """An index of an encoder that does all there is: block vectors, joint reading and reranking."""
+def complete_index(tmp_path_factory: pytest.TempPathFactory) -> tuple[PhraseIndex, Encoder]:
+    """An index of an encoder that does all there is: block vectors and joint reading."""
     folder = tmp_path_factory.mktemp("cost")
     lines = [json.dumps({"id": name, "title": name.title(), "text": text}) for name, text in PASSAGES.items()]
     (folder / "c.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -89,14 +89,14 @@ def reranking(tmp_path_factory: pytest.TempPathFactory) -> tuple[PhraseIndex, En
     [
         ("npm-dense", {"encoder"}),
         ("npm-bm25", {"encoder"}),
-        ("npm-hybrid without reading", {"encoder", "reranking"}),
-        ("npm-hybrid", {"encoder", "reranking"}),  # another model reads
+        ("npm-hybrid without reading", {"encoder"}),
+        ("npm-hybrid", {"encoder"}),  # another model reads
     ],
 )
 def test_every_pass_of_the_encoder_is_in_a_named_part(
-    reranking: tuple[PhraseIndex, Encoder], method: str, parts: set[str]
+    complete_index: tuple[PhraseIndex, Encoder], method: str, parts: set[str]
 ) -> None:
-    index, encoder = reranking
+    index, encoder = complete_index
     clock, passes = PartClock(Hand()), Counter[str]()
     filler = PhraseFiller(replace(index, searcher=TimedSearch(index.searcher, clock)), encoder, METHODS[method])
     hook = encoder.model.register_forward_hook(lambda *_: passes.update([clock.current]))

@@ -261,7 +261,7 @@ def test_passages_are_read_as_an_index_of_them_is(encoder: Encoder, tmp_path: Pa
         corpus=CorpusSettings(files=[str(file)]), blocks=BlockSettings(max_block_tokens=encoder.max_input_tokens)
     )
     build_index(tmp_path / "index", chosen, encoder)
-    settings, reader = FillSettings(vector_share=0.0, rerank_weight=0.0), MaskReader(encoder)
+    settings, reader = FillSettings(vector_share=0.0), MaskReader(encoder)
     over = PassageFiller(SENTENCES, encoder, settings, reader=reader)
     indexed = PhraseFiller(PhraseIndex.open(tmp_path / "index"), encoder, settings, reader=reader)
     for text in (QUESTION, "Which river flows through Paris?"):

@@ -150,7 +150,7 @@ def test_a_temperature_divides_what_the_reader_says(bert_filler: PhraseFiller) -
     for temperature in (1.0, 2.0):
         scoring = ScoringSettings(temperature=temperature, length_exponent=0.0)
         changes = {"k": 1000, "occurrences": 1000, "bm25_blocks": 1000, "lexical_weight": 0.0, "scoring": scoring}
-        (answer,) = filled(bert_filler, replace(SETTINGS, rerank_weight=0.0, **changes), TEXTS[:1])
+        (answer,) = filled(bert_filler, replace(SETTINGS, **changes), TEXTS[:1])
         scores.append({phrase.phrase: phrase.score for phrase in answer.phrases if len(phrase.occurrences) == 1})
     assert scores[0].keys() == scores[1].keys() and len(scores[0]) > 10
     steep, flat = (np.log(np.array([each[phrase] for phrase in scores[0]])) for each in scores)

@@ -100,7 +100,7 @@ def test_queries_are_mapped_for_the_retrieval_that_learned_and_for_no_other(
     adapted = PhraseFiller(replace(plain.index, query_maps=maps), encoder)
     asked = texts(3)
     for retrieval in (Retrieval.dense, Retrieval.bm25, Retrieval.hybrid):
-        settings = FillSettings(retrieval=retrieval, rerank_weight=0.0)
+        settings = FillSettings(retrieval=retrieval)
         vectors = encode_queries(encoder, asked)
         expected = vectors.mapped(maps.maps) if retrieval is Retrieval.dense else vectors
         answers = adapted.fill_encoded(asked, vectors, settings=settings)
