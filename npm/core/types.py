@@ -356,6 +356,8 @@ class Answer:
     """Remarks for a reader."""
     status: Literal["ok", "low_evidence"] = "ok"
     """`low_evidence` for no clear answer."""
+    confidence: float | None = None
+    """Probability that the first phrase is right; null without a reader that knows it, and for several masks."""
 
     def __repr__(self) -> str:
         """In a line: a notebook shows answers so, and their contexts may be long."""

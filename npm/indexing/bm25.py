@@ -152,6 +152,17 @@ class BlockLexicon:
             return None
         return reduce(partial(np.intersect1d, assume_unique=True), sorted(postings, key=len))
 
+    def covered_share(self, text: str, blocks: np.ndarray) -> float:
+        """The share of a text's words, by inverse document frequency, that occur in one of some blocks i64 [n].
+
+        A word that no block has counts as much as one of a single block; 1 for a text without words that count.
+        """
+        words = dict.fromkeys(self.counted_words(lexical_query(text)))
+        holders = [self._live_postings(word.encode())[0] for word in words]  # i64 [.] each
+        weights = np.array([inverse_document_frequency(self._live_count, max(1, len(own))) for own in holders])
+        covered = np.array([np.isin(own, blocks).any() for own in holders], dtype=bool)  # [words]
+        return float(weights[covered].sum() / weights.sum()) if len(weights) else 1.0
+
     def _live_postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
         """The live blocks i64 [n] that hold a word, ascending, and how often each does, [n]."""
         blocks, counts = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,9 +43,14 @@ def _shipped_tokenizer() -> str:
 def _opened(name: str, device: str, dtype: str) -> Reader:
     from npm.models.encoder import Encoder
     from npm.models.names import is_mask_reader, locate_encoder
+    from npm.reading.confidence import read_confidence
     from npm.reading.mask_reader import MaskReader
     from npm.reading.span_head import SpanHeadReader
 
-    if is_mask_reader(locate_encoder(name, key="reader")):
-        return MaskReader(Encoder.load(name, device=device, dtype=dtype, for_reading=True))
-    return SpanHeadReader.load(name, device=device, dtype=dtype)
+    folder = locate_encoder(name, key="reader")
+    confidence = read_confidence(Path(folder))
+    if is_mask_reader(folder):
+        return MaskReader(Encoder.load(name, device=device, dtype=dtype, for_reading=True), confidence=confidence)
+    reader = SpanHeadReader.load(name, device=device, dtype=dtype)
+    reader.confidence = confidence
+    return reader

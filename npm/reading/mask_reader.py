@@ -17,6 +17,7 @@ import numpy as np
 
 from npm.models.batches import encode_sequences
 from npm.models.masked_texts import masked_inputs
+from npm.reading.confidence import Confidence
 from npm.reading.reader import Passage, TokenScores, merged, normalized, windows
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class JointPass(NamedTuple):
 class MaskReader:
     """An encoder that was trained to read (`objective.reader_weight`)."""
 
-    def __init__(self, encoder: Encoder, *, tokens_per_batch: int = 8192) -> None:
+    def __init__(self, encoder: Encoder, *, confidence: Confidence | None = None, tokens_per_batch: int = 8192) -> None:
+        self.confidence = confidence
         self.encoder = encoder.cut_to(None)
         self.name = encoder.name
         self._tokens_per_batch = tokens_per_batch

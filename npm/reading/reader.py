@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from npm.reading.confidence import Confidence
 
 
 class PassageTokens(NamedTuple):
@@ -67,6 +70,8 @@ class Reader(Protocol):
     """A model that reads."""
 
     name: str
+    confidence: Confidence | None
+    """How likely its answers are right, where that was fitted."""
 
     @property
     def fingerprint(self) -> str:

@@ -18,6 +18,7 @@ from npm.models.loading import load_span_head
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import Precision
 from npm.models.stored import StoredModel
+from npm.reading.confidence import Confidence
 from npm.reading.reader import Passage, TokenScores, merged, normalized
 
 MAX_WINDOW_TOKENS, MAX_QUESTION_TOKENS = 384, 64
@@ -27,6 +28,7 @@ MAX_WINDOW_TOKENS, MAX_QUESTION_TOKENS = 384, 64
 class SpanHeadReader(StoredModel):
     """A model of `AutoModelForQuestionAnswering` with its own tokenizer."""
 
+    confidence: Confidence | None = None
     FINGERPRINTED_KEYS = ("model_type", "num_attention_heads", "hidden_act", "layer_norm_eps")
 
     @classmethod

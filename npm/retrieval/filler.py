@@ -18,6 +18,7 @@ from npm.core.settings import checked
 from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
+from npm.reading.confidence import features_of
 from npm.reading.loading import NO_READER, open_reader
 from npm.reading.reader import Reader
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
@@ -335,7 +336,8 @@ class Filler(ABC):
         else:
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
         if len(masks) == 1:
-            answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
+            sure = self._confidence(text, shown[0], masks[0][1], settings)
+            answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes, confidence=sure)
             return _with_status(answer, shown[0], settings, lacks_words=bool(unknown))
         from npm.retrieval.joint_filling import joint_fillings
 
@@ -352,6 +354,24 @@ class Filler(ABC):
         of_masks = tuple(map(MaskPhrases, shown))
         joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
         return _with_status(joint, fillings, settings, lacks_words=bool(unknown))
+
+    def _confidence(
+        self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+    ) -> float | None:
+        """How likely the first of `phrases` is right; None where no reader that knows it has read."""
+        features = self.features(text, phrases, restriction, settings)
+        known = None if features is None else getattr(self.reader(settings), "confidence", None)
+        return None if known is None or features is None else float(known.of(features[None])[0])
+
+    def features(
+        self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+    ) -> np.ndarray | None:
+        """What the confidence of an answer is computed from, f64 [f]; None where nothing was read."""
+        if restriction is None or restriction.joint is None or self.index.lexicon is None:
+            return None
+        shares = [phrase.score for phrase in phrases]
+        words = self.index.lexicon.covered_share(text, restriction.blocks)
+        return features_of(restriction.joint, shares, words, max_span_tokens=settings.phrase_limits(self.encoder)[0])
 
     def _blocks_holding(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""

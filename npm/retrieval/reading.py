@@ -60,9 +60,9 @@ def with_reading(
 
 
 def _of_block(scores: TokenScores, tokens: PassageTokens) -> np.ndarray:
-    """The scores f64 [2, T] of all tokens of a block; those of its title mean nothing."""
+    """The scores f64 [2, T] of all tokens of a block; no phrase begins or ends in its title."""
     title = len(tokens.ids) - len(tokens.bounds)
-    return np.pad(scores.of_tokens(tokens.bounds), ((0, 0), (title, 0)))  # f64 [2, T]
+    return np.pad(scores.of_tokens(tokens.bounds), ((0, 0), (title, 0)), constant_values=-np.inf)  # f64 [2, T]
 
 
 def passage_of(store: BlockStore, block: int) -> Passage:

@@ -74,6 +74,7 @@ class SureReader:
     """Says that an answer is one word, wherever it stands."""
 
     name = fingerprint = "sure"
+    confidence = None
 
     def __init__(self, word: str) -> None:
         self.word = word

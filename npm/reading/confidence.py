@@ -1,0 +1,114 @@
+"""How likely the first phrase of an answer is right: a logistic function of what a reader says of the passages it read.
+
+    P = 1 / (1 + exp(−(b + Σ w_i x_i)))
+
+The features x of an answer (`features_of`) are
+
+    span    log P(start) + log P(end) of the likeliest span of all passages that were read
+    here    log of the probability that one of these passages has an answer, by its start and by its end
+    lead    log of the first phrase's share over that of the second
+    share   log of the first phrase's share
+    words   share of the question's rare words that the passages have, weighted by inverse document frequency
+
+The weights are fitted to people's questions (`fit`), for half of which the right passage was taken out of the corpus,
+and are saved beside the reader's weights. What a reader's probabilities alone say is
+too sure (Guo et al. 2017, arXiv 1706.04599); fitting them so goes back to Platt 1999.
+
+Shapes: n answers, f features, T tokens of a passage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from npm.core.errors import ArtifactError
+
+FILE = "confidence.json"
+FEATURES = ("span", "here", "lead", "share", "words")
+LEAST = 1e-6
+"""Smallest probability or share that counts."""
+PENALTY, STEPS = 1e-2, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """A fitted function of features f64 [f]."""
+
+    weights: tuple[float, ...]
+    bias: float
+    withheld_below: float
+    """Confidence below which an answer is withheld, as chosen when the function was fitted."""
+
+    def of(self, features: np.ndarray) -> np.ndarray:
+        """The confidence f64 [n] of answers with features f64 [n, f]."""
+        logits = features @ np.array(self.weights) + self.bias  # f64 [n]
+        probabilities: np.ndarray = 1 / (1 + np.exp(-logits))  # f64 [n]
+        return probabilities
+
+    def save(self, folder: Path) -> None:
+        """Write the function into the folder of a reader."""
+        record = {
+            "weights": dict(zip(FEATURES, self.weights, strict=True)),
+            "bias": self.bias,
+            "withheld_below": self.withheld_below,
+        }
+        (folder / FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def read_confidence(folder: Path) -> Confidence | None:
+    """The function that a reader's folder has, if any. Raises ArtifactError for a damaged one."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_bytes())
+        weights = tuple(float(record["weights"][name]) for name in FEATURES)
+        return Confidence(weights, float(record["bias"]), float(record["withheld_below"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}; fit it again with npmlm evaluate task=confidence") from error
+
+
+def fit(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights f64 [f] and bias that make answers with features f64 [n, f] most likely right as bool [n] says.
+
+    By Newton's method on the mean log loss of standardized features, plus PENALTY / 2 times the squared weights.
+    """
+    mean, deviation = features.mean(0), np.maximum(features.std(0), LEAST)  # f64 [f] each
+    inputs = np.column_stack([(features - mean) / deviation, np.ones(len(features))])  # f64 [n, f + 1]
+    penalty = np.append(np.full(features.shape[1], PENALTY), 0.0)  # f64 [f + 1]
+    found = np.zeros(inputs.shape[1])  # f64 [f + 1]
+    for _ in range(STEPS):
+        chances = 1 / (1 + np.exp(-inputs @ found))  # f64 [n]
+        gradient = inputs.T @ (chances - right) / len(right) + penalty * found  # f64 [f + 1]
+        curvature = (inputs * (chances * (1 - chances))[:, None]).T @ inputs / len(right)  # f64 [f + 1, f + 1]
+        found -= np.linalg.solve(curvature + np.diag(penalty + LEAST), gradient)
+    weights = found[:-1] / deviation  # f64 [f]
+    return weights, float(found[-1] - weights @ mean)
+
+
+def features_of(
+    scores: Sequence[np.ndarray], shares: Sequence[float], words: float, *, max_span_tokens: int
+) -> np.ndarray:
+    """The features f64 [f] of an answer: `scores` f64 [2, T] of each passage, shares of the phrases, and `words`."""
+    spans, nowhere = [float(np.log(LEAST))], np.zeros(2)  # f64 [2], log-probabilities that no passage has an answer
+    for own in scores:
+        spans.append(best_span(own, max_span_tokens))
+        nowhere += np.log(np.maximum(LEAST, 1 - np.exp(own).sum(axis=1)))
+    first, second = (max(LEAST, share) for share in (*shares, 0.0, 0.0)[:2])
+    here = np.log(np.maximum(LEAST, 1 - np.exp(nowhere))).sum()
+    return np.array([max(spans), here, np.log(first / second), np.log(first), words])
+
+
+def best_span(scores: np.ndarray, max_span_tokens: int) -> float:
+    """The log-probability, start plus end, of the likeliest span of a passage with scores f64 [2, T]."""
+    starts, ends = scores
+    if not len(starts):
+        return float(np.log(LEAST))
+    sums = starts[:, None] + ends[None, :]  # f64 [T, T]
+    allowed = np.triu(np.tril(np.ones_like(sums, dtype=bool), max_span_tokens - 1))  # bool [T, T]
+    return max(float(sums[allowed].max()), float(np.log(LEAST)))
