@@ -39,19 +39,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.sparse
-
 from npm.core.errors import SettingError, UserError
 from npm.core.settings import parse_list
 from npm.corpus.questions import read_questions
-from npm.corpus.text import lexical_query, words_of
-from npm.indexing.bm25 import term_saturation
-from npm.indexing.lexicon import count_words
-from npm.indexing.settings import LexiconSettings
+from npm.corpus.text import lexical_query
 from scripts.cloze_articles import Excluded
 from scripts.cloze_attributes import attribute_rows
 from scripts.cloze_questions import entity_rows, fact_rows, rivals, sampled
+from scripts.word_search import WordSearch
 
 TASK = """\
 suite: open
@@ -59,42 +54,20 @@ name: given_questions
 data: {file: questions.jsonl, columns: {group: kind}}
 template: "{{ text }}"
 """
-COMMON, BEST, ROWS_AT_ONCE = 0.02, 50, 1000
-"""Words in more than such a fraction of the blocks do not count; so many of the best blocks are looked through."""
+BEST = 50
+"""Blocks that are looked through for a wrong one."""
 
 
 def add_wrong_contexts(rows: list[dict[str, Any]]) -> None:
-    """Add the best wrong block by BM25 to each row for which there is one.
-
-    Shapes: B blocks, v words, n postings, q rows.
-    """
-    settings = LexiconSettings()
+    """Add the best wrong block by BM25 to each row for which there is one."""
     blocks = list(dict.fromkeys((row["title"], row["context"]) for row in rows))
-    counts = count_words(blocks, settings)
-    holders = np.diff(counts.posting_offsets)  # i64 [v], blocks with each word
-    idf = np.log(1 + (len(blocks) - holders + 0.5) / (holders + 0.5))  # f64 [v]
-    idf[holders > max(COMMON * len(blocks), 10)] = 0
-    lengths = counts.block_lengths[counts.posting_blocks] / counts.block_lengths.mean()  # f64 [n]
-    saturation = term_saturation(counts.posting_counts, lengths, k1=settings.k1, b=settings.b)  # f64 [n]
-    parts = (saturation * np.repeat(idf, holders), counts.posting_blocks.astype(np.int64), counts.posting_offsets)
-    weights = scipy.sparse.csr_array(parts, shape=(len(idf), len(blocks)))  # f64 [v, B]
-    weights.eliminate_zeros()
-    number = {word: place for place, word in enumerate(counts.words)}
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        some = rows[start : start + ROWS_AT_ONCE]
-        asked = (lexical_query(row["question"]) for row in some)
-        found = (words_of(text, settings.stemming, keep_stopwords=settings.keep_stopwords) for text in asked)
-        words = [[number[word] for word in own if word in number] for own in found]
-        columns = np.concatenate([*map(np.array, words), []]).astype(np.int64)
-        questions = (np.ones(len(columns)), columns, np.cumsum([0, *map(len, words)]))
-        scores = scipy.sparse.csr_array(questions, shape=(len(some), len(idf))) @ weights  # f64 [q, B]
-        for row, first, stop in zip(some, scores.indptr, scores.indptr[1:], strict=False):
-            order = np.lexsort((scores.indices[first:stop], -scores.data[first:stop]))[:BEST]  # i64
-            answers = [answer.lower() for answer in row["answers"]]
-            for title, text in (blocks[block] for block in scores.indices[first:stop][order]):
-                if title != row["title"] and not any(answer in f"{title} {text}".lower() for answer in answers):
-                    row |= {"wrong_title": title, "wrong_context": text}
-                    break
+    found = WordSearch(blocks).best([lexical_query(row["question"]) for row in rows], BEST)
+    for row, (numbers, _) in zip(rows, found, strict=True):
+        answers = [answer.lower() for answer in row["answers"]]
+        for title, text in (blocks[number] for number in numbers.tolist()):
+            if title != row["title"] and not any(answer in f"{title} {text}".lower() for answer in answers):
+                row |= {"wrong_title": title, "wrong_context": text}
+                break
 
 
 def write_task(files: list[str], out: Path) -> None:

@@ -132,6 +132,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/training.md": {
         "python -m scripts.make_questions": NEEDS_DATA,
+        "python -m scripts.found_passages": "needs a GPU: tests/test_distil_reader.py runs the parts without one",
         "npmlm edit encoder=encoder-mini": "needs the encoder that the block above trains",
         "npmlm train experiment": NEEDS_STEPS,
         "npmlm evaluate task=reading": NEEDS_DATA,
