@@ -55,6 +55,9 @@ class Filled(BaseModel):
     """Phrases for a question or a statement with a mask, best first."""
 
     statement: str = Field(description="The text as it was read, with the mask behind a question")
+    confidence: float | None = Field(
+        description="Probability that the first phrase is right; below a half check the sentence. Null if unknown"
+    )
     phrases: list[FoundPhrase]
     masks: list[list[FoundPhrase]] = Field(description="Phrases for each mask, if the statement has several")
     notes: list[str]
@@ -185,6 +188,7 @@ class Tools:
         masks = answer.masks if isinstance(answer, JointAnswer) else ()
         return Filled(
             statement=statement,
+            confidence=answer.confidence,
             phrases=[*map(_phrase, answer.phrases)],
             masks=[[*map(_phrase, mask.phrases)] for mask in masks],
             notes=[*answer.notes],

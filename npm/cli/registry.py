@@ -45,7 +45,8 @@ OVERVIEW = {
         "npm.cli.evaluate": {
             "evaluate": "measure an encoder or an index on tasks",
             "compare": "compare two evaluations example by example",
-        }
+        },
+        "npm.cli.calibrate": {"calibrate": "fit how likely a reader's answers are right"},
     },
 }
 """Groups of verbs; in each the modules that declare them, with a summary per verb."""

@@ -34,7 +34,7 @@ class ServeCommand(ServeSettings, EncoderCommand):
     "index encoder host port key_file examples log timeout_seconds reload_seconds partitions fill.k device precision",
     presets="cluster",
     groups={
-        "fill": "k occurrences min_share overlaps retrieval literal_weight where",
+        "fill": "k occurrences min_share min_confidence overlaps retrieval literal_weight where",
         "fill.scoring": "",
         "cluster": "address replicas cpus_per_replica",
     },

@@ -29,6 +29,7 @@ SENTENCE_CHARS = 400
 """Characters of a sentence shown alone."""
 PASSAGE_CHARS = 1500
 """Characters of a document shown around a phrase."""
+CONFIDENCE_WORDS = ((0.8, "sure"), (0.5, "likely"), (0.0, "unsure"))
 REPORT_COLUMNS, MAX_REPORT_COLUMNS, MIN_TEXT_COLUMNS = 100, 120, 20
 
 
@@ -88,7 +89,9 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     low evidence no card.
     """
     lines: list[RenderableType] = [Text(shown_text(answer.text)), ""] if with_text else []
-    if answer.status == "low_evidence":
+    if answer.status == "low_evidence" and answer.confidence is not None and answer.phrases:
+        lines += ["no answer in these documents; closest passage:", *_closest(answer.phrases[0])]
+    elif answer.status == "low_evidence":
         lines.append("no clear answer in the corpus")
     elif isinstance(answer, JointAnswer):
         for filling in answer.fillings:
@@ -98,17 +101,37 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
             lines += ["", f"mask {number}", *_cards(mask.phrases, count)]
             count += len(mask.phrases)
     else:
-        lines += _cards(answer.phrases, 1)
+        lines += _cards(answer.phrases, 1, answer.confidence)
     lines += [""] if with_text else []
     write_rendered(Group(*lines))
 
 
-def _cards(phrases: Sequence[Phrase], first: int) -> list[RenderableType]:
-    """The lines of phrases numbered from `first`; a sentence that is above already is not repeated."""
+def confidence_text(confidence: float) -> str:
+    """A confidence in words and percent.
+
+    >>> confidence_text(0.934), confidence_text(0.5), confidence_text(0.004)
+    ('sure, 93 %', 'likely, 50 %', 'unsure, under 1 %')
+    """
+    word = next(word for least, word in CONFIDENCE_WORDS if confidence >= least)
+    percent = round(100 * confidence)
+    return f"{word}, {percent if percent else 'under 1'} %"
+
+
+def _closest(phrase: Phrase) -> list[RenderableType]:
+    """The sentence of a withheld phrase, and its document."""
+    return [line for best in phrase.occurrences[:1] for line in indented(marked_context(best), best.document_name)]
+
+
+def _cards(phrases: Sequence[Phrase], first: int, confidence: float | None = None) -> list[RenderableType]:
+    """The lines of phrases numbered from `first`; a sentence that is above already is not repeated.
+
+    With the `confidence` of the first phrase it is shown, and no share.
+    """
     shown: dict[tuple[str, int], tuple[int, str]] = {}
     lines: list[RenderableType] = []
     for number, phrase in enumerate(phrases, start=first):
-        lines.append(_heading(number, phrase.score, phrase.phrase))
+        sure = confidence_text(confidence) if confidence is not None and number == first else None
+        lines.append(_heading(number, phrase.phrase, phrase.score if confidence is None else None, sure))
         for best in phrase.occurrences[:1]:
             above, sentence = shown.get((best.document, best.context_start_char), (0, ""))
             if above and one_line(best.parts[1]) in sentence:
@@ -120,8 +143,9 @@ def _cards(phrases: Sequence[Phrase], first: int) -> list[RenderableType]:
     return lines or ["no phrase found"]
 
 
-def _heading(number: int, score: float, phrase: str) -> Text:
-    return Text.assemble(f"{number:>2}  {score:.3f}  ", (one_line(phrase), "bold"))
+def _heading(number: int, phrase: str, score: float | None, after: str | None) -> Text:
+    shown = "" if score is None else f"{score:.3f}  "
+    return Text.assemble(f"{number:>2}  {shown}", (one_line(phrase), "bold"), f"  ({after})" if after else "")
 
 
 def indented(context: Text, document: str) -> list[RenderableType]:

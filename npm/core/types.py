@@ -342,8 +342,9 @@ class Phrase:
 class Answer:
     """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes.
 
-    With `status` `low_evidence`, which needs the setting `min_share`, the best share is below it, or the corpus lacks a
-    name of the text: it has no clear answer, and the phrases are candidates only.
+    With `status` `low_evidence` there is no clear answer, and the phrases are candidates only: the confidence is below
+    `min_confidence`, or, with the setting `min_share`, the best share is below it or the corpus lacks a name of the
+    text.
     """
 
     text: str

@@ -11,8 +11,8 @@ The features x of an answer (`features_of`) are
     words   share of the question's rare words that the passages have, weighted by inverse document frequency
 
 The weights are fitted to people's questions (`fit`), for half of which the right passage was taken out of the corpus,
-and are saved beside the reader's weights. What a reader's probabilities alone say is
-too sure (Guo et al. 2017, arXiv 1706.04599); fitting them so goes back to Platt 1999.
+and are saved beside the reader's weights. A network's own probabilities are too high (Guo et al. 2017, arXiv
+1706.04599).
 
 Shapes: n answers, f features, T tokens of a passage.
 """
@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from npm.core.errors import ArtifactError
+from npm.core.files import json_bytes, replace_file
 
 FILE = "confidence.json"
 FEATURES = ("span", "here", "lead", "share", "words")
@@ -45,10 +46,8 @@ class Confidence:
     """Confidence below which an answer is withheld, as chosen when the function was fitted."""
 
     def of(self, features: np.ndarray) -> np.ndarray:
-        """The confidence f64 [n] of answers with features f64 [n, f]."""
-        logits = features @ np.array(self.weights) + self.bias  # f64 [n]
-        probabilities: np.ndarray = 1 / (1 + np.exp(-logits))  # f64 [n]
-        return probabilities
+        """The confidence f64 [n] of answers with features f64 [n, f], or of one with f64 [f]."""
+        return probabilities(features @ np.array(self.weights) + self.bias)
 
     def save(self, folder: Path) -> None:
         """Write the function into the folder of a reader."""
@@ -57,7 +56,7 @@ class Confidence:
             "bias": self.bias,
             "withheld_below": self.withheld_below,
         }
-        (folder / FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        replace_file(folder / FILE, json_bytes(record))
 
 
 def read_confidence(folder: Path) -> Confidence | None:
@@ -70,7 +69,13 @@ def read_confidence(folder: Path) -> Confidence | None:
         weights = tuple(float(record["weights"][name]) for name in FEATURES)
         return Confidence(weights, float(record["bias"]), float(record["withheld_below"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}; fit it again with npmlm evaluate task=confidence") from error
+        raise ArtifactError(f"{path} is damaged: {error}; fit it again with npmlm calibrate") from error
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The logistic function of logits f64 [n]; computed so that no exponential overflows."""
+    found: np.ndarray = np.exp(-np.logaddexp(0, -logits))  # f64 [n]
+    return found
 
 
 def fit(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
@@ -83,7 +88,7 @@ def fit(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
     penalty = np.append(np.full(features.shape[1], PENALTY), 0.0)  # f64 [f + 1]
     found = np.zeros(inputs.shape[1])  # f64 [f + 1]
     for _ in range(STEPS):
-        chances = 1 / (1 + np.exp(-inputs @ found))  # f64 [n]
+        chances = probabilities(inputs @ found)  # f64 [n]
         gradient = inputs.T @ (chances - right) / len(right) + penalty * found  # f64 [f + 1]
         curvature = (inputs * (chances * (1 - chances))[:, None]).T @ inputs / len(right)  # f64 [f + 1, f + 1]
         found -= np.linalg.solve(curvature + np.diag(penalty + LEAST), gradient)

@@ -161,10 +161,10 @@ class Filler(ABC):
         A text with several masks gets a JointAnswer, with phrases for each mask and fillings of all of them together.
 
         `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none),
-        `where` (conditions on kept fields) and `min_share` replace the settings unless they are None; `blocks` are the
-        numbers of the only blocks to search, for all texts, by vectors alone. A text without a mask gets one
-        behind it, as `read_query` says. All texts are checked before any is answered: raises QueryError for
-        one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far apart for the
+        `where` (conditions on kept fields), `min_share` and `min_confidence` replace the settings unless they are
+        None; `blocks` are the numbers of the only blocks to search, for all texts, by vectors alone. A text without a
+        mask gets one behind it, as `read_query` says. All texts are checked before any is answered: raises QueryError
+        for one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far apart for the
         encoder; SettingError for a setting of another kind or one that cannot be met.
         """
         several = checked_queries(texts, max_masks=MAX_MASKS)
@@ -336,8 +336,8 @@ class Filler(ABC):
         else:
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
         if len(masks) == 1:
-            sure = self._confidence(text, shown[0], masks[0][1], settings)
-            answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes, confidence=sure)
+            answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
+            answer = self._with_confidence(answer, masks[0][1], settings)
             return _with_status(answer, shown[0], settings, lacks_words=bool(unknown))
         from npm.retrieval.joint_filling import joint_fillings
 
@@ -355,13 +355,22 @@ class Filler(ABC):
         joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
         return _with_status(joint, fillings, settings, lacks_words=bool(unknown))
 
-    def _confidence(
-        self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
-    ) -> float | None:
-        """How likely the first of `phrases` is right; None where no reader that knows it has read."""
-        features = self.features(text, phrases, restriction, settings)
-        known = None if features is None else getattr(self.reader(settings), "confidence", None)
-        return None if known is None or features is None else float(known.of(features[None])[0])
+    def _with_confidence(self, answer: Answer, restriction: Restriction | None, settings: FillSettings) -> Answer:
+        """The answer with its confidence, if a reader that has one has read; unclear where that is too small."""
+        features = self.features(answer.text, answer.phrases, restriction, settings)
+        reader = None if features is None or not answer.phrases else self.reader(settings)
+        if reader is None or reader.confidence is None or features is None:
+            return answer
+        known = reader.confidence
+        confidence = float(known.of(features))
+        least = known.withheld_below if settings.min_confidence is None else settings.min_confidence
+        answer = replace(answer, confidence=confidence)
+        if confidence >= least:
+            return answer
+        note = (
+            f"no clear answer: the first phrase is right with a probability of {confidence:.2f}, less than {least:.2f}"
+        )
+        return replace(answer, notes=(*answer.notes, f"{note} (min_confidence)"), status="low_evidence")
 
     def features(
         self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings

@@ -51,6 +51,9 @@ class FillSettings(Settings):
     """Smallest share of the evidence that the first phrase must have for a clear answer; with less, and for a text with
     a capitalized word that the corpus lacks, there is none, and phrases are candidates. `evaluate` suggests a value; 0,
     and sums of scoring.reference: every answer counts."""
+    min_confidence: Fraction | None = None
+    """Least confidence of a clear answer, where the reader has one: the probability that the first phrase is right.
+    Unset: what was chosen when it was fitted (`npmlm calibrate`); 0: every answer counts."""
     overlaps: Overlaps = Overlaps.merge
     """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
     their scores; `keep` leaves each its own, as evaluations do."""
@@ -135,6 +138,7 @@ class FillOptions(TypedDict, total=False):
     documents: Sequence[str] | None
     where: Sequence[str] | str | None
     min_share: float | None
+    min_confidence: float | None
 
 
 def given_options(**options: Any) -> dict[str, Any]:

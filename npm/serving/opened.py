@@ -115,7 +115,7 @@ class OpenedIndex:
     def fill_settings(self, options: requests.Options) -> FillSettings:
         """Fill settings of a request: its own, and the server's for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
-        names = ("k", "occurrences", "documents", "where", "min_share")
+        names = ("k", "occurrences", "documents", "where", "min_share", "min_confidence")
         kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch")}
         given = given_options(**{name: getattr(options, name) for name in (*names, "retrieval")})
         return replace(base, **{**kept, **given, "where": options.where or kept["where"]})

@@ -73,6 +73,8 @@ class UsedOptions:
     """Conditions on documents."""
     min_share: float
     """Fraction below which an answer is not clear."""
+    min_confidence: float | None
+    """Confidence below which an answer is not clear; null: as the reader's confidence was fitted."""
     scoring: Literal["default", "reference"]
     """Scoring method."""
 

@@ -65,6 +65,8 @@ class Options(Sizes, Filters):
     min_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Fraction of the evidence that a clear first phrase has at least; `status` is `low_evidence` if it has less. With
     a value above 0, a text with a capitalized word that does not occur in the corpus has this status, too."""
+    min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Confidence that a clear answer has at least; `status` is `low_evidence` if it has less."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
     allow_partial: bool = False

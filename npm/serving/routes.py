@@ -232,7 +232,14 @@ async def _filled(
 def _summary(request: Request, opened: OpenedIndex, options: requests.Options, done: Sequence[Done]) -> replies.Summary:
     used = opened.fill_settings(options)
     settings = replies.UsedOptions(
-        used.k, used.occurrences, used.retrieval.value, used.documents, used.where, used.min_share, options.scoring
+        k=used.k,
+        occurrences=used.occurrences,
+        retrieval=used.retrieval.value,
+        documents=used.documents,
+        where=used.where,
+        min_share=used.min_share,
+        min_confidence=used.min_confidence,
+        scoring=options.scoring,
     )
     partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
     failed = sum(isinstance(each.value, Exception) for each in done)

@@ -16,6 +16,7 @@ from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
+from npm.reading.confidence import Confidence
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage, TokenScores
 from npm.reading.span_head import SpanHeadReader
@@ -74,7 +75,7 @@ class SureReader:
     """Says that an answer is one word, wherever it stands."""
 
     name = fingerprint = "sure"
-    confidence = None
+    confidence: Confidence | None = None
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -95,6 +96,23 @@ def test_any_object_that_reads_chooses_the_phrase(filler: PhraseFiller) -> None:
     answer = sure.fill("What is at the end of Norway's capital Oslo?")
     assert answer.phrases[0].phrase == "Oslofjord"
     assert answer.text == "What is at the end of Norway's capital Oslo? <mask>."
+
+
+def test_confidence_is_that_of_the_features_and_decides_the_status(filler: PhraseFiller) -> None:
+    reader = SureReader("Oslofjord")
+    reader.confidence = Confidence((1.0, 0.0, 0.0, 0.0, 0.0), 2.0, 0.5)
+    sure = PhraseFiller(filler.index, filler.encoder, SETTINGS, reader=reader)
+    known = sure.fill("What is at the end of Norway's capital Oslo?")
+    assert known.confidence == pytest.approx(1 / (1 + np.exp(-(2 * np.log(0.97) + 2.0))))
+    assert known.status == "ok"
+    reader.word = "Atlantis"
+    unknown = sure.fill("What is at the end of Norway's capital Oslo?")
+    assert unknown.confidence is not None and unknown.confidence < 0.5
+    assert unknown.status == "low_evidence" and unknown.phrases
+    assert sure.fill("Oslo is in <mask>.", min_confidence=0.0).status == "ok"
+    assert sure.fill("<mask> is in <mask>.").confidence is None
+    without = PhraseFiller(filler.index, filler.encoder, replace(SETTINGS, reader="none"), reader=reader)
+    assert without.fill("Oslo is in <mask>.").confidence is None
 
 
 def test_each_mask_has_the_scores_of_the_blocks_of_its_text(filler: PhraseFiller) -> None:

@@ -1,0 +1,77 @@
+"""Confidence fitted to questions of which every other one has lost its passage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.cli.main import main
+from npm.core.errors import CorpusError
+from npm.evaluation.calibration import BINS, calibration_error, fitted
+from npm.evaluation.reading import read_passages
+from npm.evaluation.settings import SampleSettings
+from npm.reading.confidence import FEATURES, read_confidence
+from tests.helpers.tiny_models import tiny_encoder
+
+SMALL = ["blocks.max_block_tokens=64"]
+
+
+def drawn(count: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, of which the first two decide, right answers, and questions without their passage."""
+    rng = np.random.default_rng(seed)
+    without = np.arange(count) % 2 == 1
+    features = rng.normal(size=(count, len(FEATURES)))
+    features[without, 0] -= 3
+    right = rng.random(count) < 1 / (1 + np.exp(-(2 * features[:, 0] + features[:, 1] - 0.5)))
+    return features, right & ~without, without
+
+
+def test_the_function_is_calibrated_and_withholds_what_was_agreed() -> None:
+    features, right, without = drawn()
+    found = fitted(features, right, without)
+    assert found.auroc is not None and found.auroc > 0.85
+    assert found.calibration_error < 0.05
+    assert found.kept >= 0.875 - 1 / right.sum()
+    assert found.withheld == pytest.approx(0.9, abs=0.01) or found.kept == pytest.approx(0.875, abs=0.01)
+    confidence = found.confidence.of(features)
+    assert ((confidence >= found.confidence.withheld_below)[right]).mean() > 0.85
+
+
+def test_calibration_error_by_hand() -> None:
+    confidence = np.repeat([0.1, 0.6], 5 * BINS)
+    right = np.array([True] * 10 + [False] * 40 + [True] * 20 + [False] * 30)
+    by_bin = [abs(0.1 - 1.0)] * 1 + [0.1] * 4 + [abs(0.6 - 1.0)] * 2 + [0.6] * 3
+    assert calibration_error(confidence, right) == pytest.approx(np.mean(by_bin))
+
+
+@pytest.mark.parametrize("right", [np.zeros(60, dtype=bool), np.ones(60, dtype=bool), np.arange(20) % 2 == 0])
+def test_too_little_to_learn_from_is_refused(right: np.ndarray) -> None:
+    with pytest.raises(CorpusError):
+        fitted(np.zeros((len(right), len(FEATURES))), right, np.zeros(len(right), dtype=bool))
+
+
+def test_the_command_writes_the_function_of_a_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "heron", "islet", "jetty", "knoll"]
+    pairs = [(one, other) for one in words for other in words if one < other]
+    rows = [
+        {"question": f"What is near {one}?", "answers": [other], "context": f"The {one} is near the {other}."}
+        for one, other in pairs
+    ]
+    questions, corpus, index = tmp_path / "rows.jsonl", tmp_path / "corpus.jsonl", tmp_path / "index"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, documents, _ = read_passages([str(questions)], SampleSettings())
+    corpus.write_text("".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in documents))
+    encoder = tiny_encoder("bert")
+    encoder.reads_jointly = True
+    encoder.save(tmp_path / "encoder")
+    assert main(["build", f"corpus.files=[{corpus}]", f"index={index}", f"encoder={tmp_path / 'encoder'}", *SMALL]) == 0
+    given = [f"index={index}", f"encoder={tmp_path / 'encoder'}", f"fill.reader={tmp_path / 'encoder'}"]
+    capsys.readouterr()
+    status = main(["calibrate", f"questions=[{questions}]", *given, f"out={tmp_path / 'encoder'}", "output=json"])
+    shown = capsys.readouterr()
+    assert status == 0, shown.err
+    assert read_confidence(tmp_path / "encoder") is not None
+    assert json.loads(shown.out)["questions"] > 50
