@@ -361,9 +361,7 @@ class Filler(ABC):
         reader = None if features is None or not answer.phrases else self.reader(settings)
         if reader is None or reader.confidence is None or features is None:
             return answer
-        known = reader.confidence
-        confidence = float(known.of(features))
-        least = known.withheld_below if settings.min_confidence is None else settings.min_confidence
+        confidence, least = float(reader.confidence.of(features)), self.least_confidence(settings) or 0.0
         answer = replace(answer, confidence=confidence)
         if confidence >= least:
             return answer
@@ -371,6 +369,13 @@ class Filler(ABC):
             f"no clear answer: the first phrase is right with a probability of {confidence:.2f}, less than {least:.2f}"
         )
         return replace(answer, notes=(*answer.notes, f"{note} (min_confidence)"), status="low_evidence")
+
+    def least_confidence(self, settings: FillSettings) -> float | None:
+        """Confidence below which an answer is unclear; None where no reader has one."""
+        reader = self.reader(settings) if settings.retrieval is Retrieval.hybrid and settings.joint_share else None
+        if reader is None or reader.confidence is None:
+            return None
+        return reader.confidence.withheld_below if settings.min_confidence is None else settings.min_confidence
 
     def features(
         self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings

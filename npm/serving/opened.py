@@ -285,6 +285,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         fields=manifest.fields,
         defaults=as_json(
             {name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval", "min_share")}
+            | {"min_confidence": filler.least_confidence(settings.fill)}
         ),
         limits={
             "texts": settings.texts_per_request,

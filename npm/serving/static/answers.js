@@ -4,6 +4,7 @@ import { button, codePoints, copyButton, documentOf, element, folded, MASK, perc
 
 const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a blank, above its answer
 const STRENGTHS = [[0.8, "Strong"], [0.4, "Mixed"], [0, "Weak"]];
+const CONFIDENCES = [[0.8, "Sure"], [0.5, "Likely"], [0, "Unsure"]];
 const CLOSE_RATIO = 1.5; // of the first share to the second, below which neither is the answer
 const MEANING =
   "The percentage is the share of the evidence that points to a phrase. It is not the probability " +
@@ -39,7 +40,8 @@ export function answerView(response, actions) {
     const phrases = chosen.map((number, blank) => blanks[blank][number].phrase);
     const choice = choices.find((each) => same(each.chosen, chosen));
     const doubt = doubtOf(answer, response.settings, choices, choice, isShare);
-    const heading = doubt ? doubtful(doubt) : headline(answer.text, phrases, choice, own, isShare);
+    const trust = isShare ? trustIn(answer, choice, choices) : [];
+    const heading = doubt ? doubtful(doubt) : headline(answer.text, phrases, own, trust);
     head.replaceChildren(...heading);
     found.replaceChildren(...sources(own, sentences, blanks, chosen, response, actions));
     for (const [made, choiceOf] of chips) made.setAttribute("aria-pressed", `${same(choiceOf(), chosen)}`);
@@ -51,7 +53,8 @@ export function answerView(response, actions) {
     const most = isShare ? 1 : Math.max(...candidates.map((each) => each.score ?? 0)) || 1;
     const items = candidates.map((candidate, number) => {
       const choice = () => choiceOf(number);
-      const made = chip(candidate, most, isShare, () => actions.onChoice(choose(choice())));
+      const format = !isShare ? (score) => score.toFixed(2) : isKnown(answer) ? () => "" : percent;
+      const made = chip(candidate, most, format, () => actions.onChoice(choose(choice())));
       chips.push([made, choice]);
       return element("li", {}, made);
     });
@@ -108,12 +111,12 @@ function overlap(one, other) {
   return a.includes(b) || b.includes(a);
 }
 
-function chip(candidate, most, isShare, onPress) {
+function chip(candidate, most, format, onPress) {
   const { phrase, score, also } = candidate;
   const made = button("", onPress, { class: "chip" });
   made.append(element("b", { dir: "auto" }, phrase));
   if (score !== undefined) {
-    made.append(element("span", { class: "number" }, isShare ? percent(score) : score.toFixed(2)));
+    made.append(element("span", { class: "number" }, format(score)));
     made.append(element("meter", { min: 0, max: most, value: Math.min(score, most), "aria-hidden": "true" }));
   }
   if (also.length > 0) made.append(element("small", { dir: "auto" }, `also found as ${also.join(", ")}`));
@@ -122,12 +125,25 @@ function chip(candidate, most, isShare, onPress) {
 
 // --- the heading ---
 
-function headline(text, phrases, choice, own, isShare) {
+function headline(text, phrases, own, trust) {
   const numbers = phrases.map((_, blank) => own.findIndex((each) => blanksOf(each, choice.chosen).has(blank)) + 1); // 0: none
   const filled = element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(text), phrases, numbers));
   const sentence = phrases.reduce((rest, phrase) => rest.replace(MASK, () => phrase), text);
-  const trust = isShare ? evidence(choice) : [];
   return [filled, ...trust, element("p", { class: "acts" }, ...copyButton("Copy answer", sentence))];
+}
+
+/** Whether it is known how likely the first phrase is right. */
+function isKnown(answer) {
+  return answer.confidence !== null && answer.confidence !== undefined;
+}
+
+/** How far to trust a choice: the confidence of the first one, or without confidence its share of the evidence. */
+function trustIn(answer, choice, choices) {
+  if (!isKnown(answer)) return evidence(choice);
+  if (choice !== choices[0]) return [];
+  const [, word] = CONFIDENCES.find(([least]) => answer.confidence >= least);
+  const line = element("p", {}, element("b", {}, word), ` – right in about ${percent(answer.confidence)} of such cases.`);
+  return [element("div", { class: "trust" }, line)];
 }
 
 /** How much of the evidence a choice has, in words: the share is no probability. */
@@ -140,13 +156,17 @@ function evidence({ score }) {
 /** Why a choice is not put into the sentence: a heading and perhaps a line below; null for an answer. */
 function doubtOf(answer, settings, choices, choice, isShare) {
   const [first, second] = choices;
+  if (answer.status === "low_evidence" && isKnown(answer)) {
+    const why = `The first candidate is right in about ${percent(answer.confidence)} of such cases.`;
+    return ["No answer in these documents. Closest passages:", why];
+  }
   if (answer.status === "low_evidence") {
     const unknown = answer.notes.find((note) => note.startsWith("not in the corpus"));
     const low = `The first candidate has ${percent(first.score)} of the evidence.`;
     return ["No clear answer. Closest passages:", unknown ? `N${unknown.slice(1)}.` : low];
   }
   if (!choice) return ["This combination is not among the best."];
-  if (!isShare) return null;
+  if (!isShare || isKnown(answer)) return null;
   if (second && first.score < CLOSE_RATIO * second.score && [first, second].includes(choice)) {
     const shares = [first, second].map(({ phrase, score }) => `${phrase} ${percent(score)}`);
     return [`Two candidates are close: ${shares.join(", ")}.`];
@@ -176,7 +196,7 @@ function nearMasks(text) {
 /** Notes to read before trusting the answer, each a visible line. */
 function warnings(answer, response) {
   const unclear = answer.status === "low_evidence"; // the heading says it, and why
-  const lines = answer.notes.filter((note) => !unclear || !/^(the corpus has no clear|not in the corpus)/.test(note));
+  const lines = answer.notes.filter((note) => !unclear || !/^(the corpus has no clear|no clear answer|not in the corpus)/.test(note));
   if (answer.cut && lines.length === 0) lines.push("The text was longer than the encoder accepts: it was cut.");
   const { asked = 1, answered = 1 } = response.partitions ?? {};
   if (answered < asked) lines.push(`Partial answer: ${answered} of ${asked} partitions answered.`);

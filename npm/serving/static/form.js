@@ -11,8 +11,9 @@ let changed = null; // called when a chip is removed or added
 
 /** The defaults of a request over an index. */
 function defaults(index) {
-  const { k, occurrences, retrieval, min_share } = index.defaults;
-  return { k, occurrences, retrieval, min_share: min_share || CLEAR_SHARE };
+  const { k, occurrences, retrieval, min_share, min_confidence } = index.defaults;
+  const least = min_confidence === null ? CLEAR_SHARE : 0; // where the confidence is known, it decides
+  return { k, occurrences, retrieval, min_share: min_share || least };
 }
 
 /** What the form holds, with a filter that was typed and not added. */
