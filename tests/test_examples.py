@@ -111,6 +111,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "job=": NEEDS_MACHINES,
         "aws s3": "needs an object store: tests/corpus/test_addresses.py reads a corpus from one in memory",
     },
+    "docs/own-corpus.md": {"npmlm calibrate": NEEDS_DATA},
     "docs/plots.md": {
         "npmlm evaluate task=agn": NEEDS_DATA,
         "npmlm geometry": NEEDS_DATA,
