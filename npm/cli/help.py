@@ -27,7 +27,8 @@ def overview() -> str:
     lines.append(
         _wrapped(
             "npmlm VERB --help shows the settings that people change, --help all shows every one; npmlm --version "
-            "prints the version. debug=true shows the full traceback of an error. Everything after -- is text, even if "
+            "prints the version. npmlm VERB -m key=a,b runs each value into a numbered folder, --cfg job prints the "
+            "composed settings. debug=true shows the full traceback of an error. Everything after -- is text, even if "
             "it looks like a setting."
         )
     )

@@ -19,6 +19,7 @@ from npm.core.types import MASK_TEXT
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
 OPTION = re.compile(r"^--?[A-Za-z][\w.-]*(=.*)?$", re.DOTALL)
 """An option of other programs; here it is a setting, `key=value`."""
+MULTIRUN = ("-m", "--multirun")
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 DEBUG = "debug=true"
 """Of every verb, and of mistakes in other settings too: shows the full traceback of an error."""
@@ -100,13 +101,26 @@ def run(arguments: list[str]) -> int:
 
         sys.stdout.write(verb_help(verb, is_full=before[asked[0] + 1 :][:1] == ["all"]) + "\n")
         return 0
-    given, texts = split_arguments(rest)
+    shows_settings = before[:2] == ["--cfg", "job"]
+    repeats = before[:1] in [[each] for each in MULTIRUN]
+    given, texts = split_arguments(rest[2 * shows_settings + repeats :])
+    before = before[2 * shows_settings + repeats :]
     unusable = [word for word in before if OPTION.match(word)] or ([] if verb.takes_texts else texts)
     if unusable:
         raise SettingError(
             f"npmlm {name} takes settings as key=value, got {unusable[0][:80]!r}; npmlm {name} --help shows them"
         )
-    settings = compose_settings(name, [each for each in given if each != DEBUG])
+    given = [each for each in given if each != DEBUG]
+    if repeats:
+        from npm.cli.multirun import multirun
+
+        return multirun(verb, given)
+    settings = compose_settings(name, given)
+    if shows_settings:
+        from npm.cli.multirun import as_yaml
+
+        sys.stdout.write(as_yaml(settings))
+        return 0
     if sys.stderr.isatty() and hasattr(settings, "encoder"):  # before the imports that take the time
         say(f"loading {Path(settings.encoder).name or 'encoder-mini'}…")
     return verb.run(settings, texts) if verb.takes_texts else verb.run(settings)

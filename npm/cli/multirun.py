@@ -1,0 +1,70 @@
+"""`-m` and `--cfg job`, as programs on hydra have them: several runs of one command, and its settings as YAML."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from npm.cli.base import say
+from npm.cli.registry import Verb
+from npm.cli.settings import compose_settings
+from npm.core.errors import SettingError, missing
+from npm.core.settings import as_json
+
+FOLDERS = ("run", "out")
+"""Settings that name the folder of a run."""
+
+
+def multirun(verb: Verb, given: Sequence[str]) -> int:
+    """Run `verb` with each combination of values, in the order given, into numbered folders; stops where one fails.
+
+    Raises SettingError before the first run if any of them has a mistake.
+    """
+    folder = next((name for name in FOLDERS if name in verb.settings), None)
+    if folder is None:
+        raise SettingError(f"npmlm {verb.name} makes no folder of its own: run it once for each value")
+    parent = next((each.partition("=")[2] for each in given if each.startswith(f"{folder}=")), "")
+    if not parent:
+        raise missing(folder, f"{folder}=runs/sweep; run N goes to {folder}=runs/sweep/N")
+    rest = [each for each in given if not each.startswith(f"{folder}=")]
+    jobs = list(combinations(rest))
+    composed = [compose_settings(verb.name, [*job, f"{folder}={parent}/{number}"]) for number, job in enumerate(jobs)]
+    for number, (job, settings) in enumerate(zip(jobs, composed, strict=True)):
+        changed = [each for each in job if each not in rest]
+        say(f"run {number + 1} of {len(jobs)}: {' '.join(changed)} {folder}={parent}/{number}")
+        if status := verb.run(settings, []) if verb.takes_texts else verb.run(settings):
+            return status
+    return 0
+
+
+def combinations(overrides: Sequence[str]) -> Iterator[list[str]]:
+    """Every combination of the values that `key=a,b` lists, the last key changing fastest.
+
+    Lists in brackets are one value; `range(1,4)` and `choice(a,b)` are those of hydra.
+
+    >>> list(combinations(["k=1,2", "files=[a,b]"]))
+    [['k=1', 'files=[a,b]'], ['k=2', 'files=[a,b]']]
+    """
+    return map(list, itertools.product(*map(_values, overrides)))
+
+
+def _values(override: str) -> list[str]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException:  # a path or a text with characters that hydra would need quoted
+        return [override]
+    if not parsed.is_sweep_override():
+        return [override]
+    return [f"{parsed.key_or_group}={value}" for value in parsed.sweep_string_iterator()]
+
+
+def as_yaml(settings: Any) -> str:
+    """Composed settings as YAML."""
+    from omegaconf import OmegaConf
+
+    return str(OmegaConf.to_yaml(OmegaConf.create(as_json(asdict(settings)))))
