@@ -30,7 +30,7 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
     seed: NonNegativeInt = 0
     """Seed of their choice and order."""
     fill: FillSettings = field(default_factory=FillSettings)
-    """How they are answered, above all fill.reader."""
+    """Settings of the answers, above all fill.reader."""
 
 
 @verb(

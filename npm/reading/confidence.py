@@ -1,4 +1,4 @@
-"""How likely the first phrase of an answer is right: a logistic function of what a reader says of the passages it read.
+"""Confidence, the probability that a first phrase is right: a logistic function of what a reader says of its passages.
 
     P = 1 / (1 + exp(−(b + Σ w_i x_i)))
 

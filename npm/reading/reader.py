@@ -71,7 +71,7 @@ class Reader(Protocol):
 
     name: str
     confidence: Confidence | None
-    """How likely its answers are right, where that was fitted."""
+    """Probability that its answers are right, where that was fitted."""
 
     @property
     def fingerprint(self) -> str:

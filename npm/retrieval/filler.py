@@ -380,7 +380,7 @@ class Filler(ABC):
     def features(
         self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
     ) -> np.ndarray | None:
-        """What the confidence of an answer is computed from, f64 [f]; None where nothing was read."""
+        """The input of the confidence of an answer, f64 [f]; None where nothing was read."""
         if restriction is None or restriction.joint is None or self.index.lexicon is None:
             return None
         shares = [phrase.score for phrase in phrases]
