@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from npm.core.configs import config_folder
+from npm.core.settings import config_folder
 from npm.core.types import MASK_TEXT
 from npm.evaluation.data import read_task
 from npm.evaluation.labeling import label_rows, label_task

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from npm.core.configs import read_yaml
+from npm.core.settings import read_yaml
 from npm.core.types import MASK_TEXT
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import is_stop_word, sentence_bounds

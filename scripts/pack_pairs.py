@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.configs import read_yaml
+from npm.core.settings import read_yaml
 from npm.core.types import MASK_TEXT
 from npm.corpus.questions import SupervisionSettings, occurrences, question_table
 from npm.corpus.readers import read_rows

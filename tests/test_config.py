@@ -15,8 +15,8 @@ import yaml
 from npm.cli.declared import declared_settings
 from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
-from npm.core.configs import config_folder
 from npm.core.errors import UserError
+from npm.core.settings import config_folder
 from npm.evaluation.tasks import ClosedScoring
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine

@@ -18,12 +18,12 @@ ORDER = (
     "npm.core.types",
     "npm.core.records",
     "npm.core.files",
-    "npm.core.locks",
+    "npm.core.artifact",
     "npm.core.artifact",
     "npm.core.memory",
     "npm.core.display",
     "npm.core.settings",
-    "npm.core.configs",
+    "npm.core.settings",
     "index",
     "npm.corpus",
     "npm.masking",
@@ -51,7 +51,7 @@ DOOR = "npm/__init__.py"
 """What users import from; it imports for types alone, and the rest when it is asked for."""
 
 ONLY_IN = {
-    "filelock": ("npm/core/locks.py",),
+    "filelock": ("npm/core/artifact.py",),
     "faiss": ("index/faiss_library.py",),
     "bm25s": (),
     "hydra": ("npm/cli/settings.py", "npm/cli/multirun.py"),
@@ -79,7 +79,7 @@ ONLY_IN = {
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (
-        "npm/core/configs.py",
+        "npm/core/settings.py",
         "npm/corpus/text_files.py",
         "npm/evaluation/tasks.py",
         "scripts/study.py",

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.core.artifact import read_manifest, write_folder, write_manifest
+from npm.core.artifact import clear_locks, folder_lock, read_manifest, write_folder, write_manifest
 from npm.core.errors import ArtifactError
-from npm.core.locks import clear_locks, folder_lock
 from tests.helpers.sample_folders import write_sample
 
 FORK = multiprocessing.get_context("fork")

@@ -143,7 +143,7 @@ def test_the_installed_command_is_that_of_the_wheel_and_finds_its_configs(instal
     program = (
         "import npm.cli.settings, index.types\n"
         "settings = npm.cli.settings.compose_settings('fill', ['index=x', 'scoring=reference'])\n"
-        "folder = npm.core.configs.config_folder()\n"
+        "folder = npm.core.settings.config_folder()\n"
         "print(npm.cli.settings.__file__, index.types.__file__, folder, settings.scoring.reference)\n"
     )
     where = f"{installed}{os.pathsep}{site_packages()}"

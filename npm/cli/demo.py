@@ -8,10 +8,9 @@ from pathlib import Path
 
 from npm.cli.base import say, user_folder
 from npm.cli.progress import StageProgress
-from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME
+from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME, folder_lock
 from npm.core.errors import ArtifactError, StorageError
 from npm.core.files import digest_of
-from npm.core.locks import folder_lock
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import find_sources, input_record

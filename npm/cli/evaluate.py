@@ -11,8 +11,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from npm.cli.base import OutputCommand, say, write_report
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
-from npm.core.configs import config_folder
 from npm.core.errors import SettingError
+from npm.core.settings import config_folder
 from npm.evaluation.settings import EvaluationSettings
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TypeVar
 
 from npm.cli.declared import Setting, declared_settings
-from npm.core.configs import config_folder, has_studies
+from npm.core.settings import config_folder, has_studies
 
 OVERVIEW = {
     "Ask": {

@@ -11,9 +11,8 @@ from typing import Any, cast
 
 from npm.cli.declared import Setting, similar_settings
 from npm.cli.registry import Verb, find_verb
-from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError, missing, unknown
-from npm.core.settings import PathText, checked, merged, parse_list, read_settings
+from npm.core.settings import PathText, checked, config_folder, merged, parse_list, read_settings, read_yaml
 from npm.core.types import SURROGATE
 
 

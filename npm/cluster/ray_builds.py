@@ -22,9 +22,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from npm.cluster.settings import BuildCluster, ClusterSettings
-from npm.core.artifact import MANIFEST_NAME
+from npm.core.artifact import MANIFEST_NAME, clear_locks
 from npm.core.errors import ArtifactError, SettingError, UserError
-from npm.core.locks import clear_locks
 from npm.core.settings import Shard
 from npm.core.types import Progress, silent
 from npm.indexing.build import BuildResult, build_index, clears_failed_build, no_notice

@@ -17,10 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from index.arrays import ShardedArray
-from npm.core.artifact import MANIFEST_NAME, check_folder, open_array, read_manifest, write_folder, write_manifest
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    check_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    write_folder,
+    write_manifest,
+)
 from npm.core.errors import CorpusError, damaged
 from npm.core.files import digest_of
-from npm.core.locks import folder_lock
 from npm.core.records import refuse_changed
 from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError, missing
-from npm.core.settings import checked
+from npm.core.settings import checked, config_folder, read_yaml
 from npm.core.types import Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
 from npm.evaluation.methods.calibration import corpus_prompts

@@ -16,9 +16,8 @@ import numpy as np
 
 from index.ivf import Quantizer
 from index.settings import SearchTier, fitting_settings
-from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder
+from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, read_manifest, verify_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
-from npm.core.locks import clear_locks, folder_lock
 from npm.core.records import refuse_changed
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent

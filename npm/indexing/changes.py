@@ -20,10 +20,9 @@ import numpy as np
 
 from index.ivf import SEARCH_KIND, Quantizer
 from index.settings import resolved_settings
-from npm.core.artifact import read_manifest, verify_folder, written_once
+from npm.core.artifact import folder_lock, read_manifest, verify_folder, written_once
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
-from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus

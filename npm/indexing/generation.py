@@ -16,6 +16,7 @@ from npm.core.artifact import (
     MANIFEST_NAME,
     Manifest,
     check_folder,
+    folder_lock,
     open_array,
     part_folder,
     read_manifest,
@@ -24,7 +25,6 @@ from npm.core.artifact import (
 )
 from npm.core.errors import ArtifactError, SettingError, damaged, named
 from npm.core.files import FolderWriter
-from npm.core.locks import folder_lock
 from npm.core.records import read_as
 from npm.core.settings import as_json, settings_from
 from npm.corpus.blocks import BlockSettings

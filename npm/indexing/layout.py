@@ -24,10 +24,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from npm.core.artifact import MANIFEST_NAME, refuse_link
+from npm.core.artifact import MANIFEST_NAME, clear_locks, refuse_link
 from npm.core.errors import ArtifactError, named
 from npm.core.files import digest_of
-from npm.core.locks import clear_locks
 
 CORPUS, VECTORS, LEXICON, CODES, QUANTIZER = "corpus", "vectors", "lexicon", "codes", "quantizer"
 SEARCH, DELETED, ROTATION, ENCODER, ADAPTATION = "search", "deleted", "rotation", "encoder", "adaptation"

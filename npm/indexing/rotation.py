@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.ivf import drawn_rows
-from npm.core.artifact import check_folder, open_array, written_once
+from npm.core.artifact import check_folder, folder_lock, open_array, written_once
 from npm.core.errors import CorpusError, damaged
 from npm.core.files import FolderWriter, read_object
-from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
 from npm.indexing.generation import Generation

@@ -30,10 +30,17 @@ from index.ivf import (
     write_search_folder,
 )
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from npm.core.artifact import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_manifest
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    Manifest,
+    check_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    write_manifest,
+)
 from npm.core.errors import ArtifactError, CorpusError
 from npm.core.files import check_room, stored_bytes
-from npm.core.locks import folder_lock
 from npm.core.memory import return_freed_memory
 from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import Field
 
-from npm.core.configs import config_folder, read_yaml
 from npm.core.errors import SettingError
-from npm.core.settings import Fraction, PathText, Settings, read_settings
+from npm.core.settings import Fraction, PathText, Settings, config_folder, read_settings, read_yaml
 from npm.retrieval.scoring import ScoringSettings
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from npm.core.artifact import MANIFEST_NAME, read_manifest
+from npm.core.artifact import MANIFEST_NAME, folder_lock, read_manifest
 from npm.core.errors import SettingError, UserError, missing, named
-from npm.core.locks import folder_lock
 from npm.core.types import Progress, silent
 from npm.corpus.labeled import labeled_sources
 from npm.corpus.sentence_pairs import sentence_sources

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from npm.core.locks import folder_lock
+from npm.core.artifact import folder_lock
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, Protocol
 
-from npm.core.configs import has_studies
 from npm.core.errors import SettingError, unknown
+from npm.core.settings import has_studies
 from npm.core.types import Progress
 from npm.evaluation.methods.resources import Resources
 from npm.evaluation.settings import ZeroShotEvaluation
