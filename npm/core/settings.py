@@ -19,7 +19,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
 
-import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
 
@@ -277,13 +276,18 @@ def parse_list(value: str, key: str) -> list[str]:
     return entries
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe loader that reads 1e-4 as a number, as YAML 1.2 does."""
+@cache
+def _loader() -> Any:
+    """A safe loader that reads 1e-4 as a number, as YAML 1.2 does."""
+    import yaml  # not on a bare GPU image, which reads no YAML
 
+    class Loader(yaml.SafeLoader):
+        pass
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
+    return Loader
 
 
 def config_folder() -> Path:
@@ -304,7 +308,9 @@ def read_yaml(text: str, *, words_only: bool = False) -> Any:
     >>> read_yaml("{a: 1e-4, b: [yes, null]}"), read_yaml("{no: [yes, 7]}", words_only=True)
     ({'a': 0.0001, 'b': [True, None]}, {'no': ['yes', '7']})
     """
+    import yaml
+
     try:
-        return yaml.load(text, Loader=yaml.BaseLoader if words_only else _Loader)
+        return yaml.load(text, Loader=yaml.BaseLoader if words_only else _loader())
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
