@@ -23,7 +23,7 @@ from tests.helpers.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = {name: find_verb(name).root for name in MODULES}
-REQUIRED = {verb: "index=i" for verb in MODULES if verb not in ("estimate", "compare")} | {
+REQUIRED = {verb: "index=i" for verb in MODULES if verb not in ("estimate", "compare", "calibrate")} | {
     "train": "run=r",
     "evaluate": "out=o",
     "finetune": "out=o",

@@ -45,7 +45,7 @@ class FillCommand(FillSettings, EncoderCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index k retrieval documents where values min_share min_confidence texts table template out output device",
+    "index k retrieval documents where values min_share texts table template out output device",
     required=None,
     takes_texts=True,
     presets="scoring",

@@ -37,7 +37,7 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
     CalibrateCommand,
     "npmlm calibrate questions=[dev.jsonl] fill.reader=runs/reader/encoder out=runs/reader/encoder",
     "questions index out limit seed output encoder device",
-    required="questions",
+    required=None,
     groups={"fill": "reader joint_share bm25_blocks"},
 )
 def run_calibrate(settings: CalibrateCommand) -> int:
