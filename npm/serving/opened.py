@@ -27,7 +27,7 @@ from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
-from npm.retrieval.settings import FillSettings, Retrieval, given_options
+from npm.retrieval.settings import FillOptions, FillSettings, Retrieval, given_options
 from npm.serving import replies, requests
 from npm.serving.batcher import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
@@ -115,9 +115,9 @@ class OpenedIndex:
     def fill_settings(self, options: requests.Options) -> FillSettings:
         """Fill settings of a request: its own, and the server's for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
-        names = ("k", "occurrences", "documents", "where", "min_share", "min_confidence")
-        kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch")}
-        given = given_options(**{name: getattr(options, name) for name in (*names, "retrieval")})
+        names = ("k", *FillOptions.__annotations__)
+        kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch") if name != "retrieval"}
+        given = given_options(**{name: getattr(options, name) for name in names})
         return replace(base, **{**kept, **given, "where": options.where or kept["where"]})
 
     def fill(
