@@ -198,13 +198,6 @@ class Encoder(StoredModel):
         shorter._leading, shorter._axes = dimensions, None if axes is None else torch.from_numpy(axes)
         return shorter
 
-    def share_word_embeddings(self, other: Encoder) -> None:
-        """Use the word embeddings of `other` in place of equal ones, to hold them once."""
-        if isinstance(self.model, PlainBert) and isinstance(other.model, PlainBert):
-            own, shared = self.model.embeddings, other.model.embeddings
-            if torch.equal(own.word_embeddings.weight, shared.word_embeddings.weight):
-                own.word_embeddings = shared.word_embeddings
-
     @property
     def axes_digest(self) -> str | None:
         """SHA-256 of the axes on which its vectors are projected; None: on none."""
