@@ -256,7 +256,7 @@ def _check_scores(scores: torch.Tensor) -> None:
     if not (finite := scores.isfinite()).all():
         raise ArtifactError(
             f"{int((~finite).sum())} of {scores.numel()} similarities are not finite: find the damaged "
-            "files with npmlm verify, and then remove the folder and build or fetch it again"
+            "files with npmlm verify, and then remove the folder and build or copy it again"
         )
 
 

@@ -65,6 +65,8 @@ def train(
         eps=1e-6,
         fused=CUDA,
     )
+    if seconds <= 0:
+        raise SystemExit("no time is left to train in: give more MINUTES")
     began, step, rows, tokens = time.monotonic(), 0, 0, 0
     loss_sum = torch.zeros((), device=DEVICE)
     model.train()

@@ -139,7 +139,8 @@ def add_found(pairs: Pairs, encoder: Encoder, file: Path, number: int) -> None:
         titles, contexts = ids([row["title"] for row in rows]), ids([row["context"] for row in rows])
         for row, before, after, title, context in zip(rows, befores, afters, titles, contexts, strict=True):
             question = pairs.questions.add(before[-half:], after[:half])
-            shown = np.concatenate([title[: encoder.title_tokens], full_stop])  # i64 [.]
+            shown = title[: encoder.title_tokens]  # i64 [.]
+            shown = np.concatenate([shown, full_stop]) if len(shown) else shown
             answers = [each for each in ids(row["answers"]) if len(each)] if row["answers"] else []
             spans = spans_of(answers, context[:LONGEST])
             pairs.add(question, pairs.passages.add(shown, context[:LONGEST]), FOUND, number, spans)
@@ -177,7 +178,10 @@ def main(arguments: list[str]) -> None:
     for number, entry in enumerate(sets):
         if number % count != own:
             continue
-        file = next(path for path in (Path(rows) / entry["file"], Path(data) / entry["file"]) if path.is_file())
+        places = [folder / entry["file"] for folder in (Path(rows), Path(data))]
+        file = next((path for path in places if path.is_file()), None)
+        if file is None:
+            raise SystemExit(f"{entry['file']} is neither in {rows} nor in {data}")
         if entry.get("found"):
             add_found(pairs, encoder, file, number)
         else:

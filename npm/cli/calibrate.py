@@ -8,10 +8,12 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from npm.cli.base import EncoderCommand, OutputCommand, write_report
+from npm.cli.base import EncoderCommand, OutputCommand, say, write_report
 from npm.cli.registry import verb
-from npm.core.errors import missing
+from npm.core.artifact import MANIFEST_NAME
+from npm.core.errors import SettingError, missing
 from npm.core.settings import PathText
+from npm.models.names import CONFIG
 from npm.retrieval.settings import FillSettings
 
 
@@ -21,27 +23,27 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
     questions: list[PathText] = field(default_factory=list)
     """Files of rows {question, answers, context, title}, or SQuAD's own JSON; all their passages are the corpus."""
     index: PathText = ""
-    """Folder of an index over the passages, as `evaluate task=reading` leaves it; built if it is new; empty: for this
-    time only."""
-    out: PathText = ""
-    """Folder of the reader that gets confidence.json; empty: nothing is written."""
+    """Folder of an index over the passages, as `evaluate task=reading` leaves it; built if missing; empty: a temporary
+    index."""
+    write: bool = False
+    """Write confidence.json into the folder of fill.reader."""
     limit: PositiveInt | None = None
-    """Most questions; unset: all."""
+    """Maximum number of questions; unset: all."""
     seed: NonNegativeInt = 0
     """Seed of their choice and order."""
     fill: FillSettings = field(default_factory=FillSettings)
-    """Settings of the answers, above all fill.reader."""
+    """Settings of the answers, mainly fill.reader."""
 
 
 @verb(
     CalibrateCommand,
-    "npmlm calibrate questions=[dev.jsonl] fill.reader=runs/reader/encoder out=runs/reader/encoder",
-    "questions index out limit seed output encoder device",
+    "npmlm calibrate questions=[dev.jsonl] fill.reader=runs/reader/encoder write=true",
+    "questions index write limit seed output encoder device",
     required=None,
     groups={"fill": "reader joint_share bm25_blocks"},
 )
 def run_calibrate(settings: CalibrateCommand) -> int:
-    """Ask, fit, and write the function into the reader's folder."""
+    """Ask, fit, report, and with write=true save the function."""
     from npm.cli.progress import StageProgress
     from npm.core.display import report_text
     from npm.evaluation.calibration import calibrate
@@ -51,15 +53,19 @@ def run_calibrate(settings: CalibrateCommand) -> int:
     if not settings.questions:
         raise missing("questions", "questions=[dev.jsonl]")
     sample = SampleSettings(limit=settings.limit, seed=settings.seed)
-    asked, documents, _ = read_passages(settings.questions, sample)
+    if settings.write and not Path(settings.fill.reader or ".").joinpath(CONFIG).is_file():
+        raise SettingError(f"write=true needs the folder of a reader, got fill.reader={settings.fill.reader!r}")
+    asked, documents, skipped = read_passages(settings.questions, sample)
+    for reason, count in skipped.items():
+        say(f"note: {count:,} rows skipped {reason}")
     with tempfile.TemporaryDirectory() as place, StageProgress() as progress:
         folder = Path(settings.index or Path(place) / "index")
-        if not folder.exists():
+        if not (folder / MANIFEST_NAME).exists():
             model = ZeroShotEvaluation(encoder=settings.encoder, device=settings.device, precision=settings.precision)
             build_passages(documents, folder, model, progress)
         with replace(settings, index=str(folder)).open_filler(settings.fill) as filler:
             found = calibrate(filler, asked, progress=progress)
-    if settings.out:
-        found.confidence.save(Path(settings.out))
     write_report(settings.output, asdict(found), report_text([found.table()]))
+    if settings.write:
+        found.confidence.save(Path(settings.fill.reader))
     return 0

@@ -111,6 +111,8 @@ def run(arguments: list[str]) -> int:
             f"npmlm {name} takes settings as key=value, got {unusable[0][:80]!r}; npmlm {name} --help shows them"
         )
     given = [each for each in given if each != DEBUG]
+    if repeats and texts:
+        raise SettingError(f"npmlm {name} -m takes settings as key=value, got {texts[0][:80]!r}")
     if repeats:
         from npm.cli.multirun import multirun
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,8 +14,9 @@ from npm.cli.settings import compose_settings
 from npm.core.errors import SettingError, missing
 from npm.core.settings import as_json
 
-FOLDERS = ("run", "out")
-"""Settings that name the folder of a run."""
+FOLDERS = {"train": "run", "evaluate": "out", "finetune": "out", "generate": "out", "edit": "out"}
+"""Verbs that make a folder for each run, and the setting that names it."""
+BRACKETS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'")
 
 
 def multirun(verb: Verb, given: Sequence[str]) -> int:
@@ -22,10 +24,13 @@ def multirun(verb: Verb, given: Sequence[str]) -> int:
 
     Raises SettingError before the first run if any of them has a mistake.
     """
-    folder = next((name for name in FOLDERS if name in verb.settings), None)
-    if folder is None:
-        raise SettingError(f"npmlm {verb.name} makes no folder of its own: run it once for each value")
-    parent = next((each.partition("=")[2] for each in given if each.startswith(f"{folder}=")), "")
+    if verb.name not in FOLDERS:
+        raise SettingError(f"npmlm {verb.name} has no -m, only {', '.join(FOLDERS)} have: run it once for each value")
+    folder = FOLDERS[verb.name]
+    parents = {each.partition("=")[2] for each in given if each.startswith(f"{folder}=")}
+    if len(parents) > 1:
+        raise SettingError(f"{folder} is given twice: {' and '.join(sorted(parents))}")
+    parent = "".join(parents)
     if not parent:
         raise missing(folder, f"{folder}=runs/sweep; run N goes to {folder}=runs/sweep/N")
     rest = [each for each in given if not each.startswith(f"{folder}=")]
@@ -34,7 +39,7 @@ def multirun(verb: Verb, given: Sequence[str]) -> int:
     for number, (job, settings) in enumerate(zip(jobs, composed, strict=True)):
         changed = [each for each in job if each not in rest]
         say(f"run {number + 1} of {len(jobs)}: {' '.join(changed)} {folder}={parent}/{number}")
-        if status := verb.run(settings, []) if verb.takes_texts else verb.run(settings):
+        if status := verb.run(settings):
             return status
     return 0
 
@@ -56,11 +61,13 @@ def _values(override: str) -> list[str]:
 
     try:
         parsed = OverridesParser.create().parse_override(override)
-    except HydraException:  # a path or a text with characters that hydra would need quoted
-        return [override]
-    if not parsed.is_sweep_override():
-        return [override]
-    return [f"{parsed.key_or_group}={value}" for value in parsed.sweep_string_iterator()]
+        if not parsed.is_sweep_override():
+            return [override]
+        return [f"{parsed.key_or_group}={value}" for value in parsed.sweep_string_iterator()]
+    except HydraException as error:  # a path or a text with characters that hydra would need quoted
+        if "," not in BRACKETS.sub("", override):
+            return [override]
+        raise SettingError(f"{override[:80]} cannot be split into values: {str(error).splitlines()[0]}") from error
 
 
 def as_yaml(settings: Any) -> str:

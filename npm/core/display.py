@@ -90,7 +90,7 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     """
     lines: list[RenderableType] = [Text(shown_text(answer.text)), ""] if with_text else []
     if answer.status == "low_evidence" and answer.confidence is not None and answer.phrases:
-        lines += ["no answer in these documents; closest passage:", *_closest(answer.phrases[0])]
+        lines += ["no clear answer in the corpus; closest passage:", *_closest(answer.phrases[0])]
     elif answer.status == "low_evidence":
         lines.append("no clear answer in the corpus")
     elif isinstance(answer, JointAnswer):

@@ -97,9 +97,9 @@ def damaged(path: Path | str, detail: str) -> ArtifactError:
     """Error for a damaged folder or file of ours.
 
     >>> str(damaged("my-index/vectors.npy", "1 byte is missing"))
-    'my-index/vectors.npy is damaged: 1 byte is missing; remove the folder and build or fetch it again'
+    'my-index/vectors.npy is damaged: 1 byte is missing; remove the folder and build or copy it again'
     """
-    return ArtifactError(f"{path} is damaged: {detail}; remove the folder and build or fetch it again")
+    return ArtifactError(f"{path} is damaged: {detail}; remove the folder and build or copy it again")
 
 
 def named(names: Sequence[str], *, most: int = 4) -> str:

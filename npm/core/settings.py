@@ -201,7 +201,7 @@ def settings_from(kind: type[Kind], recorded: Mapping[str, Any]) -> Kind:
     except SettingError as error:
         file = str(getattr(recorded, "file", "a manifest"))
         raise ArtifactError(
-            f"{file} records invalid settings ({error}): remove the folder and build or fetch it again"
+            f"{file} records invalid settings ({error}): remove the folder and build or copy it again"
         ) from error
 
 

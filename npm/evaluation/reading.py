@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.errors import CorpusError
+from npm.core.errors import CorpusError, named
 from npm.core.files import digest_of
 from npm.core.settings import as_json
 from npm.core.types import Document, Progress, Table, silent
@@ -84,7 +84,7 @@ def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[As
         )
         asked.append(Asked(row["question"], tuple(row["answers"]), passage, groups))
     if not asked:
-        raise CorpusError("reading.questions has no question with an answer in its context: give other files")
+        raise CorpusError(f"{named(files)}: no question has an answer in its context: give other files")
     random.Random(sample.seed).shuffle(asked)
     documents = [Document(name, title, text) for (title, text), name in passages.items()]
     return asked[: sample.limit], documents, skipped

@@ -5,14 +5,14 @@
 The features x of an answer (`features_of`) are
 
     span    log P(start) + log P(end) of the likeliest span of all passages that were read
-    here    log of the probability that one of these passages has an answer, by its start and by its end
+    here    the sum of two logs: of the probability that a passage has an answer by its start, and by its end
     lead    log of the first phrase's share over that of the second
     share   log of the first phrase's share
     words   share of the question's rare words that the passages have, weighted by inverse document frequency
 
-The weights are fitted to people's questions (`fit`), for half of which the right passage was taken out of the corpus,
-and are saved beside the reader's weights. A network's own probabilities are too high (Guo et al. 2017, arXiv
-1706.04599).
+The weights are fitted to people's questions (`fit`), half of them asked with the right passage removed from the corpus.
+Where more questions have an answer, the first phrase is right more often than its confidence says. They are saved
+beside the reader's weights. A network's own probabilities are too high (Guo et al. 2017, arXiv 1706.04599).
 
 Shapes: n answers, f features, T tokens of a passage.
 """
@@ -32,7 +32,7 @@ from npm.core.files import json_bytes, replace_file
 FILE = "confidence.json"
 FEATURES = ("span", "here", "lead", "share", "words")
 LEAST = 1e-6
-"""Smallest probability or share that counts."""
+"""Floor for probabilities and shares."""
 PENALTY, STEPS = 1e-2, 50
 
 
@@ -67,7 +67,10 @@ def read_confidence(folder: Path) -> Confidence | None:
     try:
         record = json.loads(path.read_bytes())
         weights = tuple(float(record["weights"][name]) for name in FEATURES)
-        return Confidence(weights, float(record["bias"]), float(record["withheld_below"]))
+        known = Confidence(weights, float(record["bias"]), float(record["withheld_below"]))
+        if not (np.isfinite([*weights, known.bias]).all() and 0 <= known.withheld_below <= 1):
+            raise ValueError("numbers must be finite, and withheld_below from 0 to 1")
+        return known
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} is damaged: {error}; fit it again with npmlm calibrate") from error
 

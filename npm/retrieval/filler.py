@@ -18,7 +18,7 @@ from npm.core.settings import checked
 from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
-from npm.reading.confidence import features_of
+from npm.reading.confidence import Confidence, features_of
 from npm.reading.loading import NO_READER, open_reader
 from npm.reading.reader import Reader
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
@@ -201,9 +201,7 @@ class Filler(ABC):
         counts = np.diff(vectors.offsets).tolist()
         is_alone = vectors.per_mask([count == 1 for count in counts])
         asked = vectors.per_mask(texts)
-        count = settings.k
-        if settings.overlaps is Overlaps.merge:
-            count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
+        count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
         wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
         single = replace(wider, k=count)
@@ -337,7 +335,7 @@ class Filler(ABC):
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
         if len(masks) == 1:
             answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
-            answer = self._with_confidence(answer, masks[0][1], settings)
+            answer = self._with_confidence(answer, *masks[0], settings)
             return _with_status(answer, shown[0], settings, lacks_words=bool(unknown))
         from npm.retrieval.joint_filling import joint_fillings
 
@@ -355,35 +353,48 @@ class Filler(ABC):
         joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
         return _with_status(joint, fillings, settings, lacks_words=bool(unknown))
 
-    def _with_confidence(self, answer: Answer, restriction: Restriction | None, settings: FillSettings) -> Answer:
-        """The answer with its confidence, if a reader that has one has read; unclear where that is too small."""
-        features = self.features(answer.text, answer.phrases, restriction, settings)
-        reader = None if features is None or not answer.phrases else self.reader(settings)
-        if reader is None or reader.confidence is None or features is None:
+    def _with_confidence(
+        self, answer: Answer, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+    ) -> Answer:
+        """The answer with its confidence, if its reader has one; unclear where that is too small."""
+        least, known = self.least_confidence(settings), self._known_confidence(settings)
+        features = None if known is None else self.features(answer.text, found, restriction, settings)
+        if known is None or least is None or features is None:
+            if not settings.min_confidence:
+                return answer
+            note = f"min_confidence={settings.min_confidence:g} was not applied: this answer has no confidence"
+            return replace(answer, notes=(*answer.notes, note))
+        answer = replace(answer, confidence=float(known.of(features)))
+        if answer.confidence is None or answer.confidence >= least:
             return answer
-        confidence, least = float(reader.confidence.of(features)), self.least_confidence(settings) or 0.0
-        answer = replace(answer, confidence=confidence)
-        if confidence >= least:
-            return answer
-        note = (
-            f"no clear answer: the first phrase is right with a probability of {confidence:.2f}, less than {least:.2f}"
-        )
-        return replace(answer, notes=(*answer.notes, f"{note} (min_confidence)"), status="low_evidence")
+        note = f"no clear answer: the confidence is {answer.confidence:.2f}, below min_confidence={least:.2f}"
+        return replace(answer, notes=(*answer.notes, note), status="low_evidence")
+
+    def _known_confidence(self, settings: FillSettings) -> Confidence | None:
+        """The confidence of the reader of `settings`, an object that reads among them."""
+        reads = settings.retrieval is Retrieval.hybrid and settings.joint_share and not settings.scoring.reference
+        return getattr(self.reader(settings), "confidence", None) if reads else None
 
     def least_confidence(self, settings: FillSettings) -> float | None:
         """Confidence below which an answer is unclear; None where no reader has one."""
-        reader = self.reader(settings) if settings.retrieval is Retrieval.hybrid and settings.joint_share else None
-        if reader is None or reader.confidence is None:
+        known = self._known_confidence(settings)
+        if known is None:
             return None
-        return reader.confidence.withheld_below if settings.min_confidence is None else settings.min_confidence
+        return known.withheld_below if settings.min_confidence is None else settings.min_confidence
 
     def features(
-        self, text: str, phrases: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+        self, text: str, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
     ) -> np.ndarray | None:
-        """The input of the confidence of an answer, f64 [f]; None where nothing was read."""
-        if restriction is None or restriction.joint is None or self.index.lexicon is None:
+        """The input of the confidence of an answer, f64 [f], from all phrases `found`; None where there is none.
+
+        Overlapping phrases are merged, so that neither `k` nor `overlaps` changes it; shares among `values` differ.
+        """
+        if restriction is None or restriction.joint is None or self.index.lexicon is None or settings.values:
             return None
-        shares = [phrase.score for phrase in phrases]
+        first = without_overlaps(found, replace(settings, k=2, overlaps=Overlaps.merge))
+        shares = [phrase.score for phrase in first]
+        if not shares:
+            return None
         words = self.index.lexicon.covered_share(text, restriction.blocks)
         return features_of(restriction.joint, shares, words, max_span_tokens=settings.phrase_limits(self.encoder)[0])
 

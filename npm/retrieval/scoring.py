@@ -54,6 +54,8 @@ def occurrence_shares(start: np.ndarray, end: np.ndarray, lengths: np.ndarray, l
     [0.1, 0.9]
     """
     joint = start + end  # [m]
+    if np.isneginf(joint).all():  # a reader that could read none of it
+        return np.zeros(len(joint))
     weights = np.exp(joint - joint.max(initial=-np.inf)) * lengths.astype(np.float64) ** length_exponent  # [m]
     return weights / weights.sum()
 

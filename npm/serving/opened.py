@@ -177,7 +177,9 @@ class OpenedIndex:
         sizes = given_options(k=request.k, occurrences=request.occurrences)
         usual = self.settings.fill
         retrieval = Retrieval.dense if self.filler.reader(usual) is None else Retrieval.hybrid
-        settings = replace(usual, retrieval=retrieval, documents=None, where=[], min_share=0.0, **sizes)
+        settings = replace(
+            usual, retrieval=retrieval, documents=None, where=[], min_share=0.0, min_confidence=0.0, **sizes
+        )
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
         encoded = perf_counter()

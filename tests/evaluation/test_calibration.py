@@ -36,8 +36,12 @@ def test_the_function_is_calibrated_and_withholds_what_was_agreed() -> None:
     assert found.calibration_error < 0.05
     assert found.kept >= 0.875 - 1 / right.sum()
     assert found.withheld == pytest.approx(0.9, abs=0.01) or found.kept == pytest.approx(0.875, abs=0.01)
+    features, right, without = drawn(seed=1)  # others of the same kind
     confidence = found.confidence.of(features)
-    assert ((confidence >= found.confidence.withheld_below)[right]).mean() > 0.85
+    shown = confidence >= found.confidence.withheld_below
+    assert shown[right].mean() > 0.84
+    assert shown[without & ~right].mean() < 0.2
+    assert calibration_error(confidence, right) < 0.05
 
 
 def test_calibration_error_by_hand() -> None:
@@ -70,7 +74,7 @@ def test_the_command_writes_the_function_of_a_reader(tmp_path: Path, capsys: pyt
     assert main(["build", f"corpus.files=[{corpus}]", f"index={index}", f"encoder={tmp_path / 'encoder'}", *SMALL]) == 0
     given = [f"index={index}", f"encoder={tmp_path / 'encoder'}", f"fill.reader={tmp_path / 'encoder'}"]
     capsys.readouterr()
-    status = main(["calibrate", f"questions=[{questions}]", *given, f"out={tmp_path / 'encoder'}", "output=json"])
+    status = main(["calibrate", f"questions=[{questions}]", *given, "write=true", "output=json"])
     shown = capsys.readouterr()
     assert status == 0, shown.err
     assert read_confidence(tmp_path / "encoder") is not None

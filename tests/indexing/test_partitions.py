@@ -295,5 +295,5 @@ def test_a_partition_that_is_missing_is_named_and_nothing_is_made_again(live: Pa
     missing = partitions_of(Generation.read(live))[1].folder
     shutil.rmtree(missing)
     for partitions in (2, 3):
-        with pytest.raises(ArtifactError, match=f"no folder {missing}.*build or fetch it again"):
+        with pytest.raises(ArtifactError, match=f"no folder {missing}.*build or copy it again"):
             partition_index(live, partitions)

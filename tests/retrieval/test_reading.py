@@ -115,6 +115,31 @@ def test_confidence_is_that_of_the_features_and_decides_the_status(filler: Phras
     assert without.fill("Oslo is in <mask>.").confidence is None
 
 
+def test_confidence_does_not_depend_on_the_number_of_phrases_shown(filler: PhraseFiller) -> None:
+    reader = SureReader("Oslofjord")
+    reader.confidence = Confidence((0.1, 0.2, 0.3, 0.4, 0.5), 0.0, 0.0)
+    found = {
+        PhraseFiller(filler.index, filler.encoder, replace(SETTINGS, k=k, overlaps=overlaps), reader=reader)
+        .fill("Oslo is at the end of <mask>.")
+        .confidence
+        for k in (1, 2, 10)
+        for overlaps in Overlaps
+    }
+    assert len(found) == 1 and None not in found
+
+
+def test_an_object_that_reads_needs_no_confidence(filler: PhraseFiller) -> None:
+    class Plain:
+        name = fingerprint = "plain"
+        read = SureReader("Oslofjord").read
+
+    answer = PhraseFiller(filler.index, filler.encoder, replace(SETTINGS, min_confidence=0.5), reader=Plain()).fill(
+        "Oslo is at the end of <mask>."
+    )
+    assert (answer.confidence, answer.status) == (None, "ok")
+    assert any("min_confidence" in note for note in answer.notes)
+
+
 def test_each_mask_has_the_scores_of_the_blocks_of_its_text(filler: PhraseFiller) -> None:
     store, reader = filler.index.store, MaskReader(filler.encoder)
     restrictions = [restriction_to(1, 3), None, restriction_to(0)]

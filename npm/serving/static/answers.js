@@ -158,7 +158,7 @@ function doubtOf(answer, settings, choices, choice, isShare) {
   const [first, second] = choices;
   if (answer.status === "low_evidence" && isKnown(answer)) {
     const why = `The first candidate is right in about ${percent(answer.confidence)} of such cases.`;
-    return ["No answer in these documents. Closest passages:", why];
+    return ["No clear answer. Closest passages:", why];
   }
   if (answer.status === "low_evidence") {
     const unknown = answer.notes.find((note) => note.startsWith("not in the corpus"));

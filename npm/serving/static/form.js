@@ -12,7 +12,7 @@ let changed = null; // called when a chip is removed or added
 /** The defaults of a request over an index. */
 function defaults(index) {
   const { k, occurrences, retrieval, min_share, min_confidence } = index.defaults;
-  const least = min_confidence === null ? CLEAR_SHARE : 0; // where the confidence is known, it decides
+  const least = min_confidence == null ? CLEAR_SHARE : 0; // where the confidence is known, it decides
   return { k, occurrences, retrieval, min_share: min_share || least };
 }
 
