@@ -111,12 +111,10 @@ def run(arguments: list[str]) -> int:
             f"npmlm {name} takes settings as key=value, got {unusable[0][:80]!r}; npmlm {name} --help shows them"
         )
     given = [each for each in given if each != DEBUG]
-    if repeats and texts:
-        raise SettingError(f"npmlm {name} -m takes settings as key=value, got {texts[0][:80]!r}")
     if repeats:
         from npm.cli.multirun import multirun
 
-        return multirun(verb, given)
+        return multirun(verb, given, texts)
     settings = compose_settings(name, given)
     if shows_settings:
         from npm.cli.multirun import as_yaml

@@ -19,11 +19,13 @@ FOLDERS = {"train": "run", "evaluate": "out", "finetune": "out", "generate": "ou
 BRACKETS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'")
 
 
-def multirun(verb: Verb, given: Sequence[str]) -> int:
+def multirun(verb: Verb, given: Sequence[str], texts: Sequence[str] = ()) -> int:
     """Run `verb` with each combination of values, in the order given, into numbered folders; stops where one fails.
 
     Raises SettingError before the first run if any of them has a mistake.
     """
+    if texts:
+        raise SettingError(f"npmlm {verb.name} -m takes settings as key=value, got {texts[0][:80]!r}")
     if verb.name not in FOLDERS:
         raise SettingError(f"npmlm {verb.name} has no -m, only {', '.join(FOLDERS)} have: run it once for each value")
     folder = FOLDERS[verb.name]

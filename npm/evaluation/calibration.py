@@ -1,7 +1,7 @@
 """Confidence fitted to questions that people wrote. Half of them are asked with their passage removed.
 
-The function is measured by five-fold cross-validation. The threshold, chosen on the same held-out confidences, withholds
-90 % of the questions without their passage, but never more than 12.5 % of the right answers.
+The function is measured by five-fold cross-validation. The threshold, chosen on the same held-out confidences,
+withholds 90 % of the questions without their passage, but never more than 12.5 % of the right answers.
 
 Shapes: n questions, f features.
 """
