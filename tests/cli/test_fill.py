@@ -28,7 +28,7 @@ TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
 
 def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
     """Every field of an answer in JSON, against the documents that were indexed."""
-    assert set(answer) - {"line"} == {"text", "phrases", "cut", "notes", "status"}
+    assert set(answer) - {"line"} == {"text", "phrases", "cut", "notes", "status", "confidence"}
     phrases = answer["phrases"]
     assert isinstance(phrases, list)
     assert 1 <= len(phrases) <= k
@@ -99,12 +99,12 @@ def test_a_text_with_several_masks_gets_phrases_for_each_and_fillings_of_all(
     assert outcome.status == 0
     single, joint = outcome.answers()
     check_contract(single, k=3)
-    assert list(joint) == ["text", "phrases", "cut", "notes", "status", "masks", "fillings"]
+    assert list(joint) == ["text", "phrases", "cut", "notes", "status", "confidence", "masks", "fillings"]
     assert (joint["text"], joint["phrases"], joint["cut"]) == (TWO_MASKS, [], False)
     assert len(joint["masks"]) == 2
     for mask in joint["masks"]:
         assert list(mask) == ["phrases"]
-        check_contract({"text": TWO_MASKS, "cut": False, "notes": [], "status": "ok", **mask}, k=3)
+        check_contract({"text": TWO_MASKS, "cut": False, "notes": [], "status": "ok", "confidence": None, **mask}, k=3)
     scores = [filling["score"] for filling in joint["fillings"]]
     assert 0 < len(scores) <= 3 and scores == sorted(scores, reverse=True) and sum(scores) <= 1 + 1e-9
     assert all(list(filling) == ["phrases", "score"] and len(filling["phrases"]) == 2 for filling in joint["fillings"])

@@ -103,7 +103,7 @@ RIGHT = {
     "Who painted The Last Supper?": ["Leonardo da Vinci"],
     "Plato and Aristotle walk side by side in a Vatican fresco by <mask>.": ["Raphael"],
     "Charles Bridge in Prague crosses the <mask>.": ["Vltava"],
-    "Penicillin was discovered by <mask> in <mask>.": ["Alexander Fleming", "1928"],
+    "Penicillin was discovered by <mask> in <mask>.": ["Alexander Fleming", "September 1928"],
     "What is the currency of Hungary?": ["forint"],
 }
 CLEAR_SHARE = 0.4  # below it the page calls no phrase the answer

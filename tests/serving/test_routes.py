@@ -70,6 +70,7 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
         "documents": ["france", "iceland"],
         "where": [],
         "min_share": 0.0,
+        "min_confidence": None,
         "scoring": "default",
     }
     assert reply["index"] == {"generation": 0, "digest": filler.index.manifest.digest}
@@ -236,7 +237,8 @@ def test_facts_of_the_index_hold_no_path(server: RunningServer, filler: PhraseFi
     assert (facts["documents"], facts["tier"], facts["rotation"], facts["fields"]) == (6, "exact", "none", [])
     assert facts["encoder"]["fingerprint"] == filler.encoder.fingerprint
     assert facts["limits"]["texts"] == 8 and facts["limits"]["body_bytes"] == 200_000
-    assert facts["defaults"] == {"k": 5, "occurrences": 3, "retrieval": "hybrid", "min_share": 0.0}
+    sizes = {"k": 5, "occurrences": 3}
+    assert facts["defaults"] == {**sizes, "retrieval": "hybrid", "min_share": 0.0, "min_confidence": None}
     assert str(built_index.parent) not in json.dumps(facts)
 
 

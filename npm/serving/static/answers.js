@@ -132,12 +132,11 @@ function headline(text, phrases, own, trust) {
   return [filled, ...trust, element("p", { class: "acts" }, ...copyButton("Copy answer", sentence))];
 }
 
-/** Whether it is known how likely the first phrase is right. */
 function isKnown(answer) {
-  return answer.confidence !== null && answer.confidence !== undefined;
+  return answer.confidence != null;
 }
 
-/** How far to trust a choice: the confidence of the first one, or without confidence its share of the evidence. */
+/** The confidence of the first choice, or without one the share of a choice. */
 function trustIn(answer, choice, choices) {
   if (!isKnown(answer)) return evidence(choice);
   if (choice !== choices[0]) return [];
