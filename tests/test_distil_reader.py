@@ -91,7 +91,7 @@ def test_merged_shards_are_those_of_one_process(tmp_path: Path) -> None:
 
 def test_parts_in_turn_leave_a_reader_that_has_learned(work: Path) -> None:
     for part in ("teach", "score", "learn"):
-        distil_reader.main(part, work, minutes=1)
+        distil_reader.main(part, work, minutes=1000)
     pairs = Pairs(work / "pairs.npz")
     scores = np.load(work / "scores.npy")
     assert scores.shape == (2, pairs.lengths.sum())
@@ -102,6 +102,11 @@ def test_parts_in_turn_leave_a_reader_that_has_learned(work: Path) -> None:
     changed = [not torch.equal(value, before[name].half()) for name, value in made.items()]
     assert sum(changed) > len(changed) / 2
     assert len((work / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_no_time_is_refused(work: Path) -> None:
+    with pytest.raises(SystemExit):
+        distil_reader.main("teach", work, minutes=0)
 
 
 def test_weights_in_eight_bits(work: Path) -> None:

@@ -61,7 +61,7 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm fill", ("The memory leak was found by <mask>.…Priya Raman", '{"text": "Backups…Frankfurt')),
         Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),
         Runs("npmlm fill", (f"{OUTAGE}…expired certificate", f"{OUTAGE}…memory leak", "Exports…Excel")),
-        Runs("cat > open-cases.csv", ("incident,customers,answer…gateway…clock skew", "")),
+        Runs("cat > open-cases.csv", ("incident,customers,answer…full disk…clock", "")),
         Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is intact")),
     ),
     "docs/own-task.md": (

@@ -201,7 +201,9 @@ class Filler(ABC):
         counts = np.diff(vectors.offsets).tolist()
         is_alone = vectors.per_mask([count == 1 for count in counts])
         asked = vectors.per_mask(texts)
-        count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
+        count = settings.k
+        if settings.overlaps is Overlaps.merge or self._known_confidence(settings) is not None:
+            count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
         wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
         single = replace(wider, k=count)
