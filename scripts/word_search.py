@@ -20,7 +20,7 @@ COMMON, TEXTS_AT_ONCE = 0.02, 1000
 
 
 class WordSearch:
-    """Blocks of a title and a text."""
+    """Blocks of a title and a text. Scores of two searches compare roughly: each has its own word frequencies."""
 
     def __init__(self, blocks: Sequence[tuple[str, str]]) -> None:
         self._settings = settings = LexiconSettings()

@@ -19,7 +19,7 @@ from npm.core.types import MASK_TEXT
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
 OPTION = re.compile(r"^--?[A-Za-z][\w.-]*(=.*)?$", re.DOTALL)
 """An option of other programs; here it is a setting, `key=value`."""
-MULTIRUN = ("-m", "--multirun")
+MULTIRUN = (["-m"], ["--multirun"])
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 DEBUG = "debug=true"
 """Of every verb, and of mistakes in other settings too: shows the full traceback of an error."""
@@ -101,10 +101,9 @@ def run(arguments: list[str]) -> int:
 
         sys.stdout.write(verb_help(verb, is_full=before[asked[0] + 1 :][:1] == ["all"]) + "\n")
         return 0
-    shows_settings = before[:2] == ["--cfg", "job"]
-    repeats = before[:1] in [[each] for each in MULTIRUN]
-    given, texts = split_arguments(rest[2 * shows_settings + repeats :])
-    before = before[2 * shows_settings + repeats :]
+    shows_settings, repeats = before[:2] == ["--cfg", "job"], before[:1] in MULTIRUN
+    rest, before = (words[2 * shows_settings + repeats :] for words in (rest, before))
+    given, texts = split_arguments(rest)
     unusable = [word for word in before if OPTION.match(word)] or ([] if verb.takes_texts else texts)
     if unusable:
         raise SettingError(

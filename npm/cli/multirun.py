@@ -49,7 +49,7 @@ def multirun(verb: Verb, given: Sequence[str], texts: Sequence[str] = ()) -> int
 def combinations(overrides: Sequence[str]) -> Iterator[list[str]]:
     """Every combination of the values that `key=a,b` lists, the last key changing fastest.
 
-    Lists in brackets are one value; `range(1,4)` and `choice(a,b)` are those of hydra.
+    A list in brackets is one value; hydra's `range(1,4)` and `choice(a,b)` work too.
 
     >>> list(combinations(["k=1,2", "files=[a,b]"]))
     [['k=1', 'files=[a,b]'], ['k=2', 'files=[a,b]']]

@@ -2,7 +2,7 @@
 
 A mistake is one SettingError with the full key, pydantic's words for what the setting may be, the value, and the
 closest name if it is misspelled. Settings that depend on each other are checked by `check` of their class. YAML files
-of settings are those in configs/, and those of users.
+of settings are in configs/, or are a user's own.
 """
 
 from __future__ import annotations

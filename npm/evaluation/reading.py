@@ -11,6 +11,7 @@ Shapes: q questions, p passages.
 from __future__ import annotations
 
 import json
+import math
 import random
 import tempfile
 from collections import Counter
@@ -33,7 +34,8 @@ from npm.evaluation.results import CheckRecord, Result, any_record, filler_facts
 from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
-from npm.reading.reader import Reader, TokenScores
+from npm.reading.confidence import best_span
+from npm.reading.reader import Reader
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.reading import passage_of
 
@@ -160,17 +162,7 @@ def _read(filler: PhraseFiller, reader: Reader, lines: Sequence[Line]) -> None:
 def best_probability(reader: Reader, text: str, passages: Sequence[Any]) -> float:
     """The probability of the most likely span in any of some passages."""
     found = reader.read([(text, passage) for passage in passages])
-    return max((span_probability(scores[0]) for scores in found), default=0.0)
-
-
-def span_probability(scores: TokenScores) -> float:
-    """The probability of the most likely span of at most MAX_SPAN_TOKENS tokens, start times end."""
-    starts, ends = scores.scores
-    if not len(starts):
-        return 0.0
-    pairs = starts[:, None] + ends[None, :]  # f64 [T, T]
-    allowed = np.triu(np.tril(np.ones_like(pairs, dtype=bool), MAX_SPAN_TOKENS - 1))  # bool [T, T]
-    return float(np.exp(pairs[allowed].max()))
+    return max((math.exp(best_span(scores[0].scores, MAX_SPAN_TOKENS)) for scores in found), default=0.0)
 
 
 def word_f1(phrase: str, answer: str) -> float:

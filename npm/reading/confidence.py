@@ -49,6 +49,10 @@ class Confidence:
         """The confidence f64 [n] of answers with features f64 [n, f], or of one with f64 [f]."""
         return probabilities(features @ np.array(self.weights) + self.bias)
 
+    def threshold(self, chosen: float | None) -> float:
+        """Confidence below which an answer is withheld: `chosen`, or that of the fit."""
+        return self.withheld_below if chosen is None else chosen
+
     def save(self, folder: Path) -> None:
         """Write the function into the folder of a reader."""
         record = {

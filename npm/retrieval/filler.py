@@ -359,17 +359,18 @@ class Filler(ABC):
         self, answer: Answer, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
     ) -> Answer:
         """The answer with its confidence, if its reader has one; unclear where that is too small."""
-        least, known = self.least_confidence(settings), self._known_confidence(settings)
+        known = self._known_confidence(settings)
         features = None if known is None else self.features(answer.text, found, restriction, settings)
-        if known is None or least is None or features is None:
+        if known is None or features is None:
             if not settings.min_confidence:
                 return answer
             note = f"min_confidence={settings.min_confidence:g} was not applied: this answer has no confidence"
             return replace(answer, notes=(*answer.notes, note))
-        answer = replace(answer, confidence=float(known.of(features)))
-        if answer.confidence is None or answer.confidence >= least:
+        confidence, least = float(known.of(features)), known.threshold(settings.min_confidence)
+        answer = replace(answer, confidence=confidence)
+        if confidence >= least:
             return answer
-        note = f"no clear answer: the confidence is {answer.confidence:.2f}, below min_confidence={least:.2f}"
+        note = f"no clear answer: the confidence is {confidence:.2f}, below min_confidence={least:.2f}"
         return replace(answer, notes=(*answer.notes, note), status="low_evidence")
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:
@@ -380,9 +381,7 @@ class Filler(ABC):
     def least_confidence(self, settings: FillSettings) -> float | None:
         """Confidence below which an answer is unclear; None where no reader has one."""
         known = self._known_confidence(settings)
-        if known is None:
-            return None
-        return known.withheld_below if settings.min_confidence is None else settings.min_confidence
+        return None if known is None else known.threshold(settings.min_confidence)
 
     def features(
         self, text: str, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
