@@ -237,7 +237,7 @@ def check_part(folder: Path, digest: str) -> Manifest:
     if not folder.is_dir():
         raise ArtifactError(
             f"no folder {folder}, a part that a manifest names: remove the entire index or corpus, and build or "
-            "fetch it again"
+            "copy it again"
         )
     manifest = read_manifest(folder)
     if manifest.digest != digest:

@@ -40,8 +40,8 @@ export function answerView(response, actions) {
     const phrases = chosen.map((number, blank) => blanks[blank][number].phrase);
     const choice = choices.find((each) => same(each.chosen, chosen));
     const doubt = doubtOf(answer, response.settings, choices, choice, isShare);
-    const trust = isShare ? trustIn(answer, choice, choices) : [];
-    const heading = doubt ? doubtful(doubt) : headline(answer.text, phrases, own, trust);
+    const trust = () => (isShare ? trustIn(answer, choice, choices) : []);
+    const heading = doubt ? doubtful(doubt) : headline(answer.text, phrases, chosen, own, trust());
     head.replaceChildren(...heading);
     found.replaceChildren(...sources(own, sentences, blanks, chosen, response, actions));
     for (const [made, choiceOf] of chips) made.setAttribute("aria-pressed", `${same(choiceOf(), chosen)}`);
@@ -125,8 +125,8 @@ function chip(candidate, most, format, onPress) {
 
 // --- the heading ---
 
-function headline(text, phrases, own, trust) {
-  const numbers = phrases.map((_, blank) => own.findIndex((each) => blanksOf(each, choice.chosen).has(blank)) + 1); // 0: none
+function headline(text, phrases, chosen, own, trust) {
+  const numbers = phrases.map((_, blank) => own.findIndex((each) => blanksOf(each, chosen).has(blank)) + 1); // 0: none
   const filled = element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(text), phrases, numbers));
   const sentence = phrases.reduce((rest, phrase) => rest.replace(MASK, () => phrase), text);
   return [filled, ...trust, element("p", { class: "acts" }, ...copyButton("Copy answer", sentence))];
