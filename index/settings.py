@@ -125,6 +125,9 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
 
 def _choices(settings: SearchSettings, row_count: int, dimensions: int) -> Iterator[dict[str, Any]]:
     """The settings of the tier for a number of rows, then those of smaller ones, in decreasing size."""
+    if dimensions == 0:  # rows without vectors
+        yield {"tier": SearchTier.exact.value, "dimensions": 0}
+        return
     tiers = [SearchTier.exact, SearchTier.ivf_sq8, SearchTier.ivf_pq]
     code_dimensions = 2 if dimensions <= SHORT_DIMENSIONS else 4
     for tier in tiers[tiers.index(chosen_tier(settings, row_count)) :]:

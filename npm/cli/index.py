@@ -66,7 +66,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     'npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
     "index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning memory "
     "dimensions rotation copy_encoder segments jobs",
-    presets="cluster",
+    presets="cluster vectors",
     resumes=True,
     groups={
         "vectors": "pruning tokens_per_batch tokens_per_shard",

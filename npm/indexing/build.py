@@ -182,16 +182,23 @@ class _Build:
     def finished(self) -> IndexManifest | None:
         """The manifest of the finished index of the same input and settings; versions and counts are no settings.
 
+        An index without vectors that the settings ask for is not finished.
         Raises ArtifactError if the finished index is another one, was changed after it was built, or a part is missing.
         """
         if not (self.folder / MANIFEST_NAME).is_file():
             return None
         return on_present(self.folder, self._checked)
 
-    def _checked(self, generation: Generation) -> IndexManifest:
+    def _checked(self, generation: Generation) -> IndexManifest | None:
         finished, compared = generation.manifest, []
+        kinds = {"tokens": True, "blocks": True}
+        stored = {name: getattr(finished.vectors, name) for name in kinds}
+        wanted_kinds = {name: getattr(self.settings.vectors, name) for name in kinds}
+        has_all = not any(wanted_kinds[name] and not stored[name] for name in kinds)
         for recorded in (self.made, finished.settings):
             own = {item.name: recorded.get(item.name) for item in fields(IndexBuildSettings) if item.name != "segments"}
+            if not has_all:  # what is missing is added
+                own["vectors"] = {**own["vectors"], **kinds}
             encoder = {name: value for name, value in recorded["encoder"].items() if name != "name"}
             compared.append({**own, "encoder": encoder})
         refuse_changed(*compared, where=self.folder)
@@ -202,12 +209,12 @@ class _Build:
                 f"{shlex.quote(f'index={self.folder}')} or npmlm delete to change it, or build into another folder"
             )
         verify_folder(self.folder, INDEX_KIND, hash_all=False)  # an index with a missing part is not finished
-        return finished
+        return finished if has_all else None
 
     def run(self, stage: Stage | None, shard: Shard) -> BuildResult:
         """One stage, or all of them in order."""
-        if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
-            return BuildResult(Generation.read(self.folder).manifest, was_finished=True)
+        if (finished := self.finished()) is not None:  # by another process while we waited
+            return BuildResult(finished, was_finished=True)
         if stage is Stage.pack:
             for number in shard.of(range(len(self.shares))):
                 self._packed(number)
@@ -324,14 +331,19 @@ class _Build:
     ) -> IndexManifest:
         """Merge the codes into lists, write the root manifest, and remove what it does not list."""
         with folder_lock(self.folder, wait=True, on_wait=self._waits):
+            before = None
             if (self.folder / MANIFEST_NAME).is_file():
-                return Generation.read(self.folder).manifest
+                if (finished := self.finished()) is not None:
+                    return finished
+                before = Generation.read(self.folder).manifest
             if quantizer is not None:
                 for segment in segments:
                     finish_codes(segment, quantizer)
             settings, chosen = self.settings, self.settings.search
             wanted = IndexManifest(
                 self.made,
+                generation=0 if before is None else before.generation + 1,
+                adaptation_folder=None if before is None else before.adaptation_folder,
                 segments=tuple(
                     SegmentRecord.of(segment, self._corpus(number)[1]["sources"], counts[number])
                     for number, segment in enumerate(segments)
@@ -344,6 +356,6 @@ class _Build:
                     copy_encoder(self.folder, settings.encoder, self.encoder) if settings.copy_encoder else None
                 ),
             )
-            manifest = write_generation(self.folder, wanted)
+            manifest = write_generation(self.folder, wanted, replaces=None if before is None else before.digest)
             remove_unlisted(self.folder, manifest.parts)
             return manifest

@@ -2,7 +2,7 @@
 
 Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
 
-A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
+A shard `vectors/<number>` holds `vectors.npy` [n, d], with d = 0 where tokens have no vectors, and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
 first, set if it has a vector; and where blocks have vectors, these (`block_vectors.py`). Any process may
 write any shard; `vectors/manifest.json` comes last.
 
@@ -89,7 +89,7 @@ def recorded_vectors(
         "encoder_fingerprint": encoder.fingerprint,
         "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
         "compute_dtype": encoder.dtype_name,
-        "dimensions": encoder.dimensions,
+        "dimensions": encoder.dimensions if settings.tokens else 0,
         "pruning": settings.pruning.value,
         "dtype": settings.dtype.value,
         "tokens_per_batch": settings.tokens_per_batch,
@@ -153,6 +153,7 @@ class ShardBlocks:
         sequences = store.sequences(blocks)
         self.kept = kept_tokens(sequences.flags, PruningRule(settings["pruning"]))  # bool [T]
         self._dtype = np.dtype(settings["dtype"])
+        self._dimensions = settings["dimensions"]  # 0: tokens have no vectors
         self._pooler = recorded_pooler(settings)
         self._encoder = encoder
         self._token_ids = sequences.token_ids  # i32 [T]
@@ -171,14 +172,14 @@ class ShardBlocks:
 
         Both in corpus order; without a pooler blocks have none.
         """
-        dimensions = self._encoder.dimensions
-        vectors = np.empty((len(self._positions), dimensions), dtype=self._dtype)  # [n, d]
+        vectors = np.empty((len(self._positions), self._dimensions), dtype=self._dtype)  # [n, d]
         block_count = 0 if self._pooler is None else len(self._offsets) - 1
-        of_blocks = np.empty((block_count, dimensions), dtype=BLOCK_DTYPE)  # f16 [blocks, d]
+        of_blocks = np.empty((block_count, self._encoder.dimensions), dtype=BLOCK_DTYPE)  # f16 [blocks, d]
         tokens_done = 0
-        for batch in self.batches:
+        for batch in self.batches if self._dimensions or block_count else ():
             encoded = self.encoded(batch)
-            vectors[self.rows_of(batch)] = encoded.vectors
+            if self._dimensions:
+                vectors[self.rows_of(batch)] = encoded.vectors
             if encoded.pooled is not None:
                 of_blocks[batch] = encoded.pooled
             tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())

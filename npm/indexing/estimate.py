@@ -165,9 +165,10 @@ def estimated_sizes(
     block_count = float(weights @ [len(of_document) for of_document in packed])
     flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
     rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
-    shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
+    stored_dimensions = dimensions if vectors.tokens else 0
+    shape = search_shape(resolved := fitting_settings(settings.search, round(rows), stored_dimensions))
     quantizer, share = shape.quantizer_bytes, rows / partitions
-    vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
+    vector_bytes = stored_dimensions * np.dtype(vectors.dtype.value).itemsize
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
     document_bytes = float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents])

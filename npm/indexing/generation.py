@@ -25,7 +25,7 @@ from npm.core.artifact import (
 )
 from npm.core.errors import ArtifactError, SettingError, damaged, named
 from npm.core.files import FolderWriter
-from npm.core.records import read_as
+from npm.core.records import RecordedSettings, read_as
 from npm.core.settings import as_json, settings_from
 from npm.corpus.blocks import BlockSettings
 from npm.indexing.layout import ENCODER, PartName, part
@@ -163,8 +163,10 @@ class IndexManifest:
         )
         settings.typed("corpus.kept_fields", list[str])
         for name, kind in GROUPS.items():
-            settings.typed(name, dict[str, Any])
-            read = replace(read, **{name: settings_from(kind, settings[name])})
+            group = settings.typed(name, dict[str, Any])
+            if name == "vectors" and "tokens" not in group:
+                group = RecordedSettings({**group, "tokens": True}, file=settings.file)
+            read = replace(read, **{name: settings_from(kind, group)})
         is_rotated = read.rotation is not Rotation.none
         fits = sorted(read.listed) == sorted(read.parts) and is_rotated == (read.rotation_folder is not None)
         if not (fits and read.segments and _total(read.segments) == read.counts):
@@ -302,6 +304,8 @@ def as_record(settings: IndexBuildSettings, encoder: Encoder) -> dict[str, Any]:
     # a command adds its own settings, such as the folder of the index
     own = {item.name: asdict(settings)[item.name] for item in fields(IndexBuildSettings)}
     chosen = as_json(own)
+    if settings.vectors.tokens:  # as earlier versions recorded it
+        del chosen["vectors"]["tokens"]
     for name in ("encoder", "device", "precision", "segments"):  # the manifest names each segment
         del chosen[name]
     if settings.rotation is not Rotation.none:  # axes, not known yet, keep the scale of full-dimensional vectors

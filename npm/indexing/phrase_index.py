@@ -63,6 +63,11 @@ class PhraseIndex:
     live_rows: np.ndarray | None = None
 
     @property
+    def stores_tokens(self) -> bool:
+        """Return True if tokens have vectors; without them a reader alone chooses phrases."""
+        return self.vectors is None or self.vectors.shape[1] > 0
+
+    @property
     def block_pooler(self) -> PoolerKind | None:
         """Pooler of the block vectors; None without block vectors."""
         return None if self.block_vectors is None else self.block_vectors.pooler
@@ -89,8 +94,10 @@ class PhraseIndex:
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:
             raise damaged(folder, f"{astuple(got)} documents, blocks, tokens and rows, expected {astuple(expected)}")
-        if (dimensions := generation.manifest.dimensions) not in (None, vectors.shape[1]):
-            raise damaged(folder, f"vectors of {vectors.shape[1]} dimensions, expected {dimensions}")
+        dimensions, has_tokens = generation.manifest.dimensions, generation.manifest.vectors.tokens
+        if dimensions not in (None, vectors.shape[1]) or has_tokens != (vectors.shape[1] > 0):
+            expected_text = dimensions if has_tokens else 0
+            raise damaged(folder, f"vectors of {vectors.shape[1]} dimensions, expected {expected_text or 'some'}")
         has_text = store.start_chars is not None
         lexicons = [segment.lexicon for segment in segments if segment.lexicon is not None]
         if len(lexicons) != has_text * len(segments):

@@ -10,7 +10,7 @@ from pydantic import ByteSize, Field, PositiveInt
 
 from index.settings import SearchSettings
 from npm.core.errors import SettingError
-from npm.core.settings import Fraction, PathText, Settings
+from npm.core.settings import Fraction, PathText, Settings, changed_settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import Stemming
@@ -55,6 +55,9 @@ class VectorSettings(Settings):
     """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
     tokens_per_shard: PositiveInt = 262_144
     """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
+    tokens: bool = True
+    """Store a vector of each token that `pruning` keeps. Without them a reader alone chooses the phrases: a small index
+    that is built fast, for `retrieval=hybrid` only."""
     blocks: bool = True
     """Store a vector of each block too, in 2 bytes per dimension, to rank blocks by: only where the encoder has a
     pooler to make it with, as one trained with `objective.block_teacher_weight` has."""
@@ -121,6 +124,12 @@ class IndexBuildSettings(Settings):
             object.__setattr__(self, "search", replace(self.search, memory_bytes=int(self.memory)))
         if self.rotation is not Rotation.none and self.dimensions is None:
             raise SettingError(f"rotation={self.rotation.value} requires dimensions, such as dimensions=128")
+        if self.vectors.tokens:
+            return
+        default = IndexBuildSettings()
+        changed = changed_settings(self, default, ["dimensions", "memory", "search.tier", "search.list_count"])
+        if changed:
+            raise SettingError(f"{changed[0]} requires vectors of tokens: leave it out, or set vectors.tokens=true")
 
 
 class Stage(Enum):

@@ -47,7 +47,7 @@ def reencode_sample(
     ours = {
         "corpus": store.digest,
         "encoder_fingerprint": encoder.fingerprint,
-        "dimensions": encoder.dimensions,
+        "dimensions": manifest.settings["dimensions"] and encoder.dimensions,
         AXES_KEY: encoder.axes_digest,
     }
     refuse_changed(ours, {name: manifest.settings.get(name) for name in ours}, where=folder)
@@ -60,8 +60,10 @@ def reencode_sample(
         for drawn in rng.permutation(len(blocks.batches))[:count].tolist():
             batch = blocks.batches[drawn]
             encoded = blocks.encoded(batch)
-            row_count += len(encoded.vectors)
-            pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
+            pairs = []
+            if manifest.settings["dimensions"]:
+                row_count += len(encoded.vectors)
+                pairs.append((open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors))  # [n, d] each
             if encoded.pooled is not None:
                 pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
             for old, fresh in ((stored.astype(np.float64), new.astype(np.float64)) for stored, new in pairs):

@@ -5,7 +5,8 @@
 The features x of an answer (`features_of`) are
 
     span    log P(start) + log P(end) of the likeliest span of all passages that were read
-    here    the sum of two logs: of the probability that a passage has an answer by its start, and by its end
+    absent  probability that the passage with this span has no answer, by the start
+    gap     score of this passage less that of the best other one, both as shares of the best score of all
     lead    log of the first phrase's share over that of the second
     share   log of the first phrase's share
     words   share of the question's rare words that the passages have, weighted by inverse document frequency
@@ -14,7 +15,7 @@ The weights are fitted to people's questions (`fit`), half of them asked with th
 Where more questions have an answer, the first phrase is right more often than its confidence says. They are saved
 beside the reader's weights. A network's own probabilities are too high (Guo et al. 2017, arXiv 1706.04599).
 
-Shapes: n answers, f features, T tokens of a passage.
+Shapes: n answers, f features, p passages, T tokens of a passage.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from npm.core.errors import ArtifactError
 from npm.core.files import json_bytes, replace_file
 
 FILE = "confidence.json"
-FEATURES = ("span", "here", "lead", "share", "words")
+FEATURES = ("span", "absent", "gap", "lead", "share", "words")
 LEAST = 1e-6
 """Floor for probabilities and shares."""
 PENALTY, STEPS = 1e-2, 50
@@ -104,16 +105,26 @@ def fit(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def features_of(
-    scores: Sequence[np.ndarray], shares: Sequence[float], words: float, *, max_span_tokens: int
+    scores: Sequence[np.ndarray],
+    passage_scores: np.ndarray,
+    shares: Sequence[float],
+    words: float,
+    *,
+    max_span_tokens: int,
 ) -> np.ndarray:
-    """The features f64 [f] of an answer: `scores` f64 [2, T] of each passage, shares of the phrases, and `words`."""
-    spans, nowhere = [float(np.log(LEAST))], np.zeros(2)  # f64 [2], log-probabilities that no passage has an answer
-    for own in scores:
-        spans.append(best_span(own, max_span_tokens))
-        nowhere += np.log(np.maximum(LEAST, 1 - np.exp(own).sum(axis=1)))
+    """The features f64 [f] of an answer from `scores` f64 [2, T] of each of p passages and `passage_scores` f64 [p].
+
+    `shares` are those of the phrases, best first; `words` is a feature as it is.
+    """
     first, second = (max(LEAST, share) for share in (*shares, 0.0, 0.0)[:2])
-    here = np.log(np.maximum(LEAST, 1 - np.exp(nowhere))).sum()
-    return np.array([max(spans), here, np.log(first / second), np.log(first), words])
+    span, absent, gap = float(np.log(LEAST)), 1.0, 0.0
+    if len(scores):
+        spans = [best_span(own, max_span_tokens) for own in scores]
+        best = int(np.argmax(spans))
+        span, absent = spans[best], 1 - float(np.exp(scores[best][0]).sum())
+        relative = passage_scores / max(LEAST, float(passage_scores.max()))  # f64 [p]
+        gap = float(relative[best] - np.delete(relative, best).max(initial=0))
+    return np.array([span, absent, gap, np.log(first / second), np.log(first), words])
 
 
 def best_span(scores: np.ndarray, max_span_tokens: int) -> float:

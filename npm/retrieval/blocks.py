@@ -72,7 +72,7 @@ def block_restrictions(
         share = own.scores[order].astype(np.float64) / max(float(own.scores.max(initial=0)), TINY)  # f64 [n]
         bonuses = (settings.lexical_weight if hybrid else 0.0) * share  # f64 [n]
         inside = tuple(gap for gap in own.gaps if gap.block in own.blocks)
-        everywhere = hybrid and not len(order)
+        everywhere = hybrid and not len(order) and index.stores_tokens
         restrictions.append(None if everywhere else Restriction(own.blocks[order], bonuses, gaps=inside))
     return restrictions
 

@@ -188,6 +188,8 @@ class Filler(ABC):
         A text with several masks gets a JointAnswer. `blocks` as in `fill`, ascending i64.
         """
         settings = self.settings if settings is None else settings
+        if not self.index.stores_tokens:
+            self._check_readable(settings, blocks)
         maps = self.index.maps_for(settings.retrieval.value)
         if maps is not None and not maps.reader:
             vectors = vectors.mapped(maps.maps)
@@ -216,6 +218,17 @@ class Filler(ABC):
             for text, count, cut in zip(texts, counts, vectors.cut.tolist(), strict=True)
         ]
 
+    def _check_readable(self, settings: FillSettings, blocks: np.ndarray | None) -> None:
+        """Raise SettingError unless a reader chooses the phrases, as it must where tokens have no vectors."""
+        reads = settings.retrieval is Retrieval.hybrid and settings.joint_share and not settings.scoring.reference
+        if blocks is None and reads and self.reader(settings) is not None:
+            return
+        raise SettingError(
+            f"{self.index.folder} has no vectors of tokens, so that only retrieval=hybrid with a reader answers: leave "
+            "retrieval, reader, joint_share, scoring and blocks as they are, or build with vectors=tokens",
+            code="retrieval_unavailable",
+        )
+
     @abstractmethod
     def _restrictions(
         self, texts: Sequence[str], vectors: QueryVectors, settings: FillSettings, allowed: DocumentFilter
@@ -237,7 +250,8 @@ class Filler(ABC):
         joint_maps = maps.maps if maps is not None and maps.reader == reader.fingerprint else None
         read = with_reading(self.index.store, reader, texts, restrictions, maps=joint_maps)
         counts = np.diff(vectors.offsets).tolist()
-        return [mask for own, count in zip(read, counts, strict=True) for mask in own or [None] * count]
+        of_texts = zip(read, restrictions, counts, strict=True)
+        return [mask for own, whole, count in of_texts for mask in own or [whole] * count]
 
     def searches(
         self,
@@ -265,7 +279,8 @@ class Filler(ABC):
             rows = self.index.rows.rows_within(starts, stops)  # i64 [rows]
             if not len(rows):
                 continue
-            share = 0.0 if restriction.joint is None else settings.joint_share
+            share = settings.joint_share if self.index.stores_tokens else 1.0
+            share = 0.0 if restriction.joint is None else share
             scans = (
                 []
                 if share == 1
@@ -397,7 +412,8 @@ class Filler(ABC):
         if not shares:
             return None
         words = self.index.lexicon.covered_share(text, restriction.blocks)
-        return features_of(restriction.joint, shares, words, max_span_tokens=settings.phrase_limits(self.encoder)[0])
+        tokens = settings.phrase_limits(self.encoder)[0]
+        return features_of(restriction.joint, restriction.bonuses, shares, words, max_span_tokens=tokens)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""

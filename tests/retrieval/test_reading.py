@@ -100,7 +100,7 @@ def test_any_object_that_reads_chooses_the_phrase(filler: PhraseFiller) -> None:
 
 def test_confidence_is_that_of_the_features_and_decides_the_status(filler: PhraseFiller) -> None:
     reader = SureReader("Oslofjord")
-    reader.confidence = Confidence((1.0, 0.0, 0.0, 0.0, 0.0), 2.0, 0.5)
+    reader.confidence = Confidence((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 2.0, 0.5)
     sure = PhraseFiller(filler.index, filler.encoder, SETTINGS, reader=reader)
     known = sure.fill("What is at the end of Norway's capital Oslo?")
     assert known.confidence == pytest.approx(1 / (1 + np.exp(-(2 * np.log(0.97) + 2.0))))
@@ -117,7 +117,7 @@ def test_confidence_is_that_of_the_features_and_decides_the_status(filler: Phras
 
 def test_confidence_does_not_depend_on_the_number_of_phrases_shown(filler: PhraseFiller) -> None:
     reader = SureReader("Oslofjord")
-    reader.confidence = Confidence((0.1, 0.2, 0.3, 0.4, 0.5), 0.0, 0.0)
+    reader.confidence = Confidence((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 0.0, 0.0)
     found = {
         PhraseFiller(filler.index, filler.encoder, replace(SETTINGS, k=k, overlaps=overlaps), reader=reader)
         .fill("Oslo is at the end of <mask>.")
