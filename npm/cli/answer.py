@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import field
 from functools import partial
 
 from npm.cli.base import EncoderCommand, Output, say
@@ -24,6 +25,9 @@ class FillCommand(FillSettings, EncoderCommand):
     index: PathText = ""
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
     index is built once into the user's cache (XDG_CACHE_HOME)."""
+    files: list[PathText] = field(default_factory=list)
+    """Files and folders to answer from instead of an index: their words are read into the user's cache, and the next
+    time only what has changed; nothing is written beside them."""
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
     scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
@@ -45,7 +49,7 @@ class FillCommand(FillSettings, EncoderCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index k retrieval documents where values min_share texts table template out output device",
+    "index files k retrieval documents where values min_share texts table template out output device",
     required=None,
     takes_texts=True,
     presets="scoring",
@@ -55,8 +59,11 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """Answer texts of the command line, of a file, of a pipe, or typed at the prompt."""
     is_table = bool(settings.table or settings.template or settings.out)
     is_prompt = not texts and not settings.texts and not is_table and sys.stdin is not None and sys.stdin.isatty()
-    if not (settings.index or texts or is_prompt or is_table):
-        raise missing("index", "index=DIR; only texts on the command line and at the prompt are answered without it")
+    if settings.index and settings.files:
+        raise exclusive("index=DIR", "files")
+    if not (settings.index or settings.files or texts or is_prompt or is_table):
+        advice = "index=DIR or files=FOLDER; only texts on the command line and at the prompt are answered without"
+        raise missing("index", advice)
     from npm.cli.texts import fill_piped, fill_texts, given_texts
 
     if is_table:
@@ -71,9 +78,11 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
     if settings.index:
         filler = settings.open_filler(settings)
     else:
-        from npm.cli.demo import demo_filler
+        from npm.cli.demo import demo_filler, files_filler
+        from npm.models.encoder import Encoder
 
-        filler = demo_filler(settings, settings.encoder, settings.device, settings.precision)
+        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
+        filler = files_filler(settings.files, encoder, settings) if settings.files else demo_filler(encoder, settings)
     from npm.retrieval.blocks import lacks_block_vectors
 
     if lacks_block_vectors(filler.index, filler.encoder, settings):

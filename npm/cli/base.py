@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from npm.core.errors import QueryError
@@ -86,12 +84,3 @@ def write_report(output: Output, record: Any, text: str) -> None:
         write_json(record)
     else:
         sys.stdout.write(text)
-
-
-def user_folder(variable: str, usual: str) -> Path:
-    """The folder `npmlm` in the one that the environment's `variable` names, else in `usual` of the home folder.
-
-    Relative paths do not count, as in the XDG Base Directory Specification.
-    """
-    named = Path(os.environ.get(variable, ""))
-    return (named if named.is_absolute() else Path.home() / usual) / "npmlm"

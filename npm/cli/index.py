@@ -17,6 +17,7 @@ from npm.cli.base import TEXT_SETTINGS, EncoderCommand, IndexCommand, OutputComm
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import BuildCluster
+from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Shard
 from npm.core.types import MASK_TEXT
@@ -149,6 +150,37 @@ def run_add(settings: AddCommand) -> int:
     with StageProgress() as progress:
         changed = add_documents(settings.index, settings, encoder, progress=progress)
     return _report_change(settings.index, changed)
+
+
+class SyncCommand(IndexBuildSettings, IndexCommand):
+    """Make an index follow its files: add, replace and delete what has changed since the last time."""
+
+
+@verb(
+    SyncCommand,
+    'npmlm sync "corpus.files=[docs/]" index=DIR',
+    "index corpus.files encoder device precision",
+    presets="vectors",
+    resumes=True,
+)
+def run_sync(settings: SyncCommand) -> int:
+    """Build the index, or follow the files."""
+    from npm.indexing.sync import sync_index
+    from npm.indexing.verify import index_encoder
+    from npm.models.encoder import Encoder
+
+    options = {"device": settings.device, "dtype": settings.precision}
+    if (Path(settings.index) / MANIFEST_NAME).is_file():
+        encoder = index_encoder(Path(settings.index), settings.encoder, **options)
+    else:
+        encoder = Encoder.load(settings.encoder, for_reading=not settings.copy_encoder, **options)
+    with StageProgress() as progress:
+        synced = sync_index(settings.index, settings, encoder, progress=progress, notice=progress.say)
+    changes = f"{synced.files:,} files read, {synced.added_documents:,} documents added"
+    changes += f", {synced.deleted_documents:,} deleted" if synced.deleted_documents else ""
+    state = "nothing has changed" if synced.was_current else changes
+    say(f"{settings.index} is generation {synced.manifest.generation}: {state}")
+    return 0
 
 
 class DeleteCommand(DeleteSettings, IndexCommand):

@@ -15,10 +15,11 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
-from npm.cli.base import Output, say, user_folder
+from npm.cli.base import Output, say
 from npm.cli.texts import Query, read, show_answer
 from npm.core.display import answer_json, print_answer, print_passage, print_places
 from npm.core.errors import QueryError, SettingError, UserError, unknown
+from npm.core.files import user_folder
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
 from npm.corpus.markup import shown

@@ -25,6 +25,7 @@ OVERVIEW = {
         "npm.cli.index": {
             "build": "build a phrase index over a corpus",
             "add": "add documents to an index",
+            "sync": "follow files: add, replace and delete what changed",
             "delete": "delete documents of an index",
             "compact": "rewrite an index without deleted documents",
             "partition": "cut an index into parts that are searched separately",

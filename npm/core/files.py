@@ -255,3 +255,12 @@ def shown_bytes(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def user_folder(variable: str, usual: str) -> Path:
+    """The folder `npmlm` in the one that the environment's `variable` names, else in `usual` of the home folder.
+
+    Relative paths do not count, as in the XDG Base Directory Specification.
+    """
+    named = Path(os.environ.get(variable, ""))
+    return (named if named.is_absolute() else Path.home() / usual) / "npmlm"

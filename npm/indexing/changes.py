@@ -157,10 +157,16 @@ def commit(
 
 
 def add_documents(
-    folder: str | Path, settings: AddSettings, encoder: Encoder, *, progress: Progress = silent
+    folder: str | Path,
+    settings: AddSettings,
+    encoder: Encoder,
+    *,
+    sources: Sequence[Source] | None = None,
+    progress: Progress = silent,
 ) -> ChangeResult:
     """Add documents to the index in `folder`, or resume where the same call was stopped.
 
+    `sources` are those of `settings.corpus.files` where their names are known, such as among more files.
     Blocks, vectors, term counts and codes are made as those of the index. Raises CorpusError for input that cannot be
     read and, before anything is encoded, for ids that exist unless `settings.replace`; ArtifactError if `folder` holds
     no finished index, or one made by another encoder; StorageError if the disk is full.
@@ -177,7 +183,7 @@ def add_documents(
                 f"corpus.kept_fields must be [{','.join(kept)}] as in the index, got [{','.join(given)}]"
             )
         corpus = replace(settings.corpus, kept_fields=kept)
-        sources = find_sources(corpus.files)
+        sources = find_sources(corpus.files) if sources is None else sources
         place, request = corpus_part(folder, sources, corpus, manifest.blocks, encoder.tokenizer_fingerprint)
         last = manifest.segments[-1]
         documents_before = manifest.counts.documents - last.counts.documents

@@ -2,9 +2,9 @@
 
 Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
 
-A shard `vectors/<number>` holds `vectors.npy` [n, d], with d = 0 where tokens have no vectors, and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
-first, set if it has a vector; and where blocks have vectors, these (`block_vectors.py`). Any process may
-write any shard; `vectors/manifest.json` comes last.
+A shard `vectors/<number>` holds `vectors.npy` [n, d], without vectors of tokens [n, 0], and `kept.npy`, u8
+[ceil(T / 8)]: one bit a token, the lowest bit first, set if it is kept; and where blocks have vectors, these
+(`block_vectors.py`). Any process may write any shard; `vectors/manifest.json` comes last.
 
 Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensions.
 """

@@ -175,7 +175,7 @@ def fused_scores(lexical: np.ndarray, cosines: np.ndarray, share: float) -> np.n
 
 def lacks_block_vectors(index: PhraseIndex, encoder: Encoder, settings: FillSettings) -> bool:
     """Return True if blocks would by default be ranked by vectors too, and the index has none."""
-    would_rank = settings.retrieval is Retrieval.hybrid and settings.vector_share is None
+    would_rank = settings.retrieval is Retrieval.hybrid and settings.vector_share is None and index.stores_tokens
     return would_rank and index.block_vectors is None and encoder.block_pooler is not None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npm.core.settings import PathText, checked
-from npm.core.types import Document
+from npm.core.types import Document, Progress, silent
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
@@ -72,11 +72,38 @@ class PhraseFiller(Filler):
         """
         from npm.retrieval.passages import PassageFiller
 
+        return PassageFiller(passages, cls._loaded(encoder, device, dtype), settings)
+
+    @classmethod
+    def over_files(
+        cls,
+        files: Sequence[str | Path],
+        encoder: Encoder | str | Path | None = None,
+        *,
+        settings: FillSettings | None = None,
+        device: str = "auto",
+        dtype: Precision | str = Precision.auto,
+        progress: Progress = silent,
+    ) -> PhraseFiller:
+        """A filler over files and folders, whose index of words is kept in the user's cache and follows them.
+
+        What has not changed since the last call is not read again. Without `encoder` it is the shipped one. Raises
+        CorpusError for files that cannot be used, StorageError where the cache cannot be written, and as `open` does.
+        """
+        from npm.indexing.cached import files_index
+
+        given = cls._loaded(encoder, device, dtype)
+        names = [files] if isinstance(files, str | Path) else list(files)
+        folder, _ = files_index([str(checked(name, PathText, "files")) for name in names], given, progress=progress)
+        return cls.open(folder, given, settings=settings)
+
+    @staticmethod
+    def _loaded(encoder: Encoder | str | Path | None, device: str, dtype: Precision | str) -> Encoder:
+        """The encoder given, loaded or by name, or the shipped one."""
         given: Encoder | str | None = checked(encoder, Encoder | PathText | None, "encoder")
-        if not isinstance(given, Encoder):
-            precision = checked(dtype, Precision, "dtype")
-            given = Encoder.load(given or "", device=device, dtype=precision, for_reading=True)
-        return PassageFiller(passages, given, settings)
+        if isinstance(given, Encoder):
+            return given
+        return Encoder.load(given or "", device=device, dtype=checked(dtype, Precision, "dtype"), for_reading=True)
 
     @staticmethod
     def connect(url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> RemoteFiller:

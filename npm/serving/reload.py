@@ -27,8 +27,13 @@ class IndexReloader:
         *,
         metrics: ServerMetrics,
         notice: Callable[[str], None],
+        refresh: Callable[[], None] | None = None,
     ) -> None:
-        """Open the index by `open_index`, which gets the page's examples where they are known. Raises what it does."""
+        """Open the index by `open_index`, which gets the page's examples where they are known. Raises what it does.
+
+        `refresh` brings the index up to date with its files before each look for a new generation.
+        """
+        self._refresh = refresh
         self._open_index, self._settings, self._metrics, self._notice = open_index, settings, metrics, notice
         self.current = open_index(None)
         metrics.index_is(self.current.facts)
@@ -76,6 +81,8 @@ class IndexReloader:
 
     def _newer(self) -> OpenedIndex | None:
         """The generation in the folder, opened and warm, if it is another one; runs next to the computing thread."""
+        if self._refresh is not None:
+            self._refresh()
         if self.current.filler.index.is_current:
             return None
         return self._open_index(self.current.facts.examples)

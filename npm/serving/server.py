@@ -100,12 +100,14 @@ def serve(
     *,
     notice: Callable[[str], None],
     open_searcher: OpenSearcher | None = None,
+    refresh: Callable[[], None] | None = None,
 ) -> None:
     """Serve the index in `folder` until SIGTERM or SIGINT, and finish what was accepted.
 
     `load_encoder`, which gives the encoder of the index, is called when keys, log and address have been found right;
-    `open_searcher` as in `PhraseIndex.open`. `notice` gets the line `serving on http://HOST:PORT`, and what happens to
-    the index. Raises SettingError, StorageError, ArtifactError, and KeyboardInterrupt after SIGINT.
+    `open_searcher` as in `PhraseIndex.open`, `refresh` as in `IndexReloader`. `notice` gets the line
+    `serving on http://HOST:PORT`, and what happens to the index. Raises SettingError, StorageError, ArtifactError, and
+    KeyboardInterrupt after SIGINT.
     """
     keys = read_keys(settings.key_file) if settings.key_file else []
     with contextlib.ExitStack() as stack:
@@ -114,7 +116,7 @@ def serve(
         share_one_heap()  # before there is a second thread
         metrics, encoder = ServerMetrics(), load_encoder()
         open_index = partial(OpenedIndex.open, folder, encoder, settings, open_searcher=open_searcher)
-        reloader = IndexReloader(open_index, settings, metrics=metrics, notice=notice)
+        reloader = IndexReloader(open_index, settings, metrics=metrics, notice=notice, refresh=refresh)
         batcher = Batcher(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
         service = Service(settings, reloader, metrics, batcher, notice)
         if settings.host not in LOOPBACK and not keys:

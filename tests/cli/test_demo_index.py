@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.base import user_folder
+from npm.core.files import user_folder
 from tests.helpers.command_line import QUESTION, REPOSITORY, CommandLine, Outcome, all_bytes
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -49,7 +49,7 @@ def test_processes_side_by_side_build_it_once_and_say_where_it_is(first: tuple[P
     assert outcome.status == 0, outcome.err
     assert len(outcome.answers()[0]["phrases"]) == 1
     assert outcome.err.startswith(f"note: without index= answers come from the demo corpus of {DOCUMENTS} documents, ")
-    assert f"kept in {demo_folder(cache)}; build your own with npmlm build" in outcome.err
+    assert f"kept in {demo_folder(cache)}; ask your own with files=" in outcome.err
     assert outcome.err.count("\n") == 0
     assert [path.name for path in (cache / "npmlm").iterdir()] == [demo_folder(cache).name]  # no lock is left
 

@@ -83,10 +83,12 @@ def assert_problem(reply: Reply, status: int, *parts: str) -> dict[str, Any]:
 class RunningServer:
     """The process, told to stop at the end of a `with` block."""
 
-    def __init__(self, index: Path, *settings: str) -> None:
+    def __init__(self, index: Path | None, *settings: str) -> None:
+        """`index` None: the settings name files."""
+        source = [] if index is None else [f"index={index}"]
         quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "npm", "serve", f"index={index}", "port=0", *settings],
+            [sys.executable, "-m", "npm", "serve", *source, "port=0", *settings],
             cwd=REPOSITORY,
             env={**os.environ, **quiet},
             stdout=subprocess.PIPE,

@@ -1,0 +1,115 @@
+"""An index that follows its files: what changed since the last time is added, replaced or deleted.
+
+Files are compared by name, size and SHA-256 with those that the segments of the index were made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npm.core.artifact import MANIFEST_NAME
+from npm.core.records import refuse_changed
+from npm.core.types import Progress, silent
+from npm.corpus.documents import read_corpus
+from npm.corpus.settings import CorpusSettings, DocumentSplit
+from npm.corpus.sources import PART_NAMES, Source, file_of_part, find_sources, input_record
+from npm.corpus.store import BlockStore
+from npm.indexing.build import build_index, no_notice
+from npm.indexing.changes import WORTH_A_COMPACT, add_documents, delete_documents, live_documents
+from npm.indexing.compact import compact_index
+from npm.indexing.generation import Generation, IndexManifest, recorded_corpus
+from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
+from npm.models.encoder import Encoder
+
+MOST_SEGMENTS = 16
+"""Segments above which the index is compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """Result of a sync."""
+
+    manifest: IndexManifest
+    was_current: bool
+    """No file had changed."""
+    files: int
+    """Files that were read, since they are new or changed."""
+    added_documents: int
+    deleted_documents: int
+    """With those that were replaced."""
+
+
+def sync_index(
+    folder: str | Path,
+    settings: IndexBuildSettings,
+    encoder: Encoder,
+    *,
+    progress: Progress = silent,
+    notice: Callable[[str], None] = no_notice,
+) -> SyncResult:
+    """Build the index in `folder` if there is none; else make its documents those of `settings.corpus.files`.
+
+    Files without a change are not read, but for their hash; where rows of a table may be gone, all tables are. Other
+    settings than those of the corpus count for a new index only. Raises as `build_index`, `add_documents` and
+    `delete_documents` do; SettingError for other settings of the corpus than the index was built with.
+    """
+    folder = Path(folder)
+    sources = find_sources(settings.corpus.files)
+    if not (folder / MANIFEST_NAME).is_file():
+        manifest = build_index(folder, settings, encoder, progress=progress, notice=notice).manifest
+        assert manifest is not None, "all stages were run"
+        return SyncResult(manifest, False, len(sources), manifest.counts.documents, 0)
+    generation = Generation.read(folder)
+    refuse_changed(recorded_corpus(settings.corpus), generation.manifest.settings["corpus"], where=folder)
+    known = _recorded_sources(generation)
+    changed = [
+        source
+        for source, record in zip(sources, input_record(sources), strict=True)
+        if known.get(source.name) != record
+    ]
+    added = deleted = 0
+    if changed:
+        chosen = AddSettings(corpus=replace(settings.corpus, files=[source.path for source in changed]), replace=True)
+        result = add_documents(folder, chosen, encoder, sources=changed, progress=progress)
+        added, deleted = result.added_documents, result.deleted_documents
+        if result.skipped:
+            notice(result.skipped)
+    is_gone = not {*known} <= {source.name for source in sources}
+    has_new_rows = not all(_is_whole(source, settings.corpus) for source in changed)
+    stale = list(_stale_ids(Generation.read(folder), sources, settings.corpus)) if is_gone or has_new_rows else []
+    if stale:
+        deleted += delete_documents(folder, DeleteSettings(ids=stale)).deleted_documents
+    manifest = Generation.read(folder).manifest
+    share = manifest.deleted_documents / max(1, manifest.counts.documents)
+    if added + deleted and (share >= WORTH_A_COMPACT or len(manifest.segments) > MOST_SEGMENTS):
+        manifest = compact_index(folder, CompactSettings(), progress=progress).manifest
+    return SyncResult(manifest, not added + deleted, len(changed), added, deleted)
+
+
+def _recorded_sources(generation: Generation) -> dict[str, dict[str, Any]]:
+    """The record of each file by name; that of the last segment where a file was replaced."""
+    return {str(record["name"]): record for segment in generation.manifest.segments for record in segment.sources}
+
+
+def _is_whole(source: Source, corpus: CorpusSettings) -> bool:
+    """Return True if the ids of the source's documents are its path or that of its parts."""
+    if source.format == "txt":
+        return corpus.split in (DocumentSplit.file, DocumentSplit.heading)
+    return source.format in PART_NAMES
+
+
+def _stale_ids(generation: Generation, sources: Sequence[Source], corpus: CorpusSettings) -> Iterator[str]:
+    """The ids of live documents that no source has any more."""
+    paths = {source.identifier for source in sources if _is_whole(source, corpus)}
+    tables = [source for source in sources if not _is_whole(source, corpus)]
+    rows = {document.id for document in read_corpus(corpus, sources=tables)} if tables else set()
+    store = BlockStore.open(*(segment.corpus for segment in generation.segments))
+    live = np.flatnonzero(live_documents(generation, store))  # i64 [live documents]
+    for identifier in store.document_ids(live):
+        if identifier not in rows and (file_of_part(identifier) or identifier) not in paths:
+            yield identifier

@@ -1,0 +1,145 @@
+"""An index that follows its files: what is read again, what goes, and the same answers as a new build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.core.errors import ArtifactError, CorpusError
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.settings import CorpusSettings, DocumentSplit
+from npm.indexing.cached import files_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings, VectorSettings
+from npm.indexing.sync import MOST_SEGMENTS, SyncResult, sync_index
+from npm.models.encoder import Encoder
+
+
+def settings_of(folder: Path, **corpus: object) -> IndexBuildSettings:
+    return IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(folder)], **corpus),  # type: ignore[arg-type]
+        blocks=BlockSettings(max_block_tokens=32),
+        vectors=VectorSettings(tokens=False, blocks=False),
+    )
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "more").mkdir(parents=True)
+    (folder / "a.txt").write_text("The depot is in Porto.")
+    (folder / "more/a.txt").write_text("The depot is in Graz.")
+    (folder / "b.md").write_text("# Travel\n\nThe daily rate is 737 EUR.\n")
+    (folder / "rows.csv").write_text("id,text\n1,The first row.\n2,The second row.\n3,The third row.\n")
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"text": f"Line {n} of the log."}) + "\n" for n in range(3)))
+    return folder
+
+
+def texts(index: Path) -> list[str]:
+    """The texts of the live documents, sorted."""
+    opened = PhraseIndex.open(index)
+    live = opened.live_documents
+    numbers = range(opened.store.document_count) if live is None else np.flatnonzero(live).tolist()
+    return sorted(opened.store.document(number).text.strip() for number in numbers)
+
+
+def synced(docs: Path, encoder: Encoder) -> SyncResult:
+    """The result of a sync, after which the documents are those of a new build."""
+    index = docs.parent / "index"
+    result = sync_index(index, settings_of(docs), encoder)
+    number = sum(1 for _ in docs.parent.glob("fresh-*"))
+    fresh = docs.parent / f"fresh-{number}"
+    sync_index(fresh, settings_of(docs), encoder)
+    assert texts(index) == texts(fresh)
+    return result
+
+
+def test_the_first_builds_and_the_next_finds_nothing_to_do(docs: Path, encoder: Encoder) -> None:
+    first, second = synced(docs, encoder), synced(docs, encoder)
+    assert (first.was_current, first.files, first.added_documents) == (False, 5, 9)
+    assert (second.was_current, second.files, second.manifest.generation) == (True, 0, 0)
+
+
+def test_new_changed_and_removed_files(docs: Path, encoder: Encoder) -> None:
+    synced(docs, encoder)
+    (docs / "a.txt").write_text("The depot is in Lyon.")
+    (docs / "c.txt").write_text("The head of sales is Mira Holt.")
+    (docs / "b.md").unlink()
+    result = synced(docs, encoder)
+    assert (result.files, result.added_documents, result.deleted_documents) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_row_that_was_removed_goes_wherever_it_was(docs: Path, encoder: Encoder, gone: int) -> None:
+    synced(docs, encoder)
+    for name, header in (("rows.csv", 1), ("rows.jsonl", 0)):
+        lines = (docs / name).read_text().splitlines(keepends=True)
+        (docs / name).write_text("".join(lines[: header + gone] + lines[header + gone + 1 :]))
+    assert synced(docs, encoder).files == 2
+
+
+def test_a_table_that_was_removed_goes_with_its_rows(docs: Path, encoder: Encoder) -> None:
+    synced(docs, encoder)
+    (docs / "rows.csv").unlink()
+    assert synced(docs, encoder).deleted_documents == 3
+
+
+def test_lines_that_are_documents_are_rows_too(docs: Path, encoder: Encoder) -> None:
+    index, settings = docs.parent / "index", settings_of(docs / "a.txt", split=DocumentSplit.line)
+    (docs / "a.txt").write_text("One line.\nAnother line.\nA third line.\n")
+    sync_index(index, settings, encoder)
+    (docs / "a.txt").write_text("One line.\nA third line.\n")
+    sync_index(index, settings, encoder)
+    assert texts(index) == ["A third line.", "One line."]
+
+
+def test_many_changes_leave_few_segments_and_deleted_documents(docs: Path, encoder: Encoder) -> None:
+    index = docs.parent / "index"
+    for number in range(MOST_SEGMENTS + 4):
+        (docs / "a.txt").write_text(f"The depot has {number} rooms.")
+        manifest = sync_index(index, settings_of(docs), encoder).manifest
+        assert len(manifest.segments) <= MOST_SEGMENTS + 1
+        assert manifest.deleted_documents < 0.25 * manifest.counts.documents + 1
+    assert synced(docs, encoder).was_current
+
+
+def test_other_settings_and_an_empty_folder_change_nothing(docs: Path, encoder: Encoder) -> None:
+    index = docs.parent / "index"
+    sync_index(index, settings_of(docs), encoder)
+    before = texts(index)
+    with pytest.raises(ArtifactError, match=r"join_lines"):
+        sync_index(index, settings_of(docs, join_lines=False), encoder)
+    for file in [*docs.rglob("*.*")]:
+        file.unlink()
+    with pytest.raises(CorpusError):
+        sync_index(index, settings_of(docs), encoder)
+    assert texts(index) == before
+
+
+def test_files_have_an_index_in_the_cache_and_nothing_beside_them(
+    docs: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(docs.parent / "cache"))
+    before = {file: file.read_bytes() for file in sorted(docs.rglob("*")) if file.is_file()}
+    folder, first = files_index([str(docs)], encoder)
+    assert folder.is_relative_to(docs.parent / "cache") and first.added_documents == 9
+    monkeypatch.chdir(docs.parent)
+    (docs / "b.md").write_bytes(b"# Travel\n\nThe daily rate is 740 EUR.\n")
+    again, second = files_index(["docs"], encoder)  # the same folder by another name
+    assert again == folder and (second.files, second.added_documents) == (1, 1)
+    assert files_index([str(docs / "a.txt")], encoder)[0] != folder
+    (docs / "b.md").write_bytes(before[docs / "b.md"])
+    assert before == {file: file.read_bytes() for file in sorted(docs.rglob("*")) if file.is_file()}
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are(
+    docs: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(docs.parent / "cache"))
+    (docs / "bad.txt").write_bytes(b"\xff\xfe\x00")
+    notes: list[str] = []
+    folder, _ = files_index([str(docs)], encoder, notice=notes.append)
+    assert len(texts(folder)) == 9 and any("skipped" in note for note in notes)
