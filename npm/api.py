@@ -268,20 +268,21 @@ def trace(
     index: str | Path | PhraseFiller | RemoteFiller,
     *,
     kinds: Sequence[str] | None = None,
+    right_passed: float | None = None,
     documents: Sequence[str] | None = None,
     where: Sequence[str] | str = (),
     progress: Progress = silent,
 ) -> Trace:
     """Trace the names, numbers, dates and quotations of a text back to the index, a folder or a filler.
 
-    `kinds` are those that are traced, None: all. Raises QueryError for a text that is empty or no text, and errors as
-    `PhraseFiller.open` and its filters do.
+    `kinds` are those traced, None: all; `right_passed` as in `npmlm trace`. Raises QueryError for a text that is
+    empty or no text, and errors as `PhraseFiller.open` and its filters do.
     """
     from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.trace import Trace, TracedSpan, Tracer
 
-    settings = TraceSettings(**given_options(kinds=kinds, documents=documents, where=where))
+    settings = TraceSettings(**given_options(kinds=kinds, right_passed=right_passed, documents=documents, where=where))
     if isinstance(index, RemoteFiller):
         spans = index.ask("/v1/trace", {"text": text, **asdict(settings)}, "spans", tuple[TracedSpan, ...])
         return Trace(text, spans)

@@ -164,7 +164,7 @@ def estimated_sizes(
 
     Data sets of unknown size count with their sample only. Raises CorpusError as reading the corpus does.
     """
-    vectors, dimensions = settings.vectors, encoder.dimensions
+    vectors, dimensions = settings.vectors, encoder.dimensions * settings.vectors.tokens
     packer = BlockPacker(encoder.tokenizer, settings.blocks)
     sample = sample_corpus(settings.corpus, documents=sample_documents)
     packed = packer.pack_many(sample.documents)
@@ -177,17 +177,16 @@ def estimated_sizes(
     block_count = float(weights @ [len(of_document) for of_document in packed])
     flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
     rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
-    stored_dimensions = dimensions if vectors.tokens else 0
-    shape = search_shape(resolved := fitting_settings(settings.search, round(rows), stored_dimensions))
+    shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
     quantizer, share = shape.quantizer_bytes, rows / partitions
-    vector_bytes = stored_dimensions * np.dtype(vectors.dtype.value).itemsize
+    vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
     document_bytes = float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents])
     disk = {
         "corpus": token_count * (id_bytes + 1 + 8) + block_count * 16 + document_count * 24 + document_bytes,
         "vectors": rows * vector_bytes + token_count / 8,
-        "block vectors": block_count * block_bytes(dimensions) if vectors.block_pooler(encoder) else 0,
+        "block vectors": block_count * block_bytes(encoder.dimensions) if vectors.block_pooler(encoder) else 0,
         "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
         "lexicon": _lexicon_bytes(sample.documents, packed, settings.lexicon, token_count),
         "quantizer": quantizer,

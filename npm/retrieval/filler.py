@@ -34,7 +34,7 @@ from npm.retrieval.queries import (
     query_notes,
     unknown_words,
 )
-from npm.retrieval.reading import with_reading
+from npm.retrieval.reading import check_readable, with_reading
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.search import Search, candidate_weights
 from npm.retrieval.settings import (
@@ -189,7 +189,7 @@ class Filler(ABC):
         """
         settings = self.settings if settings is None else settings
         if not self.index.stores_tokens:
-            self._check_readable(settings, blocks)
+            check_readable(self.index, self.reader(settings), settings, blocks)
         maps = self.index.maps_for(settings.retrieval.value)
         if maps is not None and not maps.reader:
             vectors = vectors.mapped(maps.maps)
@@ -217,17 +217,6 @@ class Filler(ABC):
             self._answer(text, list(itertools.islice(of_masks, count)), cut, settings, blocks)
             for text, count, cut in zip(texts, counts, vectors.cut.tolist(), strict=True)
         ]
-
-    def _check_readable(self, settings: FillSettings, blocks: np.ndarray | None) -> None:
-        """Raise SettingError unless a reader chooses the phrases, as it must where tokens have no vectors."""
-        reads = settings.retrieval is Retrieval.hybrid and settings.joint_share and not settings.scoring.reference
-        if blocks is None and reads and self.reader(settings) is not None:
-            return
-        raise SettingError(
-            f"{self.index.folder} has no vectors of tokens, so that only retrieval=hybrid with a reader answers: leave "
-            "retrieval, reader, joint_share, scoring and blocks as they are, or build with vectors=tokens",
-            code="retrieval_unavailable",
-        )
 
     @abstractmethod
     def _restrictions(

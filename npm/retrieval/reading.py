@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.errors import SettingError
 from npm.corpus.text import is_title
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage, PassageTokens, Reader, TokenScores
+from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.retrieval.blocks import Restriction
 
 
@@ -57,6 +60,20 @@ def with_reading(
             of_masks.append(replace(restriction, joint=joint, unknown_share=float(np.mean(unknown))))
         result.append(of_masks)
     return result
+
+
+def check_readable(
+    index: PhraseIndex, reader: Reader | None, settings: FillSettings, blocks: np.ndarray | None
+) -> None:
+    """Raise SettingError unless `reader` chooses the phrases, as it must where tokens have no vectors."""
+    reads = settings.retrieval is Retrieval.hybrid and settings.joint_share and not settings.scoring.reference
+    if reader is not None and blocks is None and reads:
+        return
+    raise SettingError(
+        f"{index.folder} has no vectors of tokens, so only retrieval=hybrid with a reader answers: leave retrieval, "
+        "reader, joint_share, scoring and blocks as they are, or build with vectors=tokens",
+        code="retrieval_unavailable",
+    )
 
 
 def _of_block(scores: TokenScores, tokens: PassageTokens) -> np.ndarray:

@@ -221,7 +221,12 @@ class OpenedIndex:
     def _tracer(self, request: requests.TraceRequest) -> Tracer:
         return Tracer(
             self.filler,
-            TraceSettings(kinds=list(request.kinds), documents=request.documents, where=request.where or []),
+            TraceSettings(
+                kinds=list(request.kinds),
+                right_passed=request.right_passed,
+                documents=request.documents,
+                where=request.where or [],
+            ),
         )
 
     def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:

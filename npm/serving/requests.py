@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WrapValidator
 
-from npm.tracing.settings import KINDS, SpanKind
+from npm.tracing.settings import KINDS, RightPassed, SpanKind
 
 LIMITS = {
     "text_chars": 10_000,
@@ -150,6 +150,8 @@ class TraceRequest(Filters):
     """A text of one or more sentences."""
     kinds: Annotated[list[SpanKind], Field(min_length=1)] = Field(default_factory=lambda: list(KINDS))
     """Kinds of spans that are traced."""
+    right_passed: RightPassed = 0.9
+    """Share of right spans that are `found`, as measured when the support was fitted."""
 
 
 class LabelsRequest(Timed):

@@ -12,6 +12,7 @@ from npm.core.settings import Settings
 SpanKind = Literal["name", "number", "date", "quotation"]
 Verdict = Literal["found", "other", "not_found"]
 """The corpus has the span in a sentence about the same thing, has another phrase there, or has neither."""
+RightPassed = Annotated[float, Field(ge=0.5, le=0.99)]
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
@@ -30,3 +31,6 @@ class TraceSettings(LookupSettings):
 
     kinds: Annotated[list[SpanKind], Field(min_length=1)] = field(default_factory=lambda: list(KINDS))
     """Kinds of spans that are traced: `name`, `number`, `date`, `quotation`."""
+    right_passed: RightPassed = 0.9
+    """Share of right spans that are `found`, as measured when the support was fitted; with a smaller one more exchanged
+    spans are reported."""

@@ -2,20 +2,21 @@
 
 The support of a span is the logistic function of
 
-    0.6 · share of its best place + 3.5 · score of phrases that match it − 1.4 · score of the best other phrase − 0.1
+    w · (share of its best place, score of the best other phrase, log score of phrases that match it) + b
 
 with shares as in `npm.tracing.evidence`; 0 for a span that the corpus does not have. It was fitted to sentences with
-exchanged spans (`scripts/measure_trace.py` measures it on others).
+exchanged spans, and the threshold to the share of right ones that pass it (`scripts/measure_trace.py`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from npm.core.errors import SettingError
-from npm.core.types import MASK_TEXT, Answer, Occurrence, Progress, silent
+from npm.core.types import MASK_TEXT, Answer, Occurrence, Phrase, Progress, silent
 from npm.corpus.markup import joined_lines, visible
 from npm.corpus.text import normalized_text
 from npm.indexing.phrase_index import select
@@ -30,8 +31,13 @@ PHRASES_COMPARED = 20
 SPANS_AT_ONCE = 32
 LONG_QUOTATION_WORDS = 5
 """A quotation of so many words is looked up only: no phrase is as long, and chance does not repeat it."""
-FOUND_SUPPORT, OTHER_SCORE = 0.5, 0.7
-"""Least support of a span that is found, and least score of a phrase that is shown in place of another.
+WEIGHTS, BIAS = (1.35, -2.37, 0.386), 2.25
+LEAST_SCORE = 1e-4
+"""Floor of the score of which the logarithm is taken."""
+RIGHT_PASSED = ((0.5, 0.8, 0.9, 0.95, 0.99), (0.8, 0.4, 0.3, 0.2, 0.1))
+"""Shares of right spans, and the support that so many of them reach."""
+OTHER_SCORE = 0.7
+"""Least score of a phrase that is shown in place of another.
 
 Of exchanged spans whose answer scores less than that, it named the right phrase in one of three cases, else in two.
 """
@@ -91,6 +97,7 @@ class Tracer:
         documents, where = self._settings.documents, self._settings.where or filler.settings.where
         self._documents = filler.settings.documents if documents is None else documents
         self._where = list(where)
+        self._least_support = float(np.interp(self._settings.right_passed, *RIGHT_PASSED))
         self._evidence = CorpusEvidence(index, index.lexicon, select(index, self._documents, self._where).blocks)
 
     def trace(self, text: str, *, progress: Progress = silent) -> Trace:
@@ -140,16 +147,20 @@ class Tracer:
         own = [phrase for phrase in answer.phrases if matches(surface, phrase.phrase)]
         other = next((phrase for phrase in answer.phrases if phrase not in own), None)
         if best is not None or own:
-            share, other_score = best.share if best else 0.0, other.score if other else 0.0
-            exponent = 0.6 * share + 3.5 * sum(phrase.score for phrase in own) - 1.4 * other_score - 0.1
-            support = 1 / (1 + math.exp(-exponent))
-            traced = replace(traced, support=round(support, 4))
-        if traced.support >= FOUND_SUPPORT:
+            features = self.features(best.share if best else 0.0, own, other)  # f64 [3]
+            support = 1 / (1 + np.exp(-(features @ WEIGHTS + BIAS)))
+            traced = replace(traced, support=round(float(support), 4))
+        if traced.support >= self._least_support:
             return replace(traced, verdict="found")
         if other is None or other.score < OTHER_SCORE or not _is_like(other.phrase, span.kind):
             return traced
         score, place = round(other.score, 4), other.occurrences[0]
         return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=place)
+
+    def features(self, share: float, own: Sequence[Phrase], other: Phrase | None) -> np.ndarray:
+        """The input f64 [3] of the support: `share` of the best place, phrases that match, the best that does not."""
+        score = sum(phrase.score for phrase in own)
+        return np.array([share, other.score if other else 0.0, np.log(score + LEAST_SCORE)])
 
 
 def matches(span: str, phrase: str) -> bool:
