@@ -32,7 +32,6 @@ from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from tests.helpers.live_indexes import added, all_bytes, part_of, record, write_records
-from tests.helpers.sample_folders import flip_byte
 from tests.helpers.tiny_models import tiny_encoder
 
 RECORDS = [record(number) for number in range(8)]
@@ -150,14 +149,16 @@ def test_without_a_pooler_or_with_blocks_false_vectors_are_the_same_byte_for_byt
         assert PhraseIndex.open(folder).block_vectors is None
 
 
-def test_a_build_with_the_other_choice_is_refused(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
-    again = build_index(folder, settings_for(folder), encoder)
-    assert again.was_finished
-    with pytest.raises(ArtifactError, match=r"vectors\.blocks"):
-        build_index(folder, settings_for(folder, blocks=False), encoder)
+def test_another_choice_is_refused_and_segments_of_both_are_not_opened_together(
+    encoder: Encoder, folder: Path, tmp_path: Path
+) -> None:
+    assert build_index(folder, settings_for(folder), encoder).was_finished
     off = built(tmp_path / "off", encoder, blocks=False)
-    with pytest.raises(ArtifactError, match="other settings"):
-        build_index(off, settings_for(off), encoder)
+    for index, blocks in ((folder, False), (off, True)):
+        with pytest.raises(ArtifactError, match=r"vectors\.blocks|other settings"):
+            build_index(index, settings_for(index, blocks=blocks), encoder)
+    with pytest.raises(ArtifactError, match="block_pooler"):
+        open_vectors([part_of(folder, "vectors"), part_of(off, "vectors")])
 
 
 def test_added_documents_get_block_vectors_where_the_index_has_them_whatever_the_encoder_says(
@@ -232,12 +233,6 @@ def test_similarities_of_blocks_in_any_order(rng: np.random.Generator) -> None:
             vectors.similarities(queries, np.array([0, wrong]))
 
 
-def test_a_flipped_byte_is_found_at_opening(folder: Path) -> None:
-    flip_byte(part_of(folder, "vectors") / "00001" / "blocks.npy", -1)
-    with pytest.raises(ArtifactError, match="damaged"):
-        PhraseIndex.open(folder)
-
-
 def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
     folder: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,15 +247,6 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
         verify_vectors(folder, encoder, batches=1, seed=0)
 
 
-def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder: Encoder, tmp_path: Path) -> None:
-    folders = [
-        part_of(built(tmp_path / kind, encoder, blocks=blocks), "vectors")
-        for kind, blocks in (("with", True), ("without", False))
-    ]
-    with pytest.raises(ArtifactError, match="block_pooler"):
-        open_vectors(folders)
-
-
 def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:
     settings = dict(read_manifest(part_of(folder, "vectors"), kind="vectors").settings)
     for wrong in ("cls", "avg_top2", "max", 3, ["avg"]):
@@ -268,9 +254,13 @@ def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:
             recorded_pooler({**settings, "block_pooler": wrong})
 
 
-def test_inspect_tells_of_them_and_what_they_take(
+def test_inspect_and_an_estimate_tell_what_they_take(
     encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    counted, without = (
+        estimated_sizes(settings_for(folder, blocks=blocks), encoder)[0].disk for blocks in (True, False)
+    )
+    assert counted["block vectors"] == pytest.approx(inspect_index(folder).counts["blocks"] * 32 * 2)
     added(folder, [record(8)], encoder)
     inspection = inspect_index(folder)
     assert inspection.block_pooler == inspection.record()["block_pooler"] == "avg"
@@ -281,12 +271,6 @@ def test_inspect_tells_of_them_and_what_they_take(
     assert "block signs" not in inspection.footprint.hot
     monkeypatch.setattr("npm.indexing.inspect.EXACT_ROWS", 10)
     assert inspect_index(folder).footprint.hot["block signs"] == inspection.counts["blocks"] * 32 / 8
-    without = inspect_index(built(tmp_path / "without", encoder, blocks=False))
-    assert without.block_pooler is None
-    assert not {"block vectors", "block signs"} & {*without.footprint.disk, *without.footprint.hot}
-
-
-def test_an_estimate_counts_them(encoder: Encoder, folder: Path) -> None:
-    found, without = (estimated_sizes(settings_for(folder, blocks=blocks), encoder)[0].disk for blocks in (True, False))
-    assert found["block vectors"] == pytest.approx(inspect_index(folder).counts["blocks"] * 32 * 2)
-    assert "block vectors" not in without
+    off = inspect_index(built(tmp_path / "off", encoder, blocks=False))
+    assert off.block_pooler is None
+    assert not {"block vectors", "block signs"} & {*without, *off.footprint.disk, *off.footprint.hot}

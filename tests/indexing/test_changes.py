@@ -201,35 +201,21 @@ def test_another_encoder_or_other_kept_fields_are_refused(live: Path, encoder: E
     assert all_bytes(live) == before
 
 
-def test_a_delete_with_one_wrong_id_changes_nothing(live: Path) -> None:
+def test_ids_come_from_a_file_too_count_once_and_one_wrong_one_changes_nothing(live: Path, tmp_path: Path) -> None:
     deleted(live, "d1")
     before = all_bytes(live)
-    with pytest.raises(SettingError, match="ids: 'nobody', 'd99' not"):
-        deleted(live, "d0", "d1", "nobody", "d99")
-    for ids in ([], ["d0", "d2", "d3", "d4", "d5"]):
-        with pytest.raises(SettingError):
+    for ids, named in ((["d0", "d1", "nobody", "d99"], "ids: 'nobody', 'd99' not"), ([], "ids")):
+        with pytest.raises(SettingError, match=named):
             deleted(live, *ids)
-    assert all_bytes(live) == before
-
-
-def test_ids_come_from_a_file_too_and_count_once(live: Path, tmp_path: Path) -> None:
-    file = tmp_path / "ids.txt"
-    file.write_text("d1\r\n\nd2\nd1\n")
-    change = delete_documents(live, DeleteSettings(ids=["d2", "d4"], ids_file=str(file)))
-    assert change.deleted_documents == 3
-    np.testing.assert_array_equal(Generation.read(live).deleted_documents(), [1, 2, 4])
+    with pytest.raises(SettingError):
+        deleted(live, "d0", "d2", "d3", "d4", "d5")
     with pytest.raises(CorpusError, match=r"none\.txt"):
         delete_documents(live, DeleteSettings(ids_file=str(tmp_path / "none.txt")))
-
-
-def test_changes_are_refused_while_another_process_writes_and_without_a_finished_index(
-    live: Path, encoder: Encoder, tmp_path: Path
-) -> None:
-    with locked_elsewhere(live), pytest.raises(ArtifactError, match="another process"):
-        deleted(live, "d1")
-    with pytest.raises(ArtifactError, match="no folder"):
-        deleted(tmp_path / "nothing" / "index", "d1")
-    assert not (tmp_path / "nothing").exists()
+    assert all_bytes(live) == before
+    file = tmp_path / "ids.txt"
+    file.write_text("d1\r\n\nd2\nd1\n")
+    assert delete_documents(live, DeleteSettings(ids=["d2", "d4"], ids_file=str(file))).deleted_documents == 3
+    np.testing.assert_array_equal(Generation.read(live).deleted_documents(), [1, 2, 4])
 
 
 @pytest.mark.parametrize("name", ["file.jsonl/index", "x" * 253])  # the name of its lock is too long
@@ -271,48 +257,44 @@ def test_a_delete_is_repeated_after_another_change(live: Path, encoder: Encoder)
     assert delete_documents(live, DeleteSettings(ids=["d2", "d3"])).deleted_documents == 1
 
 
-def test_a_folder_has_one_lock_by_whatever_path_it_is_named(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
-    (tmp_path / "link").symlink_to(folder)
-    monkeypatch.chdir(folder)
-    with locked_elsewhere(folder):
-        for name in (tmp_path / "link", Path()):
+def test_a_folder_has_one_lock_by_whatever_path_it_is_named(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (live.parent / "link").symlink_to(live)
+    monkeypatch.chdir(live)
+    with locked_elsewhere(live):
+        for name in (live, live.parent / "link", Path()):
             with pytest.raises(ArtifactError, match="another process"):
-                delete_documents(name, DeleteSettings(ids=["d1"]))
+                deleted(name, "d1")
+    with pytest.raises(ArtifactError, match="no folder"):
+        deleted(live.parent / "nothing" / "index", "d1")
+    assert not (live.parent / "nothing").exists()
 
 
 def test_a_change_does_not_overwrite_another_one_where_locks_do_not_work(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    live: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
     monkeypatch.setattr(changes, "folder_lock", lambda folder: contextlib.nullcontext())
 
     def meanwhile(stage: str, done: int, total: int | None) -> None:
         if stage == "vectors" and done == total:
-            delete_documents(folder, DeleteSettings(ids=["d1"]))
+            deleted(live, "d1")
             monkeypatch.undo()
 
-    more = AddSettings(corpus=CorpusSettings(files=[write_records(tmp_path / "more.jsonl", [record(9)])]))
+    more = AddSettings(corpus=CorpusSettings(files=[write_records(live.parent / "more.jsonl", MORE)]))
     with pytest.raises(ArtifactError, match="changed by another process"):
-        add_documents(folder, more, encoder, progress=meanwhile)
-    assert Generation.read(folder).manifest.deleted_documents == 1
-    assert add_documents(folder, more, encoder).added_documents == 1
+        add_documents(live, more, encoder, progress=meanwhile)
+    assert Generation.read(live).manifest.deleted_documents == 1
+    assert add_documents(live, more, encoder).added_documents == 3
 
 
-def test_a_build_over_an_index_with_deletions_is_refused(encoder: Encoder, tmp_path: Path) -> None:
-    records = [record(number) for number in range(4)]
-    folder = built(tmp_path / "index", records, encoder)
-    delete_documents(folder, DeleteSettings(ids=["d1"]))
+def test_a_build_over_an_index_with_deletions_is_refused(live: Path, encoder: Encoder) -> None:
+    deleted(live, "d1")
     with pytest.raises(ArtifactError, match="was changed since"):
-        built(folder, records, encoder)
+        built(live, FIRST, encoder)
 
 
-def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, tmp_path: Path) -> None:
-    folder = built(tmp_path / "index", [record(number) for number in range(8)], encoder, "ivf_sq8 4")
-    codes = part_of(folder, "codes")
+def test_codes_of_another_shard_in_an_old_segment_are_refused(live: Path, encoder: Encoder) -> None:
+    codes = part_of(live, "codes")
     shutil.rmtree(codes / "00000")
     shutil.copytree(codes / "00001", codes / "00000")
     with pytest.raises(ArtifactError, match="damaged"):
-        added(folder, [record(9)], encoder)
+        added(live, MORE, encoder)

@@ -97,11 +97,15 @@ def test_vectors_are_copied_bit_by_bit(live: Path, encoder: Encoder) -> None:
     assert checked.worst_cosine == pytest.approx(1, abs=1e-5)
 
 
-def test_only_the_parts_of_the_new_generation_are_left(live: Path) -> None:
+def test_how_it_is_searched_is_carried_over_and_only_the_parts_of_the_new_generation_are_left(live: Path) -> None:
+    before = Generation.read(live).manifest.searching
+    assert before.probed_lists == 4
     for name in ("corpus-0123456789abcdef", ".search-0123456789abcdef.tmp", ".quantizer-0123456789abcdef.tmp"):
         (live / name).mkdir()  # of a change that was abandoned
     compact_index(live, RETRAINS)
-    assert {path.name for path in live.iterdir()} == {"manifest.json", *Generation.read(live).manifest.parts}
+    manifest = Generation.read(live).manifest
+    assert manifest.searching == before
+    assert {path.name for path in live.iterdir()} == {"manifest.json", *manifest.parts}
     assert Counter(path.name.partition("-")[0] for path in live.iterdir() if path.is_dir()) == Counter(
         ["corpus", "vectors", "lexicon", "codes", "quantizer", "search"]
     )
@@ -147,13 +151,6 @@ def test_the_quantizer_is_kept_unless_the_rows_call_for_another_tier(
     assert Generation.read(automatic).quantizer is None
     assert not [*automatic.glob("quantizer*"), *automatic.glob("codes*")]
     assert answers(PhraseFiller.open(automatic, encoder)).keys() == expected.keys()
-
-
-def test_how_the_index_is_searched_is_carried_over(live: Path) -> None:
-    before = Generation.read(live).manifest.searching
-    assert before.probed_lists == 4
-    compact_index(live, RETRAINS)
-    assert Generation.read(live).manifest.searching == before
 
 
 def test_search_settings_of_one_tier_end_with_it(

@@ -1,4 +1,4 @@
-"""An index behind a rotation: vectors on the principal axes of its corpus, and queries on the same ones."""
+"""Shorter vectors: an index stores, searches, checks and changes leading numbers, as they are or on principal axes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from index.settings import SearchSettings
 from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.settings import CorpusSettings
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.tasks import resolved_scoring
 from npm.indexing import rotation
@@ -36,6 +38,8 @@ from npm.indexing.settings import (
     IndexBuildSettings,
     Rotation,
     Stage,
+    VectorDtype,
+    VectorSettings,
 )
 from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
@@ -55,12 +59,26 @@ from tests.helpers.live_indexes import (
     part_of,
     record,
     search_settings,
+    write_records,
 )
-from tests.helpers.tiny_models import SENTENCES
-from tests.indexing.test_dimensions import settings_for, stored
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 CUT, WHOLE = 8, 32
 ROTATED = {"dimensions": CUT, "rotation": Rotation.pca}
+
+
+@pytest.fixture(scope="module")
+def empty_tail(encoder: Encoder) -> Encoder:
+    """The same encoder, but for zeros behind the leading numbers, and with the scale that these have alone.
+
+    Whole vectors of it have the inner products that shortened ones of the other have.
+    """
+    model: Any = copy.deepcopy(encoder.model)
+    norm = model.encoder.layer[-1].output.LayerNorm
+    with torch.no_grad():
+        norm.weight[CUT:], norm.bias[CUT:] = 0.0, 0.0
+    scale = 0.3 * (WHOLE / CUT) ** 0.5
+    return Encoder(model, encoder.tokenizer, name="empty tail", similarity_scale=scale)
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +91,35 @@ def empty_head(encoder: Encoder) -> Encoder:
     return Encoder(model, encoder.tokenizer, name="empty head", similarity_scale=0.3)
 
 
+def settings_for(folder: Path, numbers: range, **settings: Any) -> IndexBuildSettings:
+    file = write_records(folder.with_suffix(".jsonl"), [record(number) for number in numbers])
+    return IndexBuildSettings(
+        corpus=CorpusSettings(files=[file], kept_fields=["lang"]),
+        blocks=BlockSettings(max_block_tokens=24),
+        vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32),
+        **settings,
+    )
+
+
+def stored(folder: Path) -> np.ndarray:
+    vectors = PhraseIndex.open(folder).vectors
+    assert vectors is not None
+    return vectors.take(np.arange(len(vectors)))
+
+
 def built(
     folder: Path, encoder: Encoder, *, lists: str | None = None, numbers: range = range(8), **settings: Any
 ) -> Path:
     search = search_settings(lists, probed_lists=4, rerank_factor=100)
     build_index(folder, settings_for(folder, numbers, search=search, **settings), encoder)
     return folder
+
+
+def assert_near(found: dict[Any, Any], expected: dict[Any, Any]) -> None:
+    assert len(expected) > 50
+    assert found.keys() == expected.keys()
+    for key, (score, places) in expected.items():
+        assert found[key] == (pytest.approx(score, rel=1e-3), places)
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +162,7 @@ def test_at_full_length_a_rotation_changes_no_answer(encoder: Encoder, tmp_path:
     rotated = built(tmp_path / "rotated", encoder, dimensions=WHOLE, rotation=Rotation.pca)
     expected = answers(PhraseFiller.open(built(tmp_path / "whole", encoder), encoder))
     found = answers(PhraseFiller.open(rotated, encoder))
-    assert found.keys() == expected.keys()
-    for key, (score, places) in expected.items():
-        assert found[key] == (pytest.approx(score, rel=1e-3), places)
+    assert_near(found, expected)
 
 
 @pytest.mark.parametrize("lists", [None, "ivf_sq8 4", "ivf_pq 4"])
@@ -133,10 +172,7 @@ def test_vectors_that_lie_along_few_axes_lose_nothing_in_any_tier(
     expected = answers(PhraseFiller.open(built(tmp_path / "whole", empty_head), empty_head))
     rotated = built(tmp_path / "rotated", empty_head, lists=lists, **ROTATED)
     found = answers(PhraseFiller.open(rotated, empty_head))
-    assert len(expected) > 50
-    assert found.keys() == expected.keys()
-    for key, (score, places) in expected.items():
-        assert found[key] == (pytest.approx(score, rel=1e-3), places)
+    assert_near(found, expected)
 
 
 def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_once(
@@ -168,6 +204,8 @@ def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encod
     filler = PhraseFiller(opened, encoder)
     assert filler.encoder.axes_digest == opened.load_encoder(encoder).axes_digest is not None
     assert (encoder.axes_digest, whole.encoder.axes_digest) == (None, None)
+    assert (filler.encoder.dimensions, encoder.dimensions) == (CUT, WHOLE)
+    assert not filler.refresh()
     assert filler.encoder.similarity_scale == encoder.similarity_scale
     assert encoder.cut_to(CUT).similarity_scale == leading_scale(encoder.similarity_scale, CUT, WHOLE)
     assert PhraseFiller(opened, filler.encoder).encoder.axes_digest == filler.encoder.axes_digest  # once only
@@ -220,8 +258,10 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
     build_index(tmp_path / "killed", settings, encoder)
     assert all_bytes(tmp_path / "killed") == all_bytes(finished)
     assert build_index(tmp_path / "killed", settings, encoder).was_finished
-    with pytest.raises(ArtifactError, match="rotation"):
-        build_index(tmp_path / "killed", replace(settings, rotation=Rotation.none), encoder)
+    for name, value in (("rotation", Rotation.none), ("dimensions", None), ("dimensions", 16)):
+        with pytest.raises(ArtifactError, match=name):
+            build_index(tmp_path / "killed", replace(settings, **{"rotation": Rotation.none, name: value}), encoder)
+    assert all_bytes(tmp_path / "killed") == all_bytes(finished)
 
 
 def test_segments_of_a_build_share_axes_of_all_of_them(encoder: Encoder, tmp_path: Path) -> None:
@@ -303,7 +343,10 @@ def test_axes_count_among_the_bytes_that_a_build_needs_and_no_length_gets_a_note
     build_index(tmp_path / "index", settings, encoder, notice=told.append)
     assert told == []
     plain, cut = replace(settings, rotation=Rotation.none), encoder.cut_to(CUT)
-    assert "rotation" not in estimated_sizes(plain, cut)[0].disk
+    asked = ((plain, cut), (replace(plain, dimensions=None), encoder))
+    shorter, whole = (estimated_sizes(each, of)[0].disk for each, of in asked)
+    assert "rotation" not in shorter
+    assert shorter["vectors"] == pytest.approx(CUT / WHOLE * whole["vectors"])
     assert estimated_sizes(settings, cut)[0].disk["rotation"] == 4 * CUT * WHOLE
 
 
@@ -311,3 +354,56 @@ def test_segments_on_other_axes_are_not_opened_as_one(finished: Path, encoder: E
     other = built(tmp_path / "other", encoder, numbers=range(5), **ROTATED)
     with pytest.raises(ArtifactError, match="axes"):
         open_vectors([part_of(finished, "vectors"), part_of(other, "vectors")])
+
+
+def test_the_stored_vectors_are_the_leading_numbers_of_those_of_a_whole_index(encoder: Encoder, tmp_path: Path) -> None:
+    whole, cut = stored(built(tmp_path / "whole", encoder)), stored(built(tmp_path / "cut", encoder, dimensions=CUT))
+    assert cut.shape == (len(whole), CUT)
+    np.testing.assert_array_equal(cut, whole[:, :CUT])
+    manifest = Generation.read(tmp_path / "cut").manifest
+    assert manifest.dimensions == CUT
+    assert manifest.settings["encoder"]["similarity_scale"] == pytest.approx(0.6)
+    assert inspect_index(tmp_path / "cut").dimensions == CUT
+
+
+@pytest.mark.parametrize("lists", [None, "ivf_sq8 4"])
+def test_texts_are_filled_as_by_an_encoder_whose_further_numbers_are_zero(
+    lists: str | None, encoder: Encoder, empty_tail: Encoder, tmp_path: Path
+) -> None:
+    expected = answers(PhraseFiller.open(built(tmp_path / "whole", empty_tail), empty_tail))
+    found = answers(PhraseFiller.open(built(tmp_path / "cut", encoder, dimensions=CUT, lists=lists), encoder))
+    assert_near(found, expected)
+
+
+def test_a_filler_takes_up_an_index_that_was_built_anew_at_another_length(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", encoder, dimensions=CUT)
+    filler = PhraseFiller.open(folder, encoder)
+    folder.rename(tmp_path / "before")
+    built(folder, encoder, dimensions=16)
+    assert filler.refresh()
+    assert filler.encoder.dimensions == 16
+    assert filler.fill("The capital of Iceland is <mask>.").phrases
+
+
+def test_an_encoder_that_was_not_trained_for_the_length_gets_a_note(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    encoder.trained_dimensions = [16]
+
+    def notes(name: str, dimensions: int | None) -> list[str]:
+        told: list[str] = []
+        settings = settings_for(tmp_path / name, range(4), dimensions=dimensions)
+        build_index(tmp_path / name, settings, encoder, notice=told.append)
+        return told
+
+    (note,) = notes("eight", 8)
+    assert "was not trained for vectors of 8 dimensions (but of 16, 32)" in note
+    assert notes("sixteen", 16) == notes("all", 32) == notes("unset", None) == []
+
+
+@pytest.mark.parametrize("dimensions", [0, -8, WHOLE + 1])
+def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
+    dimensions: int, encoder: Encoder, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=rf"dimensions(.|\n)*{dimensions}"):
+        build_index(tmp_path / "index", settings_for(tmp_path / "index", range(4), dimensions=dimensions), encoder)
+    assert not (tmp_path / "index").exists()
