@@ -72,31 +72,25 @@ def test_it_is_used_from_then_on_and_another_encoder_gets_its_own(
     shutil.rmtree(cache / "npmlm" / kept.pop())
 
 
-def test_a_damaged_one_is_refused_with_what_to_remove(
+def test_a_damaged_one_and_a_cache_that_cannot_be_written_are_refused_with_what_to_do(
     first: tuple[Path, Outcome],
     npmlm: CommandLine,
     tiny_encoder_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ask = ("fill", f"encoder={tiny_encoder_folder}", QUESTION)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    npmlm(*ask).refused("give index=DIR, or set XDG_CACHE_HOME to a folder that can be written")
+    assert all_bytes(tmp_path) == {"file": b""}
+    npmlm("fill", "<mask>" * 9).refused("got 9")  # before anything is built
     shutil.copytree(first[0], tmp_path / "cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = demo_folder(tmp_path / "cache")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"documents"', '"dokuments"'))
-    ask = ("fill", f"encoder={tiny_encoder_folder}", QUESTION)
     npmlm(*ask).refused(f"remove {folder}, ")
-
-
-def test_a_cache_that_cannot_be_written_is_refused_with_what_to_set(
-    npmlm: CommandLine, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    ask = ("fill", f"encoder={tiny_encoder_folder}", QUESTION)
-    npmlm(*ask).refused("give index=DIR, or set XDG_CACHE_HOME to a folder that can be written")
-    assert all_bytes(tmp_path) == {"file": b""}
-    npmlm("fill", "<mask>" * 9).refused("got 9")  # before anything is built
 
 
 def test_files_and_pipes_are_not_answered_from_a_corpus_that_was_not_named(npmlm: CommandLine, tmp_path: Path) -> None:

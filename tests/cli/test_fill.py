@@ -62,18 +62,12 @@ def test_answers_in_json_keep_the_contract(retrieval: str, npmlm: CommandLine, b
         check_contract(answer, k=4)
 
 
-def test_the_python_api_gives_the_same_content(npmlm: CommandLine, built_index: Path) -> None:
-    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", QUESTION)
-    answer = PhraseFiller.open(str(built_index), encoder=None).fill(QUESTION, k=3)
+@pytest.mark.parametrize("scoring", ["default", "reference"])
+def test_the_python_api_gives_the_same_content(scoring: str, npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", f"scoring={scoring}", QUESTION)
+    settings = FillSettings.reference() if scoring == "reference" else None
+    answer = PhraseFiller.open(str(built_index), settings=settings).fill(QUESTION, k=3)
     assert outcome.answers() == [json.loads(json.dumps(asdict(answer)))]
-
-
-def test_reference_scoring_is_that_of_the_reference_settings(npmlm: CommandLine, built_index: Path) -> None:
-    outcome = npmlm("fill", f"index={built_index}", "output=json", "scoring=reference", QUESTION)
-    answer = PhraseFiller.open(built_index, settings=FillSettings.reference()).fill(QUESTION)
-    assert [(phrase["phrase"], phrase["score"]) for phrase in outcome.answers()[0]["phrases"]] == [
-        (phrase.phrase, phrase.score) for phrase in answer.phrases
-    ]
 
 
 def test_a_score_that_is_no_number_never_becomes_json() -> None:
@@ -151,18 +145,18 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
     npmlm(*command, QUESTION).refused("texts=FILE")
 
 
-def test_lines_on_standard_input_are_answered_one_by_one(npmlm: CommandLine, built_index: Path) -> None:
+def test_lines_on_standard_input_are_answered_one_by_one(
+    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = ("fill", f"index={built_index}", "output=json")
     outcome = npmlm(*command, stdin=f"\ufeff{QUESTION}\r\n\nk=3 <mask>\n".encode())
     assert [(answer["line"], answer["text"]) for answer in outcome.answers()] == [(1, QUESTION), (3, "k=3 <mask>")]
     assert "line" not in npmlm(*command, QUESTION).answers()[0]
     npmlm(*command, stdin=b"").refused("standard input")
-    npmlm(*command, stdin=b"\n<mask> \xff\n").refused("UTF-8", "standard input, line 2")
-
-
-def test_a_closed_standard_input_is_one_without_texts(
-    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    outcome = npmlm(*command, stdin=f"{QUESTION}\n{'<mask>' * 9}\n\n{QUESTION}\n<mask> ".encode() + b"\xff\n")
+    assert outcome.status == 2
+    assert [answer["line"] for answer in outcome.answers()] == [1, 4]
+    assert "standard input, line 2" in outcome.err and "line 5" in outcome.err and "UTF-8" in outcome.err
     monkeypatch.setattr(sys, "stdin", None)
     npmlm("fill", f"index={built_index}").refused("standard input")
 
@@ -180,14 +174,18 @@ def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so
     npmlm: CommandLine, built_index: Path
 ) -> None:
     long = "Oslo is far away. " * 60 + "The capital is <mask>." + " Paris is near." * 60
-    outcome = npmlm("fill", f"index={built_index}", "output=json", long, QUESTION)
+    endless = "lorem ipsum " * 10_000 + QUESTION + "x" * 120_000
+    outcome = npmlm("fill", f"index={built_index}", "output=json", long, QUESTION, endless)
     assert outcome.status == 0
-    cut, whole = outcome.answers()
-    assert cut["cut"] is True
+    cut, whole, of_endless = outcome.answers()
+    assert cut["cut"] is of_endless["cut"] is True
     assert whole["cut"] is False and whole["notes"] == []
-    assert "note: text 1 of 2: the text is longer" in outcome.err
+    assert "note: text 1 of 3: the text is longer" in outcome.err
     assert cut["notes"]
     check_contract(cut)
+    table = npmlm("fill", f"index={built_index}", endless)
+    assert table.status == 0
+    assert len(table.out) < 10_000
 
 
 def test_control_characters_are_answered_with_a_note_and_never_reach_the_terminal(
@@ -206,19 +204,6 @@ def test_control_characters_are_answered_with_a_note_and_never_reach_the_termina
     assert not set("\x1b\x07\x00") & set(table.out)
 
 
-def test_a_line_of_hundreds_of_thousands_of_characters_is_answered(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("lorem ipsum " * 10_000 + QUESTION + "x" * 120_000 + "\n", encoding="utf-8")
-    outcome = npmlm("fill", f"index={built_index}", "output=json", f"texts={file}")
-    assert outcome.status == 0
-    assert outcome.answers()[0]["cut"] is True
-    table = npmlm("fill", f"index={built_index}", f"texts={file}")
-    assert table.status == 0
-    assert len(table.out) < 10_000
-
-
 def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
     npmlm: CommandLine, built_index: Path, tmp_path: Path
 ) -> None:
@@ -234,21 +219,14 @@ def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
     assert all_bytes(tmp_path) == before
 
 
-def test_another_encoder_than_that_of_the_index_is_refused(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
+def test_another_encoder_than_that_of_the_index_and_a_damaged_shipped_one_are_refused(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny_encoder("bert", seed=1).save(tmp_path / "other")
     command = ("fill", f"index={built_index}", f"encoder={tmp_path / 'other'}", QUESTION)
     npmlm(*command).refused("made with another encoder", "fingerprint")
-    npmlm("fill", f"index={built_index}", f"encoder={tmp_path / 'none'}", QUESTION).refused("none")
-
-
-def test_a_damaged_shipped_encoder_is_told_as_such(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny_encoder("bert").save(tmp_path / "shipped")
-    (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
-    monkeypatch.setattr(names, "shipped_folder", lambda *_: tmp_path / "shipped")
+    (tmp_path / "other" / "model.safetensors").write_bytes(b"no weights")
+    monkeypatch.setattr(names, "shipped_folder", lambda *_: tmp_path / "other")
     npmlm("fill", f"index={built_index}", QUESTION).refused("shipped")
 
 
@@ -297,16 +275,6 @@ def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_not
         assert outcome.err.count("into another folder") == on_stderr
         assert sum("no block vectors" in str(answer["notes"]) for answer in outcome.answers()) == in_answers
     npmlm(*asked, "retrieval=blocks").refused("retrieval=blocks", "retrieval=hybrid")
-
-
-def test_piped_lines_that_are_good_are_answered_and_the_others_named_at_the_end(
-    npmlm: CommandLine, built_index: Path
-) -> None:
-    piped = f"{QUESTION}\n{'<mask>' * 9}\n\n{QUESTION}\n<mask> ".encode() + b"\xff\n"
-    outcome = npmlm("fill", f"index={built_index}", "output=json", stdin=piped)
-    assert outcome.status == 2
-    assert [answer["line"] for answer in outcome.answers()] == [1, 4]
-    assert "line 2" in outcome.err and "line 5" in outcome.err
 
 
 def test_an_answer_with_a_small_share_is_no_clear_answer_but_keeps_its_candidates(

@@ -1,4 +1,4 @@
-"""Mistakes on the command line: what is refused, with the command as it is to be written, and where answers can go."""
+"""What the command line refuses or cannot write, with the command as it is to be written, and `-m` and `--cfg job`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from npm.cli.main import main
+from npm.cli.multirun import combinations
 from npm.cli.registry import DECLARED, MODULES, find_verb
 from tests.helpers.command_line import DOCUMENTS, CommandLine, Outcome, run_subprocess, write_corpus
 
 STDOUT = 1
+
+
 SETTING = re.compile(r"  [\w.]+ = ")
+
+
 """A line of help that names a setting."""
 
 
@@ -117,3 +124,56 @@ def test_a_removed_working_directory_is_one_sentence(tmp_path: Path) -> None:
 def test_a_full_stderr_changes_no_exit_status() -> None:
     refused = f"{sys.executable} -m npm fill index=/nonexistent '<mask>' 2>/dev/full"
     assert run_subprocess("sh", "-c", refused).status == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a=1,2", "b=x,y"], [["a=1", "b=x"], ["a=1", "b=y"], ["a=2", "b=x"], ["a=2", "b=y"]]),
+        (["a=[1,2]", "b=3"], [["a=[1,2]", "b=3"]]),
+        (["a=[1,2],[3]"], [["a=[1,2]"], ["a=[3]"]]),
+        (["a=range(1,3)"], [["a=1"], ["a=2"]]),
+        (["files=[/data/a (1).jsonl]"], [["files=[/data/a (1).jsonl]"]]),
+        ([], [[]]),
+    ],
+)
+def test_combinations(given: list[str], expected: list[list[str]]) -> None:
+    assert list(combinations(given)) == expected
+
+
+def test_settings_are_shown_composed_and_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["experiment=reader", f"run={tmp_path / 'run'}", "questions=[a.jsonl]", "schedule.max_steps=7"]
+    assert main(["train", "--cfg", "job", *given]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["schedule"]["max_steps"] == 7
+    assert shown["objective"]["reader_weight"] == 1.0
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_go_to_numbered_folders(
+    tmp_path: Path, built_index: Path, capsys: pytest.CaptureFixture[str], tiny_encoder_folder: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "Oslo is in <mask>.", "answers": ["Norway"]}\n')
+    task, out = tmp_path / "task.yaml", tmp_path / "out"
+    task.write_text('suite: open\nname: own\ndata: {file: rows.jsonl}\ntemplate: "{{ text }}"\n')
+    given = [f"task={task}", f"index={built_index}", f"encoder={tiny_encoder_folder}", "method=[npm-bm25]"]
+    assert main(["evaluate", "-m", *given, f"out={out}", "fill.k=1,3"]) == 0, capsys.readouterr().err
+    assert sorted(folder.name for folder in out.iterdir()) == ["0", "1"]
+    assert all((out / name / "metrics.json").is_file() for name in ("0", "1"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["evaluate", "-m", "task=demo", "fill.k=1,0", "out=new"], "fill.k"),  # before the first run
+        (["train", "-m", "schedule.max_steps=1,2"], "run"),
+        (["inspect", "-m", "index=a,b"], "inspect"),
+    ],
+)
+def test_mistakes_are_found_before_the_first_run(
+    arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert part in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

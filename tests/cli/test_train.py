@@ -170,40 +170,35 @@ def test_a_run_in_which_another_process_trains_is_refused(npmlm: CommandLine, tr
     assert npmlm(*train).status == 0
 
 
-@pytest.mark.parametrize(("given", "scale"), [([], 0.3), (["objective.nonparametric.similarity_scale=0.25"], 0.25)])
+@pytest.mark.parametrize(
+    ("given", "scale"),
+    [
+        (["masking.max_spans_per_sequence=64", "blocks.max_block_tokens=64"], 0.3),  # just what the encoder takes
+        (["objective.nonparametric.similarity_scale=0.25"], 0.25),
+    ],
+)
 def test_the_scale_of_the_start_encoder_is_kept_unless_one_is_given(
     given: list[str], scale: float, npmlm: CommandLine, train: list[str], tmp_path: Path
 ) -> None:
-    assert npmlm(*train, *given).status == 0
+    kept = [part for part in train if part.partition("=")[0] not in {each.partition("=")[0] for each in given}]
+    assert npmlm(*kept, *given).status == 0
     assert Encoder.load(str(tmp_path / "run" / "encoder"), device="cpu").similarity_scale == scale
 
 
-def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are_trained(
-    npmlm: CommandLine, train: list[str]
+@pytest.mark.parametrize(("code", "first"), [(0, 0), (errno.ENOSPC, 1), (errno.EACCES, 12)])
+def test_a_bad_line_or_a_disk_that_refuses_before_the_first_step_leaves_the_directory_unchanged(
+    code: int, first: int, npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
 ) -> None:
-    kept = [part for part in train if not part.startswith("blocks.max_block_tokens=")]
-    assert npmlm(*kept, "blocks.max_block_tokens=64", "masking.max_spans_per_sequence=64").status == 0
-
-
-def test_a_bad_line_of_the_corpus_leaves_no_run_folder(
-    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
-) -> None:
-    with texts.open("a", encoding="utf-8") as file:
-        file.write("{oops\n")
-    before = all_bytes(tmp_path)
-    npmlm(*train).refused("texts.jsonl:7")
-    assert all_bytes(tmp_path) == before
-
-
-@pytest.mark.parametrize(("code", "first"), [(errno.ENOSPC, 1), (errno.EACCES, 12)])
-def test_a_disk_that_refuses_before_the_first_step_leaves_the_directory_unchanged(
-    code: int, first: int, npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
+    good = texts.read_text(encoding="utf-8")
+    if not code:
+        texts.write_text(f"{good}{{oops\n", encoding="utf-8")
     before = all_bytes(tmp_path)
     with pytest.MonkeyPatch.context() as patched:
-        fail_writes(patched, lambda number, _: number >= first, code)
-        npmlm(*train).refused(os.strerror(code))
+        if code:
+            fail_writes(patched, lambda number, _: number >= first, code)
+        npmlm(*train).refused(os.strerror(code) if code else "texts.jsonl:7")
     assert all_bytes(tmp_path) == before
+    texts.write_text(good, encoding="utf-8")
     assert npmlm(*train).status == 0
 
 

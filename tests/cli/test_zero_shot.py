@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,24 @@ labels:
   - {value: north, words: [Oslo, Reykjavík]}
   - {value: south, words: [Paris]}
 """
+
+
 ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
+
+
 OPEN_TASK = """\
 suite: open
 data: {file: capitals.jsonl, columns: {group: kind, subject: country}, development: first_half}
 template: "The capital of {{ country }} is <mask>."
 """
+
+
 CLOSED_WRITERS = ["causal", "causal-pmi", "causal-knn", "t5"]
+
+
 OPEN_WRITERS = ["causal", "causal-bm25", "t5"]
+
+
 CAPITALS = [("Norway", "Oslo"), ("Poland", "Łódź"), ("France", "Paris"), ("Iceland", "Reykjavík")]
 
 
@@ -192,16 +203,19 @@ def test_the_parametric_method_is_calibrated_as_the_retrieval_methods_are(
     npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
 ) -> None:
     command = ["evaluate", f"task={task}", f"index={built_index}", f"zero_shot.mlm.encoder={masked_language_model}"]
-    command += [f"out={tmp_path / 'out'}", "overwrite=true", "method=[npm,mlm-fuzzy-corpus]"]
+    command += [
+        f"out={tmp_path / 'out'}",
+        "method=[npm,mlm-fuzzy-corpus]",
+        "zero_shot.closed.calibration=corpus_scaled",
+    ]
     (tmp_path / "own.json").write_text('{"north": ["Oslo"], "south": ["Paris"]}', encoding="utf-8")
-    command += [f"zero_shot.closed.verbalizer={tmp_path / 'own.json'}"]
-    for chosen in ("corpus", "corpus_scaled"):
-        outcome = npmlm(*command, f"zero_shot.closed.calibration={chosen}")
-        assert outcome.status == 0, outcome.err
-        facts = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
-        assert facts["npm"]["facts"]["scoring"]["calibration"] == chosen
-        assert facts["mlm-fuzzy-corpus"]["facts"]["calibration"] == chosen
-        assert facts["npm"]["facts"]["verbalizer"] == facts["mlm-fuzzy-corpus"]["facts"]["verbalizer"]
+    command += [f"zero_shot.closed.verbalizer={tmp_path / 'own.json'}", "zero_shot.closed.calibration=corpus_scaled"]
+    outcome = npmlm(*command)
+    assert outcome.status == 0, outcome.err
+    npm, mlm = (each["facts"] for each in metrics_of(tmp_path / "out")["tasks"]["places"]["methods"].values())  # type: ignore[index]
+    npm, mlm = (npm, mlm) if "scoring" in npm else (mlm, npm)
+    assert npm["scoring"]["calibration"] == mlm["calibration"] == "corpus_scaled"
+    assert npm["verbalizer"] == mlm["verbalizer"]
 
 
 def test_examples_that_stand_in_the_corpus_are_told(
@@ -221,3 +235,69 @@ def test_all_files_that_are_missing_are_told_at_once(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = [f"index={built_index}", f"data_dir={tmp_path}", f"out={tmp_path / 'out'}", "method=npm"]
     npmlm("evaluate", "task=[sst2,mr]", *settings).refused("2 of 2 tasks", "sst2-test.jsonl", "mr-test.jsonl")
+
+
+OPEN = """\
+suite: open
+data: {file: capitals.jsonl}
+template: "The capital of {{ country }} is <mask>."
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> dict[str, Path]:
+    """A closed and an open task with their data."""
+    (tmp_path / "places.csv").write_text(ROWS, encoding="utf-8")
+    row = {"country": "Norway", "answers": ["Oslo"]}
+    (tmp_path / "capitals.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    files = {"closed": tmp_path / "places.yaml", "open": tmp_path / "capitals.yaml"}
+    files["closed"].write_text(TASK, encoding="utf-8")
+    files["open"].write_text(OPEN, encoding="utf-8")
+    return files
+
+
+@pytest.mark.parametrize(
+    ("suite", "settings"),
+    [
+        ("open", ["method=[npm,npm-dense]", "fill.retrieval=bm25"]),
+        ("open", ["method=[npm-dense,npm-bm25]", "scoring=reference"]),
+        ("open", ["scoring=reference"]),
+        ("closed", ["zero_shot.closed.k=5", "zero_shot.closed.retrieval=top_k", "method=[npm,random]"]),
+        *(
+            ("closed", ["method=[npm,npm-single]", "zero_shot.closed.temperature=0.001", *more])
+            for more in (
+                [],
+                ["zero_shot.closed.calibration=none", "zero_shot.closed.label_mean=sum"],
+                ["zero_shot.closed.calibration=prompt", "zero_shot.closed.combination=sum"],
+                ["zero_shot.closed.calibration=corpus_scaled"],
+                ["zero_shot.closed.retrieval=top_k"],
+            )
+        ),
+    ],
+)
+def test_settings_that_some_method_reads_and_the_least_temperature_are_taken(
+    suite: str, settings: list[str], npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks[suite]}", f"index={built_index}", f"out={tmp_path / 'out'}", "resamples=10"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        outcome = npmlm(*command, *settings)
+    assert outcome.status == 0, outcome.err
+
+
+def test_a_missing_index_is_noted_unless_methods_are_named(
+    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks['closed']}", f"out={tmp_path / 'out'}", "resamples=10"]
+    outcome = npmlm(*command)
+    assert outcome.status == 0, outcome.err
+    assert "note: without index=DIR" in outcome.err
+    assert "without index=DIR" not in npmlm(*command, "method=[majority,random]").err
+
+
+def test_results_of_another_index_are_not_replaced_without_a_word(
+    npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}", "resamples=10"]
+    assert npmlm(*command).status == 0
+    npmlm(*command, f"index={built_index}").refused("results of something else", "sources.places.index")

@@ -1,6 +1,9 @@
+"""What inspect tells of an index, and what it takes on disk and in memory."""
+
 from __future__ import annotations
 
 import json
+import mmap
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from npm.core.errors import ArtifactError
 from npm.corpus.settings import CorpusSettings
 from npm.indexing.changes import add_documents, commit, delete_documents
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import Generation, Searching
-from npm.indexing.inspect import Inspection, inspect_index
+from npm.indexing.inspect import Inspection, footprint, hot_bytes, inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
 from npm.models.encoder import Encoder
@@ -122,3 +126,83 @@ def test_what_is_no_index_is_refused(folder: Path, tmp_path: Path) -> None:
     for wrong in (tmp_path / "nothing", part_of(folder, "corpus")):
         with pytest.raises(ArtifactError):
             inspect_index(wrong)
+
+
+TIERS = (None, f"ivf_sq8 {LISTS}", "ivf_pq 4")
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def measured(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_measured(tmp_path_factory.mktemp("footprint") / "index", encoder, request.param)
+
+
+def is_mapped(array: Any) -> bool:
+    while array is not None:
+        if isinstance(array, np.memmap | mmap.mmap):
+            return True
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return False
+
+
+def held_bytes(value: Any, seen: set[int] | None = None) -> int:
+    """Bytes of all arrays that an object of ours holds, itself or through others, and that no file is mapped to."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        return 0 if is_mapped(value) else value.nbytes
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(held_bytes(each, seen) for each in value)
+    if not type(value).__module__.startswith(("npm.", "index.")):
+        return 0
+    names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+    return sum(held_bytes(getattr(value, name), seen) for name in names)
+
+
+def test_tables_are_as_large_as_the_arrays_of_an_opened_index(measured: Path) -> None:
+    tables, index = hot_bytes(Generation.read(measured)), PhraseIndex.open(measured)
+    assert held_bytes(index.rows) == tables["row bitmap"] + tables["row counts"]
+    assert held_bytes(index.lexicon) == tables["block lengths"]
+    store = tables["block offsets"] + tables["block documents"]
+    # numbers of the first document, block and token of each shard and segment come on top
+    assert store < held_bytes(index.store) < store + 200
+    assert "live documents, blocks, rows" not in tables
+
+
+def test_what_deletions_take_counts_too(encoder: Encoder, tmp_path: Path) -> None:
+    measured = build_measured(tmp_path / "index", encoder, None)
+    delete_documents(measured, DeleteSettings(ids=["d3"]))
+    tables, index = hot_bytes(Generation.read(measured)), PhraseIndex.open(measured)
+    live = [index.live_documents, index.live_blocks, index.live_rows]
+    assert held_bytes(live) == tables["live documents, blocks, rows"]
+
+
+def test_parts_add_up_to_all_files_on_disk(measured: Path) -> None:
+    found = footprint(Generation.read(measured))
+    files = {path: path.stat().st_size for path in measured.rglob("*") if path.is_file()}
+    assert sum(found.disk.values()) == sum(files.values())
+    vectors = sum(size for path, size in files.items() if path.is_relative_to(part_of(measured, "vectors")))
+    assert found.disk["vectors"] == vectors
+
+
+def test_hot_bytes_are_those_of_the_searcher(measured: Path) -> None:
+    generation = Generation.read(measured)
+    hot, row_count = footprint(generation).hot, footprint(generation).row_count
+    index = PhraseIndex.open(measured)
+    assert row_count == len(index.rows)
+    if generation.quantizer is None:
+        index.searcher.scan(np.zeros((1, 32), dtype=np.float32)).top(1)  # which reads the vectors
+        assert hot["vectors (float32, dense only)"] == 4 * row_count * 32
+        assert 0 <= held_bytes(index.searcher) - hot["vectors (float32, dense only)"] < 200
+    else:
+        is_sq8 = index.manifest.settings["search"]["tier"] == "ivf_sq8"
+        lists, code_bytes, padding = (LISTS, 32, 7) if is_sq8 else (4, 8, 31)
+        assert code_bytes * row_count <= hot["codes"] <= code_bytes * (row_count + padding * lists)
+        assert hot["row ids"] == 8 * row_count
+        assert hot["centroids, graph, codec"] > 4 * 32 * lists
+        assert hot["list table"] == 24 * lists
+    total = sum(hot.values())
+    assert footprint(generation).hot_bytes_per_vector == pytest.approx(total / row_count)

@@ -1,18 +1,23 @@
-"""What a rank sees at a micro-step depends on the seed and the micro-step alone."""
+"""What a rank sees at a micro-step depends on seed and micro-step alone, and the gradient on no cut of the batch."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+from torch import nn
 
 from npm.core.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from npm.masking.rendering import PHRASES
+from npm.training.acceleration import PreparedModel
 from npm.training.data import TrainingBatches, iterate_batches
 from tests.helpers.groups import group
-from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups
+from tests.helpers.toy_training import parameters_of, toy_batches, toy_encoder, toy_groups, toy_trainer
 
 
 def phrases(batch: TrainingBatch) -> MaskedBatch:
@@ -42,17 +47,19 @@ def group_numbers(batch: TrainingBatch) -> list[int]:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
 @pytest.mark.parametrize("workers", [0, 1, 4])
-def test_a_stream_gives_the_batches_from_its_first_micro_step_on(workers: int) -> None:
-    batches = toy_batches(toy_encoder())
-    stream = iterate_batches(batches, first_micro_step=5, workers=workers)
-    for micro_step, batch in enumerate(islice(stream, 6), start=5):
-        assert_equal(phrases(batch), phrases(batches[micro_step]))
-
-
-def test_starting_a_stream_draws_nothing_from_the_generator_of_dropouts() -> None:
+def test_a_stream_gives_the_batches_from_its_first_micro_step_on_whichever_process_makes_them(workers: int) -> None:
     before = torch.get_rng_state()
-    next(iterate_batches(toy_batches(toy_encoder()), first_micro_step=0))
-    assert torch.equal(torch.get_rng_state(), before)
+    stream = iterate_batches(
+        toy_batches(toy_encoder(), views=("phrases", "tokens")), first_micro_step=5, workers=workers
+    )
+    found = list(islice(stream, 8))  # over the end of an epoch of eight
+    if workers == 0:
+        assert torch.equal(torch.get_rng_state(), before)  # that of dropouts
+    batches = toy_batches(toy_encoder(), views=("phrases", "tokens"))
+    for micro_step, batch in enumerate(found, start=5):
+        assert batch.views.keys() == batches[micro_step].views.keys()
+        for name, view in batch.views.items():
+            assert_equal(view, batches[micro_step].views[name])
 
 
 def test_an_epoch_shows_every_group_once_and_the_next_one_in_another_order() -> None:
@@ -138,3 +145,52 @@ def test_different_texts_count_together() -> None:
     blocks = toy_batches(encoder)
     together = TrainingBatches([*blocks.sources, Sentences()])[0]
     assert together.token_count == blocks[0].token_count + 12
+
+
+def first_gradient(run: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    """The gradient of the first window, as the optimizer would see it."""
+    trainer = toy_trainer(run, max_steps=1, parts=("masked",), groups=toy_groups(32), **settings)
+    trainer.model.train()
+    window = [trainer.batches[micro_step] for micro_step in range(settings.get("accumulation_steps", 1))]
+    taken: dict[str, torch.Tensor] = {}
+
+    def take(prepared: PreparedModel) -> float:
+        taken.update({name: p.grad.clone() for name, p in prepared.bare.named_parameters() if p.grad is not None})
+        return 0.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PreparedModel, "clip", take)
+        trainer._update(window)
+    return taken
+
+
+def test_one_batch_of_32_and_four_of_8_have_the_same_masked_lm_gradient(tmp_path: Path) -> None:
+    """The third way, two ranks with 16 each, is in test_two_ranks.py."""
+    at_once = first_gradient(tmp_path / "a", groups_per_device_batch=32)
+    in_four = first_gradient(tmp_path / "b", groups_per_device_batch=8, accumulation_steps=4)
+    assert sum(float(gradient.abs().max()) > 1e-3 for gradient in at_once.values()) > 10
+    assert at_once.keys() == in_four.keys()
+    torch.testing.assert_close(in_four, at_once, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_compiled_encoder_trains_as_a_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured by the compiler, but not turned into C++, which takes a minute for a tiny encoder."""
+    backends: list[str] = []
+
+    def compile_without_code(module: nn.Module, *args: Any, **settings: Any) -> None:
+        backends.append("eager")
+        original(module, *args, backend="eager", **settings)
+
+    original = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", compile_without_code)
+    results = []
+    for name, compiled in (("plain", False), ("compiled", True)):
+        trainer = toy_trainer(tmp_path / name, max_steps=2, parts=("masked",), compile=compiled)
+        trainer.train()
+        results.append(parameters_of(trainer))
+        saved = safetensors.torch.load_file(tmp_path / name / "encoder" / "model.safetensors")
+        assert not [weight for weight in saved if "_orig_mod" in weight]
+    assert backends == ["eager"]
+    assert results[0].keys() == results[1].keys()
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-4)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from npm.core.errors import EncoderError
@@ -57,15 +56,20 @@ def metrics(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_run_lowers_the_loss_and_leaves_what_transformers_loads(files: dict[str, str], tmp_path: Path) -> None:
-    folder = run_training(tmp_path / "run", settings_of(files))
+def test_a_run_that_was_stopped_lowers_the_loss_and_leaves_what_transformers_loads(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    settings = settings_of(files)
+    whole = run_training(tmp_path / "whole", settings)
+    run_training(tmp_path / "run", settings, most_minutes=0)  # one step, and a checkpoint
+    folder = run_training(tmp_path / "run", settings)
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     lines = metrics(tmp_path / "run")
     first, last = (sum(line["denoising"] for line in part) / 3 for part in (lines[:3], lines[-3:]))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert last < math.log(len(tokenizer)) < first  # between them is a guess among all tokens alike
     drawn = set().union(*lines)  # a denoiser that was not drawn for a batch has no mean in its line
     assert {"denoising_top1", "denoising_R", "denoising_S", "denoising_X"} <= drawn
-
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     inputs = tokenizer("[R] Paris is the <extra_id_0> of France.", return_tensors="pt")
     assert inputs["input_ids"][0, 0] == tokenizer.get_vocab()["[R]"]
@@ -73,25 +77,6 @@ def test_a_run_lowers_the_loss_and_leaves_what_transformers_loads(files: dict[st
     trained, start = Denoiser.load(str(folder), device="cpu"), Denoiser.load(files["t5"], device="cpu")
     assert trained.fingerprint != start.fingerprint
     assert len(trained.tokenizer) == len(start.tokenizer) + 3  # mode tokens that the start had not
-
-
-def test_a_run_that_was_stopped_goes_on_exactly(files: dict[str, str], tmp_path: Path) -> None:
-    settings = settings_of(files)
-    whole = run_training(tmp_path / "whole", settings)
-
-    class Stopped(Exception):
-        pass
-
-    def stop(report: object) -> None:
-        if getattr(report, "step") == 7:  # noqa: B009 - the type of a report is the trainer's matter
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        run_training(tmp_path / "halves", settings, report_step=stop)
-    halves = run_training(tmp_path / "halves", settings)
-    expected, got = (load_file(folder / "model.safetensors") for folder in (whole, halves))
-    assert expected.keys() == got.keys()
-    assert all(torch.equal(expected[name], got[name]) for name in expected)
 
 
 def test_too_few_sentinels_for_the_blocks_are_refused_before_anything_is_left(

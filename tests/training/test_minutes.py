@@ -98,10 +98,14 @@ def test_each_line_has_the_speed_of_its_own_steps(tmp_path: Path, clock: Clock) 
     assert (first["data_fraction"], second["data_fraction"]) == (0.5, 0.5)
 
 
-def test_the_rate_of_a_step_is_that_at_its_end(tmp_path: Path) -> None:
+def test_the_rate_of_a_step_is_that_at_its_end(tmp_path: Path, clock: Clock) -> None:
     """So that the first one changes something, and the last one has the final rate."""
     trainer = toy_trainer(tmp_path / "run", max_steps=4)
     trainer.schedule = ScheduleSettings(max_steps=4, learning_rate=1e-3, warmup_fraction=0.5)
     trainer.train()
     rates = [line["learning_rate"] for line in lines_of(tmp_path / "run")]
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.5e-3, 0.0])
+    by_clock = toy_trainer(tmp_path / "by-clock", max_steps=1)
+    by_clock.schedule = ScheduleSettings(max_minutes=60.0, learning_rate=1e-2)
+    by_clock.train(lambda _: setattr(clock, "now", clock.now + 3600))
+    assert 0 < lines_of(tmp_path / "by-clock")[0]["learning_rate"] < 1e-4

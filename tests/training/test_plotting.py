@@ -1,28 +1,35 @@
-"""Curves of runs: the numbers that are drawn, which terms, the files, and what a mistake gets."""
+"""Metrics of runs as curves, for TensorBoard and Weights & Biases, and what a mistake gets."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from dataclasses import replace
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import SettingError, UserError
 from npm.training.plotting import (
     CurveSettings,
     check_figure,
     draw_runs,
     folder_names,
-    read_curves,
     save_figure,
 )
+from npm.training.settings import TrainingEvaluationSettings
+from npm.training.trainer import StepReport
+from tests.helpers.toy_training import toy_trainer
 
 pytest.importorskip("matplotlib")
 
+
 UNSMOOTHED = CurveSettings(smoothed_points=1)
+
+
 TRAINING = {"learning_rate": 1e-3, "tokens_per_second": 900.0, "data_fraction": 0.01, "seconds": 1.0}
 
 
@@ -67,11 +74,6 @@ def drawn(figure: Any) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
     }
 
 
-def curves_of(*runs: Path, **settings: Any) -> Any:
-    chosen = CurveSettings(**{"smoothed_points": 1, **settings})
-    return {run.name: read_curves(run, chosen) for run in runs}
-
-
 def test_the_curves_drawn_are_the_numbers_of_the_runs_over_their_tokens(first: Path, second: Path) -> None:
     found = drawn(draw_runs([first, second], UNSMOOTHED).figure)
     assert found == {
@@ -83,18 +85,11 @@ def test_the_curves_drawn_are_the_numbers_of_the_runs_over_their_tokens(first: P
     }
 
 
-def test_over_steps_the_same_numbers_stand_at_their_steps(first: Path) -> None:
-    found = drawn(draw_runs([first], replace(UNSMOOTHED, terms=["masked", "stsb"], x="steps")).figure)
-    assert found["masked"]["first"] == ([10.0, 20.0], [7.0, 6.0])
+def test_over_steps_training_curves_are_smoothed_and_held_out_ones_are_not(first: Path) -> None:
+    found = drawn(draw_runs([first], CurveSettings(smoothed_points=2, terms=["masked", "stsb"], x="steps")).figure)
+    assert found["masked"]["first"] == ([10.0, 20.0], [7.0, 6.5])
     assert found["masked"]["first (held out)"] == ([0.0, 20.0, 25.0], [9.0, 7.0, 6.5])
     assert found["stsb"] == {"first": ([0.0, 20.0, 25.0], [0.0, 0.4, 0.5])}
-
-
-def test_training_curves_are_smoothed_and_held_out_ones_are_not(first: Path) -> None:
-    curves = curves_of(first, smoothed_points=2)["first"]
-    assert curves["masked"].y.tolist() == [7.0, 6.5]
-    assert curves["held_out_masked"].y.tolist() == [9.0, 7.0, 6.5]
-    assert curves["stsb"].y.tolist() == [0.0, 0.4, 0.5]
 
 
 def test_the_numbers_of_the_picture_are_those_of_its_curves(first: Path, second: Path) -> None:
@@ -126,25 +121,19 @@ def test_a_number_that_is_not_finite_is_null_in_the_record(tmp_path: Path) -> No
     assert picture.table.rows[0][-2:] == ("1", "1")
 
 
-def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> None:
+def test_runs_without_metrics_or_the_asked_terms_are_refused(first: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for folder in ("empty", "nowhere"):
-        with pytest.raises(ArtifactError, match=folder):
-            draw_runs([first, tmp_path / folder], CurveSettings())
-
-
-def test_runs_without_a_common_term_are_refused(first: Path, tmp_path: Path) -> None:
     other = run_with(tmp_path / "other", [{"step": 1, "tokens": 5, **TRAINING, "sentence": 1.0}])
-    with pytest.raises(SettingError, match="other: sentence"):
-        draw_runs([first, other], CurveSettings())
+    for runs, settings, named in (
+        ([first, tmp_path / "empty"], {}, "empty"),
+        ([first, tmp_path / "nowhere"], {}, "nowhere"),
+        ([first, other], {}, "other: sentence"),
+        ([first], {"terms": ["maskd"]}, "maskd"),
+        ([first], {"smoothed_points": 0}, "smoothed_points"),
+    ):
+        with pytest.raises(UserError, match=named):
+            draw_runs(runs, CurveSettings(**settings))  # type: ignore[arg-type]
     draw_runs([first, other], CurveSettings(terms=["masked", "sentence"]))
-
-
-def test_a_term_of_no_run_is_refused(first: Path) -> None:
-    with pytest.raises(SettingError, match="maskd"):
-        draw_runs([first], CurveSettings(terms=["maskd"]))
-    with pytest.raises(SettingError, match="smoothed_points"):
-        CurveSettings(smoothed_points=0)
 
 
 MAGIC = {".png": b"\x89PNG\r\n", ".svg": b"<?xml"}
@@ -152,7 +141,7 @@ MAGIC = {".png": b"\x89PNG\r\n", ".svg": b"<?xml"}
 
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_the_same_figure_has_the_same_bytes_and_takes_the_place_of_none_but_our_own(
-    suffix: str, first: Path, second: Path, tmp_path: Path
+    suffix: str, first: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [tmp_path / f"a{suffix}", tmp_path / "new" / f"b{suffix}"]
     for file in files:
@@ -161,8 +150,13 @@ def test_the_same_figure_has_the_same_bytes_and_takes_the_place_of_none_but_our_
     assert files[0].read_bytes().startswith(MAGIC[suffix])
     assert files[0].read_bytes() == files[1].read_bytes()
     files[0].write_bytes(MAGIC[suffix] + b" of somebody else")
-    with pytest.raises(ArtifactError, match="was not drawn by npmlm"):
-        check_figure(files[0])
+    (tmp_path / f"folder{suffix}").mkdir()
+    for name, named in ((f"a{suffix}", "was not drawn by npmlm"), (f"folder{suffix}", "PNG"), ("x.pdf", "PNG or SVG")):
+        with pytest.raises(UserError, match=named):
+            check_figure(tmp_path / name)
+    monkeypatch.setattr("npm.training.plotting.find_spec", lambda _: None)
+    with pytest.raises(SettingError, match="pip install matplotlib"):
+        check_figure(tmp_path / "x.png")
 
 
 def test_names_from_outside_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -179,11 +173,81 @@ def test_folders_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path
     assert folder_names(folders) == ["a/run", "b/run", f"{tmp_path.name}/first"]
 
 
-def test_a_figure_that_cannot_be_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "folder.png").mkdir()
-    for name in ("folder.png", "x.pdf"):
-        with pytest.raises(SettingError, match="PNG or SVG"):
-            check_figure(tmp_path / name)
-    monkeypatch.setattr("npm.training.plotting.find_spec", lambda _: None)
-    with pytest.raises(SettingError, match="pip install matplotlib"):
-        check_figure(tmp_path / "x.png")
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def stop_at_three(done: StepReport) -> None:
+    if done.step == 3:
+        raise Stopped
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="needs the extra tensorboard")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_shows_each_step_once_though_the_run_was_killed(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings: dict[str, Any] = {
+        "max_steps": 4,
+        "tensorboard": True,
+        "evaluation": TrainingEvaluationSettings(every_steps=2),
+    }
+    with pytest.raises(Stopped):
+        toy_trainer(tmp_path / "run", **settings).train(stop_at_three)
+    toy_trainer(tmp_path / "run", **settings).train()
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    steps = {name: [event.step for event in events.Scalars(name)] for name in ("start", "held_out_loss")}
+    assert steps["start"] == [1, 2, 3, 4]
+    assert steps["held_out_loss"][-2:] == [2, 4]
+    assert {"tokens_per_second", "learning_rate", "held_out_masked"} <= set(events.Tags()["scalars"])
+
+
+class StubRun:
+    """Stands for a run of Weights & Biases, and remembers what it was told."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given, self.id = given, given["id"] or "made-up"
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.is_finished = False
+
+    def log(self, metrics: dict[str, float], *, step: int) -> None:
+        self.logged.append((step, metrics))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+def test_weights_and_biases_get_every_line_and_continue_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[StubRun] = []
+
+    def init(**given: Any) -> StubRun:
+        runs.append(StubRun(**given))
+        return runs[-1]
+
+    stub: Any = ModuleType("wandb")
+    stub.init = init
+    stub.__spec__ = importlib.util.spec_from_loader("wandb", loader=None)
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    settings: dict[str, Any] = {"max_steps": 4, "wandb_project": "phrases", "checkpoint_every_minutes": 0.0}
+    with pytest.raises(Stopped):
+        toy_trainer(tmp_path / "run", **settings).train(stop_at_three)
+    toy_trainer(tmp_path / "run", **settings).train()
+    assert [run.given["id"] for run in runs] == [None, "made-up"]
+    assert all(run.given["project"] == "phrases" and run.given["resume"] == "allow" for run in runs)
+    assert [[step for step, _ in run.logged] for run in runs] == [[1, 2], [3, 4]]
+    assert all("start" in metrics for _, metrics in runs[1].logged)
+    assert all(run.is_finished for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("package", "settings"), [("tensorboard", {"tensorboard": True}), ("wandb", {"wandb_project": "phrases"})]
+)
+def test_a_logger_that_is_not_installed_is_one_message_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, settings: dict[str, Any]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    with pytest.raises(SettingError, match=f"pip install {package}"):
+        toy_trainer(tmp_path / "run", max_steps=1, **settings)

@@ -43,30 +43,13 @@ def test_the_ranks_have_different_numbers_of_spans() -> None:
     }
 
 
-@pytest.mark.parametrize("spans_name", SPANS)
+@pytest.mark.parametrize("file", [*SPANS, "in-passes"])
 @pytest.mark.parametrize("parts_name", PARTS)
-def test_two_ranks_give_the_gradient_of_one_process(runs: Path, parts_name: str, spans_name: str) -> None:
-    expected = gradients(SPANS[spans_name], PARTS[parts_name], rank=0, world_size=1)
-    got = safetensors.torch.load_file(runs / f"gradients-{parts_name}-{spans_name}.safetensors")
+def test_two_ranks_give_the_gradient_of_one_process(runs: Path, parts_name: str, file: str) -> None:
+    expected = gradients(SPANS.get(file, SPANS["uneven"]), PARTS[parts_name], rank=0, world_size=1)
+    got = safetensors.torch.load_file(runs / f"gradients-{parts_name}-{file}.safetensors")
     assert any(gradient.abs().max() > 1e-3 for gradient in expected.values())
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("parts_name", PARTS)
-def test_two_ranks_that_encode_few_rows_at_once_give_the_gradient_of_one_process(runs: Path, parts_name: str) -> None:
-    expected = gradients(SPANS["uneven"], PARTS[parts_name], rank=0, world_size=1)
-    got = safetensors.torch.load_file(runs / f"gradients-{parts_name}-in-passes.safetensors")
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_two_trained_ranks_have_the_parameters_of_one_process_with_twice_the_groups(runs: Path, tmp_path: Path) -> None:
-    one = toy_trainer(tmp_path / "run", groups_per_device_batch=2, **STEEP)
-    start = parameters_of(one)
-    one.train()
-    both = [safetensors.torch.load_file(runs / f"trained-{rank}.safetensors") for rank in range(WORLD_SIZE)]
-    torch.testing.assert_close(both[0], both[1], rtol=0, atol=0)
-    torch.testing.assert_close(both[0], parameters_of(one), rtol=0, atol=1e-5)
-    assert max(float((start[name] - both[0][name]).abs().max()) for name in start) > 1e-3
 
 
 def test_two_ranks_report_the_metrics_of_one_process(runs: Path, tmp_path: Path) -> None:
@@ -137,8 +120,8 @@ def test_two_ranks_with_small_passes_and_accumulation_train_as_one_process_witho
     torch.testing.assert_close(got, parameters_of(one), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("sharded", STEEP), ("sharded-pieces", PIECES)])
-def test_ranks_that_share_weights_train_as_one_process(
+@pytest.mark.parametrize(("name", "settings"), [("trained", STEEP), ("sharded", STEEP), ("sharded-pieces", PIECES)])
+def test_two_ranks_train_as_one_process_with_twice_the_groups_whether_they_share_weights_or_not(
     runs: Path, tmp_path: Path, name: str, settings: dict[str, Any]
 ) -> None:
     one = toy_trainer(tmp_path / "run", groups_per_device_batch=2, **settings)

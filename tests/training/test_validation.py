@@ -110,21 +110,7 @@ def test_the_encoder_of_the_best_evaluation_is_kept_beside_the_last(tmp_path: Pa
     assert not torch.equal(at_step[4], at_step[8])
 
 
-def test_a_run_stops_when_its_patience_is_over_and_started_again_it_stays_so(tmp_path: Path) -> None:
-    values = {0: 0.1, 2: 0.5, 4: 0.3, 6: 0.5, 8: 0.9}
-    settings: dict[str, Any] = {"max_steps": 20, "evaluation": {"patience_evaluations": 2}}
-    first = scripted_trainer(tmp_path / "run", values, **settings)
-    first.train()
-    assert first.step == 6
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text()
-    again = scripted_trainer(tmp_path / "run", values, **settings)
-    again.train()
-    assert again.step == 6
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
-    torch.testing.assert_close(parameters_of(again), parameters_of(first), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("stops", [(1,), (3, 5), (4, 6)])
+@pytest.mark.parametrize("stops", [(1,), (3, 5)])
 def test_a_killed_run_keeps_its_best_encoder_and_its_patience(tmp_path: Path, stops: tuple[int, ...]) -> None:
     """Without checkpoints of its own, so that only those of a new best are there to continue from."""
     values = {0: 0.2, 2: 0.5, 4: 0.3, 6: 0.4, 8: 0.9, 9: 0.1}
@@ -139,16 +125,17 @@ def test_a_killed_run_keeps_its_best_encoder_and_its_patience(tmp_path: Path, st
 
         with pytest.raises(Stopped):
             scripted_trainer(tmp_path / "killed", values, **settings).train(kill)
-    resumed = scripted_trainer(tmp_path / "killed", values, **settings)
-    resumed.train()
-    assert resumed.step == undisturbed.step == 6
-    assert resumed.early_stopping == undisturbed.early_stopping
-    for name in ("encoder", "best-encoder"):
-        files = [tmp_path / run / name / "model.safetensors" for run in ("undisturbed", "killed")]
-        assert files[0].read_bytes() == files[1].read_bytes()
-    for of_evaluation in (False, True):
-        left, right = (lines_of(tmp_path / run, of_evaluation=of_evaluation) for run in ("undisturbed", "killed"))
-        assert left == right
+    for _ in range(2):  # started again when its patience is over, it stays as it is
+        resumed = scripted_trainer(tmp_path / "killed", values, **settings)
+        resumed.train()
+        assert resumed.step == undisturbed.step == 6
+        assert resumed.early_stopping == undisturbed.early_stopping
+        for name in ("encoder", "best-encoder"):
+            files = [tmp_path / run / name / "model.safetensors" for run in ("undisturbed", "killed")]
+            assert files[0].read_bytes() == files[1].read_bytes()
+        for of_evaluation in (False, True):
+            left, right = (lines_of(tmp_path / run, of_evaluation=of_evaluation) for run in ("undisturbed", "killed"))
+            assert left == right
 
 
 def test_a_kill_between_checkpoint_and_best_encoder_is_made_good(
