@@ -59,23 +59,23 @@ def test_a_row_asks_what_its_passage_tells_and_its_negatives_do_not(tmp_path: Pa
     assert "Mercury (planet)" not in {row["title"] for row in rows}  # the word may mean another Mercury
 
 
-def test_titles_and_pairs_that_are_excluded_are_not_asked_about(tmp_path: Path, corpus: str) -> None:
-    every = {(row["title"], row["answers"][0]) for row in made(tmp_path, "entities", corpus)}
-    excluded = tmp_path / "excluded.jsonl"
-    excluded.write_text(json.dumps({"subject": "deccan", "answers": ["1821"]}) + "\n", encoding="utf-8")
-    without = {(row["title"], row["answers"][0]) for row in made(tmp_path, "entities", corpus, f"exclude=[{excluded}]")}
-    assert ("Deccan", "1821") in every - without
-    excluded.write_text(json.dumps({"title": "DECCAN (plateau)"}) + "\n", encoding="utf-8")
-    without = {(row["title"], row["answers"][0]) for row in made(tmp_path, "entities", corpus, f"exclude=[{excluded}]")}
-    assert "Deccan" not in {title for title, _ in without}
-
-
-def test_the_same_seed_makes_the_same_rows_and_a_limit_takes_some_of_them(tmp_path: Path, corpus: str) -> None:
+def test_the_same_seed_makes_the_same_rows_of_which_a_limit_and_exclusions_leave_some(
+    tmp_path: Path, corpus: str
+) -> None:
     rows = made(tmp_path, "entities", corpus, "seed=3")
     assert made(tmp_path, "entities", corpus, "seed=3") == rows
     few = made(tmp_path, "entities", corpus, "seed=3", "limit=2")
     assert len(few) == 2
     assert all(row in rows for row in few)
+    excluded = tmp_path / "excluded.jsonl"
+    of_article = {(row["title"], row["answers"][0]) for row in rows if row["title"] == "Deccan"}
+    for line, gone in (
+        ({"subject": "deccan", "answers": ["1821"]}, {("Deccan", "1821")}),
+        ({"title": "DECCAN (plateau)"}, of_article),
+    ):
+        excluded.write_text(json.dumps(line) + "\n", encoding="utf-8")
+        left = made(tmp_path, "entities", corpus, f"exclude=[{excluded}]")
+        assert gone <= of_article and not gone & {(row["title"], row["answers"][0]) for row in left}
 
 
 def test_a_fact_becomes_a_row_for_each_template_whose_passage_has_its_object(tmp_path: Path, corpus: str) -> None:
@@ -180,16 +180,12 @@ def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_sh
     assert rows[0]["wrong_context"] == blocks["Bergen"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["files=[a]", "out=b"]
+    for arguments in (
         ["entities"],
-        ["entities", "files=[a]", "out=b", "other=1"],
-        ["facts", "files=[a]", "out=b"],
-        ["entities", "files=[a]", "out=b", "seed=x"],
-        ["entities", "files=[a]", "out=b", "limit=-1"],
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert "error" in capsys.readouterr().err
+        ["facts", *given],
+        *(["entities", *given, x] for x in ("k=1", "seed=x", "limit=-1")),
+    ):
+        assert main(arguments) == 2
+        assert "error" in capsys.readouterr().err

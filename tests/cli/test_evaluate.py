@@ -64,16 +64,6 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
     assert (metrics["settings"]["fill"]["k"], metrics["tasks"]["questions, own"]["count"]) == (2, 1)
 
 
-def test_a_folder_with_other_things_is_no_place_for_results(
-    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("years of work")
-    before = all_bytes(tmp_path)
-    npmlm(*evaluate).refused("not a folder for results")
-    assert all_bytes(tmp_path) == before
-
-
 def test_a_disk_that_refuses_leaves_the_directory_unchanged(
     npmlm: CommandLine, evaluate: list[str], tmp_path: Path
 ) -> None:
@@ -106,25 +96,25 @@ def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_d
     assert {name for name in after if after[name] != before[name]} == changed
 
 
-def test_a_link_to_results_is_followed_and_any_other_is_refused_before_the_work(
-    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+def test_a_link_to_results_is_followed_and_no_other_place_is_written(
+    npmlm: CommandLine, evaluate: list[str], questions: Path, tmp_path: Path
 ) -> None:
     assert npmlm(*evaluate).status == 0
     (tmp_path / "link").symlink_to("out")
     (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("years of work")
     (tmp_path / "wrong").symlink_to("other")
     before = all_bytes(tmp_path)
     assert npmlm(*evaluate[:-1], f"out={tmp_path / 'link'}").status == 0
     assert all_bytes(tmp_path) == before and (tmp_path / "link").is_symlink()
-    message = npmlm(*evaluate[:-1], f"out={tmp_path / 'wrong'}").refused("a link to something else")
-    assert "questions: " not in message
-
-
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(
-    npmlm: CommandLine, evaluate: list[str], questions: Path
-) -> None:
-    message = npmlm(*evaluate[:-1], f"out={questions / 'out'}").refused(os.strerror(errno.ENOTDIR), "out")
-    assert "questions: " not in message
+    for place, told in (
+        (tmp_path / "wrong", "a link to something else"),
+        (tmp_path / "other", "not a folder for results"),
+        (questions / "out", os.strerror(errno.ENOTDIR)),
+    ):
+        message = npmlm(*evaluate[:-1], f"out={place}").refused(told)
+        assert "questions: " not in message, "refused before the work"
+    assert all_bytes(tmp_path) == before
 
 
 PAIRS = [

@@ -138,12 +138,6 @@ def test_all_shared_tasks_and_methods_are_compared_and_averaged_by_method(tmp_pa
     assert (average.share_a, average.share_b, average.difference.mean) == pytest.approx((0.25, 0.875, -0.625))
 
 
-def test_two_methods_of_one_run_can_be_compared(tmp_path: Path) -> None:
-    run = results(tmp_path / "a", [*lines([1, 1, 0], method="npm"), *lines([0, 0, 0], method="mlm")])
-    (found,) = compare_results(run, run, methods=("mlm", "npm")).comparisons
-    assert (found.methods, found.only_a, found.only_b) == ("mlm / npm", 0, 2)
-
-
 def test_the_table_shows_points_with_their_sign(tmp_path: Path) -> None:
     a = results(tmp_path / "a", [*lines([1, 1]), *lines([1, 1], task="agn")])
     b = results(tmp_path / "b", [*lines([0, 0]), *lines([1, 1], task="agn")])
@@ -207,28 +201,28 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
     json.dumps(compared.record(), allow_nan=False)
 
 
-def test_results_replace_those_of_an_earlier_evaluation_and_nothing_else(tmp_path: Path) -> None:
-    def write(folder: Path, number: int) -> None:
-        write_results(folder, record={}, predictions=[{"number": number}], metrics={"number": number})
+def write_number(folder: Path, number: float) -> None:
+    write_results(folder, record={}, predictions=[{"number": number}], metrics={"number": number})
 
-    write(tmp_path / "out", 1)
-    write(tmp_path / "out", 2)
+
+def test_results_replace_those_of_an_earlier_evaluation_and_nothing_else(tmp_path: Path) -> None:
+    write_number(tmp_path / "out", 1)
+    write_number(tmp_path / "out", 2)
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_number(tmp_path / "out", float("nan"))
     assert json.loads((tmp_path / "out" / "metrics.json").read_bytes()) == {"number": 2}
     (tmp_path / "notes").mkdir()
-    write(tmp_path / "notes", 1)  # an empty folder may be filled
+    write_number(tmp_path / "notes", 1)  # an empty folder may be filled
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "mine.txt").write_text("mine")
     with pytest.raises(ArtifactError, match="not a folder for results"):
-        write(tmp_path / "texts", 1)
+        write_number(tmp_path / "texts", 1)
     assert [file.name for file in (tmp_path / "texts").iterdir()] == ["mine.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "out", "texts"]
 
 
 def test_results_that_were_half_replaced_are_known_as_damaged_and_replaced_whole(tmp_path: Path) -> None:
-    def write(folder: Path, number: int) -> None:
-        write_results(folder, record={}, predictions=[{"number": number}], metrics={"number": number})
-
-    write(tmp_path / "out", 1)
+    write_number(tmp_path / "out", 1)
     (tmp_path / "out" / "notes.txt").write_text("mine")
     replace = Path.replace
 
@@ -239,11 +233,11 @@ def test_results_that_were_half_replaced_are_known_as_damaged_and_replaced_whole
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "replace", killed)
-        write(tmp_path / "out", 2)
+        write_number(tmp_path / "out", 2)
     with pytest.raises(ArtifactError, match="is damaged"):
         check_folder(tmp_path / "out", kind=EVALUATION_KIND)
-    write(tmp_path / "out", 2)
-    write(tmp_path / "fresh", 2)
+    write_number(tmp_path / "out", 2)
+    write_number(tmp_path / "fresh", 2)
     (tmp_path / "fresh" / "notes.txt").write_text("mine")
     assert all_bytes(tmp_path / "out") == all_bytes(tmp_path / "fresh")
 
@@ -277,11 +271,3 @@ def test_a_forged_manifest_of_results_names_nothing_that_is_removed(tmp_path: Pa
         "mine.txt",
         "predictions.jsonl",
     ]
-
-
-def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:
-    write_results(tmp_path / "out", record={}, predictions=[], metrics={"number": 1})
-    with pytest.raises(ValueError, match="Out of range float"):
-        write_results(tmp_path / "out", record={}, predictions=[], metrics={"number": float("nan")})
-    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes()) == {"number": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]

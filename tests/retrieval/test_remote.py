@@ -225,39 +225,20 @@ def test_the_key_goes_along_and_is_never_shown(server: Scripted) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("where", "value"),
     [
-        "",
-        "127.0.0.1:8080",
-        "ftp://host",
-        "http://",
-        "http://h/?q=1",
-        "http://me:word@h",
-        "http://[",
-        "http://a b",
+        *(
+            ("url", url)
+            for url in ("", "127.0.0.1:8080", "ftp://host", "http://h/?q=1", "http://me:word@h", "http://[")
+        ),
+        *(("url", url) for url in ("http://", "http://a b", None)),
+        *(("key", key) for key in ("", "a b", "a\r\nX: y", 3)),
+        *(("timeout_seconds", seconds) for seconds in (0, float("nan"), "long")),
     ],
 )
-def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
-    with pytest.raises(SettingError, match="url"):
-        PhraseFiller.connect(url)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "where"),
-    [
-        ({"key": ""}, "key"),
-        ({"key": "a b"}, "key"),
-        ({"key": "a\r\nX: y"}, "key"),
-        ({"key": 3}, "key"),
-        ({"timeout_seconds": 0}, "timeout_seconds"),
-        ({"timeout_seconds": float("nan")}, "timeout_seconds"),
-        ({"timeout_seconds": "long"}, "timeout_seconds"),
-        ({"url": None}, "url"),
-    ],
-)
-def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any], where: str) -> None:
+def test_arguments_of_another_kind_are_refused(where: str, value: Any) -> None:
     with pytest.raises(SettingError, match=where):
-        PhraseFiller.connect(**{"url": "http://127.0.0.1:9", **arguments})
+        PhraseFiller.connect(**{"url": "http://127.0.0.1:9", where: value})
 
 
 @pytest.mark.parametrize(

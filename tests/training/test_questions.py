@@ -180,6 +180,9 @@ def test_a_run_that_was_interrupted_learns_and_saves_an_encoder_that_reads_joint
         start=StartSettings(frozen=FrozenSettings(word_embeddings=True)),
         schedule=ScheduleSettings(max_steps=30, learning_rate=3e-3),
         evaluation=TrainingEvaluationSettings(files=[written(tmp_path, *ROWS, name="held.jsonl")], every_steps=30),
+        supervision=SupervisionSettings(
+            questions_per_device_batch=3, max_block_tokens=40, max_question_tokens=30, negative_fraction=0.25
+        ),
     )
     run_training(tmp_path / "run", settings, most_minutes=0)  # one step, and a checkpoint
     assert metrics_of(tmp_path / "run")[-1]["step"] == 1
