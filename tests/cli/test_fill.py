@@ -225,8 +225,10 @@ def test_another_encoder_than_that_of_the_index_and_a_damaged_shipped_one_are_re
     tiny_encoder("bert", seed=1).save(tmp_path / "other")
     command = ("fill", f"index={built_index}", f"encoder={tmp_path / 'other'}", QUESTION)
     npmlm(*command).refused("made with another encoder", "fingerprint")
-    (tmp_path / "other" / "model.safetensors").write_bytes(b"no weights")
-    monkeypatch.setattr(names, "shipped_folder", lambda *_: tmp_path / "other")
+    shipped = tmp_path / "shipped"
+    (tmp_path / "other").rename(shipped)
+    (shipped / "model.safetensors").write_bytes(b"no weights")
+    monkeypatch.setattr(names, "shipped_folder", lambda *_: shipped)
     npmlm("fill", f"index={built_index}", QUESTION).refused("shipped")
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -98,19 +99,16 @@ def test_what_the_system_refuses_is_one_message(
     npmlm("inspect", "index=i").refused("8.0 TiB" if isinstance(error, MemoryError) else "Too many open files")
 
 
-LIMITED = """
-import resource, sys
-from npm.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_is_one_message(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     more = write_corpus(tmp_path / "more.jsonl", [{**DOCUMENTS[0], "id": "more"}])
     folder = shutil.copytree(built_index, tmp_path / "index")
-    done = run_subprocess(sys.executable, "-c", LIMITED, "add", f"index={folder}", f"corpus.files={more}")
-    assert done.refused()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        outcome = npmlm("add", f"index={folder}", f"corpus.files={more}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    outcome.refused(os.strerror(errno.EFBIG))
 
 
 def test_a_removed_working_directory_is_one_sentence(tmp_path: Path) -> None:

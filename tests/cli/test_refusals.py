@@ -68,7 +68,7 @@ REFUSED = [
     ("TRAIN experiment={pipe}", "experiment"),
     ("CLOSED task={pipe}", "task"),
     ("BUILD rotation=pca", "rotation=pca requires dimensions", "dimensions=128"),
-    ("BUILD rotation=pca dimensions=33", "dimensions", "33"),
+    ("BUILD corpus.files={texts} rotation=pca dimensions=33", "dimensions", "33"),
     ("BUILD rotation=turn dimensions=8", "'none' or 'pca'"),
     # texts
     ("FILL {question} <mask><mask><mask><mask><mask><mask><mask><mask><mask>", "got 9", "text 2 of 2"),

@@ -171,5 +171,6 @@ CLOZE = replace(opened(), template="{{ query | cloze(subject) }}")
 def test_what_cannot_be_asked_is_refused_with_its_line(
     task: Task, rows: list[dict[str, Any]], parts: list[str], tmp_path: Path, encoder: Encoder
 ) -> None:
-    told = refused(tmp_path, task, rows, encoder=encoder if task.max_prompt_tokens else None, limit=1)
+    more: dict[str, Any] = {"encoder": encoder} if task.max_prompt_tokens else {"limit": 1}
+    told = refused(tmp_path, task, rows, **more)
     assert all(part in told for part in parts)

@@ -21,7 +21,11 @@ from tests.helpers import precision
 from tests.helpers.command_line import REPOSITORY
 
 CACHE = Path(os.environ.get("NPMLM_TEST_CACHE") or REPOSITORY / ".cache" / "tests")
-SOURCES = ("npm", "index", "configs", "tests/conftest.py", "tests/helpers")
+RANKS = ("two_ranks", "sharded_ranks", "question_ranks", "sentence_ranks", "two_processes")
+SOURCES = (
+    *("npm", "index", "configs", "tests/conftest.py", "tests/helpers"),
+    *(f"tests/training/{name}.py" for name in RANKS),
+)
 KEPT_STATES = 3
 
 

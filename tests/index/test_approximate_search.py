@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -140,10 +141,14 @@ def test_more_probed_lists_find_more(tmp_path: Path, tier: str) -> None:
     assert shares[0] < shares[1] < shares[2] == 1
 
 
-def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
-    faiss.write_index(faiss.index_factory(DIMENSIONS, "IVF8,Flat", faiss.METRIC_L2), str(tmp_path / "trained.faiss"))
+def test_a_file_that_faiss_cannot_read_or_of_another_metric_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trained.faiss"
+    faiss.write_index(faiss.index_factory(DIMENSIONS, "IVF8,Flat", faiss.METRIC_L2), str(file))
     with pytest.raises(ArtifactError, match="inner product"):
-        read_faiss(tmp_path / "trained.faiss")
+        read_faiss(file)
+    file.write_bytes(b"not an index")
+    with pytest.raises(ArtifactError, match="cannot read"):
+        read_faiss(file)
 
 
 def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
@@ -183,12 +188,6 @@ def test_a_built_folder_opens_and_finds_what_exact_search_finds(tmp_path: Path, 
     assert_same_hits(opened.scan(sample_queries()).top(5), expected)
 
 
-def test_a_file_that_faiss_cannot_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "search.faiss").write_bytes(b"not an index")
-    with pytest.raises(ArtifactError, match="cannot read"):
-        read_faiss(tmp_path / "search.faiss")
-
-
 @pytest.mark.parametrize("list_count", [None, 4])
 def test_vectors_that_are_not_finite_are_refused_and_leave_no_folder(tmp_path: Path, list_count: int | None) -> None:
     vectors = np.ones((500, 4), dtype=np.float16)
@@ -220,28 +219,20 @@ def test_the_rows_to_train_on_take_at_most_two_gibibytes(dimensions: int, lists:
 
 
 @pytest.mark.parametrize(
-    ("settings", "rows", "message"),
+    ("settings", "rows", "least", "message"),
     [
-        (SearchSettings(list_count=11), 10, "search.list_count must be at most 10, the rows to train on, got 11"),
-        (SearchSettings(list_count=35849), 10**9, "search.list_count must be at most 35848 with 384 dimensions"),
-        (SearchSettings(tier=SearchTier.ivf_pq), 15, "search.tier=ivf_pq needs at least 16 rows"),
+        ({"list_count": 11}, 10, {"list_count": 10}, "search.list_count must be at most 10, the rows to train on, got"),
+        ({"list_count": 35849}, 10**9, {"list_count": 35848}, "search.list_count must be at most 35848 with 384 dim"),
+        ({"tier": SearchTier.ivf_pq}, 15, None, "search.tier=ivf_pq needs at least 16 rows"),
     ],
 )
-def test_settings_that_cannot_be_trained_are_refused(settings: SearchSettings, rows: int, message: str) -> None:
+def test_settings_that_cannot_be_trained_are_refused_and_the_last_that_can_are_not(
+    settings: dict[str, Any], rows: int, least: dict[str, Any] | None, message: str
+) -> None:
     with pytest.raises(SettingError, match=message):
-        fitting_settings(settings, rows, 384)
-
-
-@pytest.mark.parametrize(
-    ("settings", "rows"),
-    [
-        (SearchSettings(list_count=10), 10),
-        (SearchSettings(list_count=35848), 10**9),
-        (SearchSettings(tier=SearchTier.ivf_pq), 16),
-    ],
-)
-def test_the_last_settings_that_can_be_trained_are_accepted(settings: SearchSettings, rows: int) -> None:
-    assert fitting_settings(settings, rows, 384) == resolved_settings(settings, rows, 384)
+        fitting_settings(SearchSettings(**settings), rows, 384)
+    last, enough = SearchSettings(**(least or settings)), rows if least else rows + 1
+    assert fitting_settings(last, enough, 384) == resolved_settings(last, enough, 384)
 
 
 @pytest.mark.parametrize(
@@ -280,13 +271,9 @@ def test_a_limit_of_memory_takes_the_next_smaller_tier_down_to_the_smallest() ->
     fitting_settings(SearchSettings(memory_bytes=int(least)), rows, dimensions)
     with pytest.raises(SettingError, match=r"memory=.* 40,000 vectors"):
         fitting_settings(SearchSettings(memory_bytes=int(least) - 1), rows, dimensions)
-
-
-@pytest.mark.parametrize("rows", [3_000_000, 30_000_000])
-def test_a_limit_that_is_not_reached_changes_nothing(rows: int) -> None:
-    assert resolved_settings(SearchSettings(memory_bytes=1 << 40), rows, 384) == resolved_settings(
-        SearchSettings(), rows, 384
-    )
+    for many in (3_000_000, 30_000_000):  # a limit that is not reached changes nothing
+        limited = resolved_settings(SearchSettings(memory_bytes=1 << 40), many, 384)
+        assert limited == resolved_settings(SearchSettings(), many, 384)
 
 
 @pytest.mark.parametrize(("dimensions", "codes"), [(64, 32), (191, 96), (192, 96), (193, 49), (384, 96)])

@@ -44,7 +44,7 @@ def test_the_best_rows_by_hand() -> None:
 
 @pytest.mark.parametrize(("row_count", "dimensions", "query_count"), [(1, 1, 1), (37, 5, 3), (200, 3, 7), (50, 8, 0)])
 @pytest.mark.parametrize("k", [1, 4, 36, 37, 60, 250])
-@pytest.mark.parametrize("restricted", ["all", "rows", "set"])
+@pytest.mark.parametrize("restricted", ["all", "rows", "consecutive", "set"])
 @pytest.mark.parametrize("share", [0.04, 0.4])
 @pytest.mark.parametrize("way", ["searcher", "streaming"])
 def test_it_equals_a_slow_loop_with_ties_in_order_of_rows(
@@ -58,11 +58,14 @@ def test_it_equals_a_slow_loop_with_ties_in_order_of_rows(
     way: str,
 ) -> None:
     monkeypatch.setattr(exact, "ROWS_PER_CHUNK", 11)
+    monkeypatch.setattr(exact, "GATHERED_ROWS_PER_CHUNK", 3)
     rng = np.random.default_rng(row_count)
     vectors = small_integers(rng, row_count, dimensions)
     queries = small_integers(rng, query_count, dimensions)
     allowed = np.arange(row_count) if restricted == "all" else np.flatnonzero(rng.random(row_count) < share)
-    given = {"all": None, "rows": allowed, "set": mask_of(allowed, row_count)}[restricted]
+    if restricted == "consecutive":
+        allowed = np.arange(row_count // 4, round(row_count * (0.25 + share)))
+    given = None if restricted == "all" else mask_of(allowed, row_count) if restricted == "set" else allowed
     hits = search(way, vectors, queries, given, k)
     assert hits.rows.shape == hits.scores.shape == hits.found.shape == (query_count, k)
     for query in range(query_count):
@@ -115,17 +118,6 @@ def test_scores_at_rows_are_exact_in_any_order_scanned_or_not() -> None:
                 scan.at(0, np.array([row]))
 
 
-@pytest.mark.parametrize("allowed", [np.arange(5, 25), np.array([0, 9, 10, 39])], ids=["consecutive", "scattered"])
-def test_allowed_rows_are_scored_in_chunks_as_in_one(monkeypatch: pytest.MonkeyPatch, allowed: np.ndarray) -> None:
-    monkeypatch.setattr(exact, "GATHERED_ROWS_PER_CHUNK", 3)
-    rng = np.random.default_rng(0)
-    vectors, queries = small_integers(rng, 40, 4), small_integers(rng, 2, 4)
-    hits = ExactSearcher(vectors).scan(queries, allowed).top(4)
-    for query in range(2):
-        expected = slow_top(vectors, queries[query], allowed.tolist(), 4)
-        assert hits.rows[query].tolist() == [row for row, _ in expected]
-
-
 def test_half_precision_and_shards_are_searched_as_float32() -> None:
     rng = np.random.default_rng(0)
     half = rng.standard_normal((50, 6)).astype(np.float16)
@@ -144,24 +136,30 @@ def test_a_set_with_many_rows_is_searched_among_all_and_one_with_few_is_gathered
         assert ExactSearcher(vectors).scan(queries, allowed).scores.shape == (2, scored)
 
 
-def test_streaming_tells_how_far_it_is_and_refuses_what_exact_search_refuses() -> None:
+def test_streaming_tells_how_far_it_is() -> None:
     vectors = np.ones((5, 2), dtype=np.float16)
     seen: list[tuple[int, int]] = []
     exact_top(vectors, vectors[:1], 1, None, lambda _, done, of: seen.append((done, of)))
     assert seen == [(5, 5)]
-    with pytest.raises(ValueError, match="k must"):
-        exact_top(vectors, vectors[:1], 0)
-    with pytest.raises(ValueError, match="allowed rows"):
-        exact_top(vectors, vectors[:1], 1, mask_of(np.array([0]), 6))
-    with pytest.raises(ValueError, match="allowed rows"):
-        exact_top(vectors, vectors[:1], 1, np.array([5]))
+
+
+@pytest.mark.parametrize("way", ["searcher", "streaming"])
+def test_what_cannot_be_searched_is_refused(way: str) -> None:
+    vectors, query = np.ones((5, 2), dtype=np.float16), np.ones((1, 2), dtype=np.float32)
+    for allowed in ([2, 1], [1, 1], [-1, 2], [5], [[1, 2]], mask_of(np.array([0]), 6)):
+        given = np.array(allowed) if isinstance(allowed, list) else allowed
+        with pytest.raises(ValueError, match="allowed rows"):
+            search(way, vectors, query, given, 1)
+    for queries, k, named in ((query, 0, "k must"), (np.ones((1, 3), dtype=np.float32), 1, "queries")):
+        with pytest.raises(ValueError, match=named):
+            search(way, vectors, queries, None, k)
     vectors[3, 1] = np.inf
-    for refuse in (
-        lambda: exact_top(vectors, vectors[:1], 1),
-        lambda: ExactSearcher(vectors).scan(np.float32([[1, 1]])),
-    ):
-        with pytest.raises(ArtifactError, match="not finite"):
-            refuse()
+    with pytest.raises(ArtifactError, match="row 3 is not finite"):
+        search(way, vectors, query, None, 1)
+    if way == "searcher":
+        assert search(way, vectors, query, np.array([1, 2]), 2).rows.tolist() == [[1, 2]]  # other rows are not read
+        with pytest.raises(ValueError, match="NaN"):
+            search(way, vectors[:3], np.array([[np.nan, 0]], dtype=np.float32), None, 1)
 
 
 def test_float32_in_memory_is_not_copied() -> None:
@@ -181,31 +179,6 @@ def test_a_batch_that_needs_too_much_memory_is_refused(monkeypatch: pytest.Monke
     searcher.scan(np.ones((4, 2), dtype=np.float32), np.arange(5))
     monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 1)
     assert searcher.max_queries_per_scan == 1
-
-
-def test_values_that_are_not_finite_are_refused() -> None:
-    vectors = np.ones((5, 2), dtype=np.float16)
-    vectors[3, 1] = np.inf
-    query, searcher = np.ones((1, 2), dtype=np.float32), ExactSearcher(vectors)
-    assert searcher.scan(query, np.array([1, 2])).top(2).rows.tolist() == [[1, 2]]  # other rows are not read
-    with pytest.raises(ArtifactError, match="row 3 is not finite"):
-        searcher.scan(query)
-    with pytest.raises(ValueError, match="NaN"):
-        ExactSearcher(vectors[:3]).scan(np.array([[np.nan, 0]], dtype=np.float32))
-
-
-@pytest.mark.parametrize("allowed", [[2, 1], [1, 1], [-1, 2], [5], [[1, 2]]])
-def test_allowed_rows_must_ascend_within_the_index(allowed: list[int]) -> None:
-    with pytest.raises(ValueError, match="allowed rows"):
-        ExactSearcher(np.ones((5, 2), dtype=np.float32)).scan(np.ones((1, 2), dtype=np.float32), np.array(allowed))
-
-
-def test_queries_of_another_width_and_k_below_one_are_refused() -> None:
-    searcher = ExactSearcher(np.ones((5, 2), dtype=np.float32))
-    with pytest.raises(ValueError, match="queries"):
-        searcher.scan(np.ones((1, 3), dtype=np.float32))
-    with pytest.raises(ValueError, match="k must"):
-        searcher.scan(np.ones((1, 2), dtype=np.float32)).top(0)
 
 
 def test_scores_of_stored_vectors_have_equal_bits_however_rows_and_queries_are_cut(rng: np.random.Generator) -> None:

@@ -29,9 +29,9 @@ WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
 
 
 def documents(rng: np.random.Generator, *numbers: int) -> list[Record]:
-    """Documents of 6 to 40 words in random order, so that no two blocks, hence no two scores, are equal."""
+    """Documents of 6 to 23 words in random order, so that no two blocks, hence no two scores, are equal."""
     return [
-        {"id": f"d{number}", "title": f"Title {number}", "text": " ".join(rng.choice(WORDS, rng.integers(6, 40)))}
+        {"id": f"d{number}", "title": f"Title {number}", "text": " ".join(rng.choice(WORDS, rng.integers(6, 24)))}
         for number in numbers
     ]
 

@@ -57,6 +57,14 @@ def bert() -> Encoder:
 
 
 @pytest.fixture(scope="module")
+def plain(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the encoder without block vectors."""
+    folder = tmp_path_factory.mktemp("plain")
+    build_index(folder / "index", settings_for(write_corpus(folder)), bert)
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("end-to-end")
     build_index(folder / "index", settings_for(write_corpus(folder)), encoder)
@@ -87,9 +95,8 @@ def test_every_occurrence_is_the_phrase_at_its_offsets_in_the_document(
                 assert found in place.context
 
 
-def test_an_uncased_encoder_answers_in_the_spelling_of_the_corpus(bert: Encoder, tmp_path: Path) -> None:
-    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    filler = PhraseFiller.open(tmp_path / "index", bert, settings=FillSettings(overlaps=Overlaps.keep))
+def test_an_uncased_encoder_answers_in_the_spelling_of_the_corpus(bert: Encoder, plain: Path) -> None:
+    filler = PhraseFiller.open(plain, bert, settings=FillSettings(overlaps=Overlaps.keep))
     answer = filler.fill("<mask> is there", k=1000, retrieval="dense")
     phrases = {phrase.phrase for phrase in answer.phrases}
     assert {"Reykjavík", "Łódź", "São Paulo", "Bank of America"} <= phrases
@@ -115,12 +122,6 @@ def test_pruning_and_dtype_decide_what_is_stored(bert: Encoder, tmp_path: Path) 
         assert open_vectors([part_of(folder, "vectors")])[0].dtype == np.float32
     assert rows[PruningRule.all] > rows[PruningRule.word_boundaries] > rows[PruningRule.without_punctuation]
     assert rows[PruningRule.without_punctuation] > rows[PruningRule.without_stopwords] > 0
-
-
-def test_without_its_encoder_an_index_says_what_to_give(bert: Encoder, tmp_path: Path) -> None:
-    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    with pytest.raises(ArtifactError, match="encoder=tiny-bert"):
-        PhraseFiller.open(tmp_path / "index")
 
 
 def test_blocks_longer_than_the_encoder_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -154,11 +155,12 @@ def test_an_unfinished_build_is_replaced_by_one_with_other_settings_which_keeps_
     assert kept and {path: path.stat().st_mtime_ns for path in kept}.items() <= vectors.items()
 
 
-def test_phrases_of_the_question_are_left_out_unless_wanted(bert: Encoder, tmp_path: Path) -> None:
-    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+def test_phrases_of_the_question_are_left_out_unless_wanted(bert: Encoder, plain: Path) -> None:
     text = "Reykjavík is the capital of <mask>."
     for excluded in (True, False):
         scoring = ScoringSettings(exclude_query_phrases=excluded)
         settings = FillSettings(k=1000, retrieval=Retrieval.dense, scoring=scoring)
-        answer = PhraseFiller.open(tmp_path / "index", bert, settings=settings).fill(text)
+        answer = PhraseFiller.open(plain, bert, settings=settings).fill(text)
         assert ("Reykjavík" not in {phrase.phrase for phrase in answer.phrases}) == excluded
+    with pytest.raises(ArtifactError, match="encoder=tiny-bert"):
+        PhraseFiller.open(plain)  # the encoder is not inside

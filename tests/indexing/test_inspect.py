@@ -82,47 +82,30 @@ def test_the_effect_of_each_pruning_rule_is_counted_over_all_segments(inspection
     assert inspection.pruning["tokens"] == store.token_count
 
 
-def test_it_says_how_the_index_is_searched(folder: Path, tmp_path: Path) -> None:
-    copied = tmp_path / "copy"
-    shutil.copytree(folder, copied)
+def test_it_says_how_the_index_is_searched(folder: Path, encoder: Encoder, tmp_path: Path) -> None:
+    names = ("probed_lists", "rerank_factor", "candidates_per_side")
+    copied = shutil.copytree(folder, tmp_path / "copy")
     opened: Any = PhraseIndex.open(copied)
-    assert inspect_index(copied).searching == {
-        "probed_lists": opened.searcher.probed_lists,
-        "rerank_factor": opened.searcher.rerank_factor,
-        "candidates_per_side": opened.candidates_per_side,
-    }
+    own = (opened.searcher.probed_lists, opened.searcher.rerank_factor, opened.candidates_per_side)
+    assert inspect_index(copied).searching == dict(zip(names, own, strict=True))
     generation = Generation.read(copied)
     commit(generation, replace(generation.manifest, searching=Searching(3, 5, 7)))
-    assert inspect_index(copied).searching == {"probed_lists": 3, "rerank_factor": 5, "candidates_per_side": 7}
+    assert inspect_index(copied).searching == dict(zip(names, (3, 5, 7), strict=True))
+    exact = build_measured(tmp_path / "exact", encoder, None, documents=3)
+    without = (None, None, PhraseIndex.open(exact).candidates_per_side)
+    assert inspect_index(exact).searching == dict(zip(names, without, strict=True))
 
 
-def test_exact_search_has_no_lists_to_speak_of(encoder: Encoder, tmp_path: Path) -> None:
-    index = build_measured(tmp_path / "index", encoder, None, documents=3)
-    searching = inspect_index(index).searching
-    assert searching == {
-        "probed_lists": None,
-        "rerank_factor": None,
-        "candidates_per_side": PhraseIndex.open(index).candidates_per_side,
-    }
-
-
-def test_it_reads_no_array(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("an array was opened")
-
-    monkeypatch.setattr(np, "load", refuse)
-    assert inspect_index(folder).counts["documents"] == DOCUMENTS + 1
-
-
-def test_its_record_is_json_without_a_place_of_this_machine(inspection: Inspection, folder: Path) -> None:
-    text = json.dumps(inspection.record(), allow_nan=False)
+def test_it_reads_no_array_and_its_record_is_json_without_a_place_of_this_machine(
+    inspection: Inspection, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("an array was opened"))
+    text = json.dumps(inspect_index(folder).record(), allow_nan=False)
     assert str(folder.parent) not in text
     record = json.loads(text)
+    assert record == json.loads(json.dumps(inspection.record()))
     assert record["bytes"]["hot_bytes_per_vector"] > 32
     assert record["segments"]["00001"]["counts"]["documents"] == 1
-
-
-def test_what_is_no_index_is_refused(folder: Path, tmp_path: Path) -> None:
     for wrong in (tmp_path / "nothing", part_of(folder, "corpus")):
         with pytest.raises(ArtifactError):
             inspect_index(wrong)

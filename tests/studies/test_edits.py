@@ -351,7 +351,11 @@ def test_an_untied_head_predicts_as_before_and_keeps_its_matrix_when_the_word_ve
         edited(untied, tmp_path / "again", {"name": "untie"})
 
 
-def test_an_encoder_without_a_head_is_edited_without_one(tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_an_encoder_without_a_head_is_edited_without_one_and_another_family_refused(
+    tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    from transformers import DistilBertConfig, DistilBertForMaskedLM
+
     out = edited(tiny_encoder_folder, tmp_path / "out", {"name": "reverse_layers"})
     before, after = (Encoder.load(str(folder), device="cpu").model for folder in (tiny_encoder_folder, out))
     for name, tensor in before.state_dict().items():
@@ -360,6 +364,12 @@ def test_an_encoder_without_a_head_is_edited_without_one(tiny_encoder_folder: Pa
     assert json.loads((out / "config.json").read_text())["architectures"] == ["BertModel"]
     with pytest.raises(EncoderError, match="no head"):
         edited(tiny_encoder_folder, tmp_path / "untied", {"name": "untie"})
+    tokenizer = wordpiece_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "dim": 8, "hidden_dim": 8, "n_heads": 2, "n_layers": 1}
+    DistilBertForMaskedLM(DistilBertConfig(**sizes)).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    with pytest.raises(EncoderError, match="distilbert"):
+        edited(tmp_path / "other", tmp_path / "out", {"name": "reverse_layers"})
 
 
 def test_edits_follow_one_another_and_the_record_says_from_what(sources: Folders, tmp_path: Path) -> None:
@@ -431,14 +441,3 @@ def test_a_donor_of_another_size_and_a_tokenizer_without_mask_are_refused(
     npmlm(*command, "edit=new_vocabulary", f"tokenizer={tmp_path / 'tokenizer'}").refused("no mask token")
     assert npmlm(*command, "edit=reversed").status == 0
     npmlm(*command, "edit=reversed").refused("out must be")
-
-
-def test_another_family_is_refused(tmp_path: Path) -> None:
-    from transformers import DistilBertConfig, DistilBertForMaskedLM
-
-    tokenizer = wordpiece_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "dim": 8, "hidden_dim": 8, "n_heads": 2, "n_layers": 1}
-    DistilBertForMaskedLM(DistilBertConfig(**sizes)).save_pretrained(tmp_path / "other")
-    tokenizer.save_pretrained(tmp_path / "other")
-    with pytest.raises(EncoderError, match="distilbert"):
-        edited(tmp_path / "other", tmp_path / "out", {"name": "reverse_layers"})

@@ -57,10 +57,12 @@ def random_units(count: int, dimensions: int, seed: int = 0) -> np.ndarray:
     return unit_rows(np.random.default_rng(seed).normal(size=(count, dimensions)))
 
 
-def test_alignment_equals_a_loop_over_pairs() -> None:
+def test_alignment_and_mean_cosine_equal_loops_over_pairs() -> None:
     first, second = random_units(9, 4), random_units(9, 4, seed=1)
     plain = [sum((x - y) ** 2 for x, y in zip(u, v, strict=True)) for u, v in zip(first, second, strict=True)]
     assert alignment(first, second) == pytest.approx(sum(plain) / 9)
+    cosines = [float(first[i] @ first[j]) for i in range(9) for j in range(9) if i != j]
+    assert mean_cosine(first.sum(0), 9) == pytest.approx(sum(cosines) / len(cosines))
 
 
 def test_uniformity_of_random_directions_comes_near_minus_4_as_dimensions_grow() -> None:
@@ -79,12 +81,6 @@ def test_uniformity_in_pieces_equals_a_loop_over_different_pairs(
         units = random_units(count, 3, seed=count)
         kernels = [math.exp(-2 * ((units[i] - units[j]) ** 2).sum()) for i in range(count) for j in range(i)]
         assert uniformity(units) == pytest.approx(math.log(sum(kernels) / len(kernels)))
-
-
-def test_the_mean_cosine_equals_a_loop_over_different_pairs() -> None:
-    units = random_units(6, 3)
-    plain = [float(units[i] @ units[j]) for i in range(6) for j in range(6) if i != j]
-    assert mean_cosine(units.sum(0), 6) == pytest.approx(sum(plain) / len(plain))
 
 
 def test_the_spectrum_of_two_and_one_orthogonal_rows_is_worked_by_hand() -> None:

@@ -38,8 +38,7 @@ from npm.training.settings import (
 from tests.corpus.test_questions import ROW, written
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.helpers.toy_training import toy_settings
-from tests.training.question_ranks import FRAME, MICRO_STEPS, gradients, toy_questions, toy_table, write_gradients
-from tests.training.two_processes import run_two_ranks
+from tests.training.question_ranks import FRAME, MICRO_STEPS, gradients, toy_questions, toy_table
 
 ROWS = [
     ROW,
@@ -139,12 +138,11 @@ def test_questions_alternate_evenly_with_another_source_and_neither_omits_a_micr
         assert len(steps) == pytest.approx(100 * share, abs=1)
 
 
-def test_two_ranks_give_the_gradient_of_one_process(tmp_path: Path) -> None:
-    run_two_ranks(write_gradients, tmp_path)
+def test_two_ranks_give_the_gradient_of_one_process(runs: Path) -> None:
     for micro_step in MICRO_STEPS:
         expected = gradients(0, 1, micro_step)
         assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
-        got = safetensors.torch.load_file(tmp_path / f"{micro_step}.safetensors")
+        got = safetensors.torch.load_file(runs / "questions" / f"{micro_step}.safetensors")
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 

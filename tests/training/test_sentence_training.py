@@ -22,8 +22,7 @@ from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
-from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labeled_gradients, write_gradients
-from tests.training.two_processes import run_two_ranks
+from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labeled_gradients
 
 SENTENCE_PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
 TRAINER = TrainerSettings(log_every_steps=1, max_gradient_norm=1e6)
@@ -112,19 +111,11 @@ def test_a_first_token_that_sees_a_window_only_is_no_sentence_vector(tmp_path: P
     )
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left behind; they are started once, because starting them costs seconds."""
-    folder = tmp_path_factory.mktemp("sentence_ranks")
-    run_two_ranks(write_gradients, folder)
-    return folder
-
-
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("shares", SHARES)
 def test_two_ranks_give_the_gradient_of_one_process(runs: Path, shares: str, columns: int) -> None:
     expected = gradients(PAIRS, columns)
-    got = safetensors.torch.load_file(runs / f"{shares}-{columns}.safetensors")
+    got = safetensors.torch.load_file(runs / "sentences" / f"{shares}-{columns}.safetensors")
     assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
@@ -133,7 +124,7 @@ def test_two_ranks_give_the_gradient_of_one_process(runs: Path, shares: str, col
 def test_two_ranks_contrast_labels_as_one_process_does(runs: Path, shares: str) -> None:
     expected = labeled_gradients(0, len(LABELS))
     assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
-    got = safetensors.torch.load_file(runs / f"{shares}-labeled.safetensors")
+    got = safetensors.torch.load_file(runs / "sentences" / f"{shares}-labeled.safetensors")
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.helpers.command_line import CommandLine
+from tests.helpers.command_line import run_subprocess
 from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer
 from tests.training.sharded_ranks import PIECES, measuring_trainer
-from tests.training.two_processes import WORLD_SIZE, run_two_ranks
-from tests.training.two_ranks import PARTS, SPANS, batch_of, gradients, work
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left behind; they are started once, because starting them costs seconds."""
-    folder = tmp_path_factory.mktemp("two_ranks")
-    run_two_ranks(work, folder)
-    return folder
+from tests.training.two_processes import WORLD_SIZE
+from tests.training.two_ranks import PARTS, SPANS, batch_of, gradients
 
 
 def test_the_ranks_have_different_numbers_of_spans() -> None:
@@ -163,11 +156,11 @@ def test_what_ranks_that_share_weights_save_is_whole_and_continues_in_the_same_b
         assert torch.equal(tensor, trained[f"encoder_model.{name}"]), name
 
 
-def test_a_rank_without_its_others_is_one_sentence(
-    npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_without_its_others_is_one_sentence(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("The Rhine flows to the North Sea.\n" * 40)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    npmlm("train", f"run={tmp_path / 'run'}", f"corpus.files=[{corpus}]", "encoder=encoder-mini").refused("WORLD_SIZE")
+    train = (sys.executable, "-m", "npm", "train", f"run={tmp_path / 'run'}", f"corpus.files=[{corpus}]")
+    outcome = run_subprocess(*train, "encoder=encoder-mini", WORLD_SIZE="2")
+    assert outcome.status == 2
+    assert "WORLD_SIZE" in outcome.err
     assert not (tmp_path / "run").exists()

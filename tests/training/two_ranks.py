@@ -48,6 +48,7 @@ from tests.helpers.toy_training import (
     toy_objective,
     toy_trainer,
 )
+from tests.training import question_ranks, sentence_ranks
 from tests.training.sharded_ranks import measuring_trainer, sharded_work
 from tests.training.two_processes import WORLD_SIZE
 
@@ -111,7 +112,7 @@ class Stopped(Exception):
 
 
 def work(rank: int, runs: Path) -> None:
-    """Everything that one of the two processes does, `sharded_ranks.py` included."""
+    """Everything that one of the two processes does, the other files of ranks included."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD_SIZE), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     _gradients(rank, runs)
@@ -123,6 +124,9 @@ def work(rank: int, runs: Path) -> None:
     _run_from_settings(rank, runs)
     _timed(rank, runs)
     sharded_work(rank, runs)
+    for name, write in (("questions", question_ranks.write_gradients), ("sentences", sentence_ranks.write_gradients)):
+        (runs / name).mkdir(exist_ok=True)
+        write(rank, runs / name)
 
 
 def _gradients(rank: int, runs: Path) -> None:
