@@ -79,7 +79,7 @@ def test_no_sequence_has_more_spans_than_allowed() -> None:
 
 def test_where_a_length_has_run_out_shorter_ones_are_taken_then_longer_ones() -> None:
     sequences = group(list(range(20)))
-    sampler = GeometricSpanSampler(success_probability=1.0)
+    sampler = GeometricSpanSampler(success_probability=1.0, max_span_tokens=3)  # no longer than the longest candidate
     candidates = spans_of((0, 1), (5, 3), (10, 2))
     rng = np.random.default_rng(0)
     assert pairs(sampler.draw(candidates, sequences, 1, rng)) == [(0, 1)]
