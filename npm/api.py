@@ -23,8 +23,8 @@ from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, 
 from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.retrieval.settings import Retrieval, given_options
-from npm.tracing.settings import LookupSettings, TraceSettings
+from npm.retrieval.settings import FilterSettings, Retrieval, given_options
+from npm.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from npm.evaluation.labeling import LabeledText
@@ -254,7 +254,7 @@ def find(
     from npm.tracing.find import Found, find_phrase
 
     checked(show, NonNegativeInt, "show")
-    chosen = LookupSettings(**given_options(documents=documents, where=where))
+    chosen = FilterSettings(**given_options(FilterSettings, documents=documents, where=where))
     if isinstance(index, RemoteFiller):
         body = {"phrase": phrase, "show": show, "match_case": match_case, **asdict(chosen)}
         return index.ask("/v1/find", body, "found", Found)
@@ -282,7 +282,8 @@ def trace(
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.trace import Trace, TracedSpan, Tracer
 
-    settings = TraceSettings(**given_options(kinds=kinds, right_passed=right_passed, documents=documents, where=where))
+    filters = {"documents": documents, "where": where}
+    settings = TraceSettings(**given_options(TraceSettings, kinds=kinds, right_passed=right_passed, **filters))
     if isinstance(index, RemoteFiller):
         spans = index.ask("/v1/trace", {"text": text, **asdict(settings)}, "spans", tuple[TracedSpan, ...])
         return Trace(text, spans)

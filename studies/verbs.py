@@ -14,7 +14,7 @@ from npm.cli.registry import verb
 from npm.cli.train import show_step
 from npm.core.files import json_bytes
 from npm.core.settings import PathText
-from npm.models.settings import PoolerKind, Precision
+from npm.models.settings import EncoderChoice, PoolerKind
 from studies.artificial.generate import GenerateSettings
 from studies.edits.settings import EditSettings
 from studies.finetuning.settings import FinetuneSettings
@@ -94,11 +94,9 @@ def run_edit(settings: EditSettings) -> int:
     return 0
 
 
-class GeometryCommand(OutputCommand):
+class GeometryCommand(OutputCommand, EncoderChoice):
     """Measure the vectors of the sentences of STS-B, and of their tokens, layer by layer."""
 
-    encoder: PathText = ""
-    """The encoder by folder or name; empty: the shipped one."""
     data_dir: PathText = ""
     """Folder with stsb-train.jsonl, stsb-dev.jsonl and stsb-test.jsonl, or some of them. Required."""
     split: Literal["all", "train", "dev", "test"] = "all"
@@ -109,10 +107,6 @@ class GeometryCommand(OutputCommand):
     """`whiten`: the vectors are shifted and scaled to mean 0 and covariance 1."""
     seed: NonNegativeInt = 0
     """Seed of the sample of sentences whose tokens are measured."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
 
 
 @verb(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from npm.core.errors import QueryError
 from npm.core.settings import PathText, Settings
-from npm.models.settings import Precision
+from npm.models.settings import EncoderChoice
 
 if TYPE_CHECKING:
     from npm.retrieval.fill import PhraseFiller
@@ -37,15 +37,8 @@ class IndexCommand(Settings):
     """Folder of the index. Required."""
 
 
-class EncoderCommand(IndexCommand):
+class EncoderCommand(EncoderChoice, IndexCommand):
     """Settings of a verb about one index that encodes texts."""
-
-    encoder: PathText = ""
-    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
 
     def open_filler(self, settings: FillSettings | None = None) -> PhraseFiller:
         """The index and its encoder, to fill with `settings`."""

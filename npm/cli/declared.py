@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from npm.core.settings import PATH
+from npm.core.settings import PATH, field_texts
 
 REQUIRED = "Required."
 """Last word in the docstring of a setting without which its verb cannot begin."""
@@ -76,7 +73,7 @@ class Setting:
 
     @property
     def _docstring(self) -> str:
-        return " ".join(_field_docstrings(self.owner).get(self.field.name, "").split())
+        return field_texts(self.owner).get(self.field.name, "")
 
     @property
     def shown(self) -> str:
@@ -146,19 +143,3 @@ def similar_settings(name: str, declared: Collection[str]) -> list[str]:
     last = name.rsplit(".", 1)[-1]
     same = [known for known in declared if known.rsplit(".", 1)[-1] == last]
     return list(dict.fromkeys([*same, *get_close_matches(name, declared, n=3, cutoff=0.5)]))
-
-
-@cache
-def _field_docstrings(settings: type) -> dict[str, str]:
-    """The string under each field of a dataclass and of the dataclasses it extends."""
-    found: dict[str, str] = {}
-    for owner in reversed(settings.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(tree, ast.ClassDef), f"{owner} is not a class in its own source"
-        for before, after in zip(tree.body, tree.body[1:], strict=False):
-            match before, after:
-                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
-                    found[name] = text
-    return found

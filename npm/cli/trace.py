@@ -17,7 +17,8 @@ from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, w
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import QueryError, missing
-from npm.tracing.settings import VERDICTS, LookupSettings, TraceSettings, Verdict
+from npm.retrieval.settings import FilterSettings
+from npm.tracing.settings import VERDICTS, TraceSettings, Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,7 +35,7 @@ COLUMNS = [
 STYLES = {"found": "green", "other": "bold yellow", "not_found": "bold red"}
 
 
-class FindCommand(LookupSettings, OutputCommand, IndexCommand):
+class FindCommand(FilterSettings, OutputCommand, IndexCommand):
     """Count the places where the corpus has a phrase word for word, and show them."""
 
     show: Annotated[int, Field(ge=0, le=1_000_000)] = 10

@@ -19,6 +19,7 @@ import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import ClassVar
 
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -27,7 +28,9 @@ class UserError(Exception):
     """A mistake that the user can correct, in one message, in which unprintable characters are escaped."""
 
     code = "invalid_value"
-    """Kind of the mistake for programs: a code of docs/http-api.md."""
+    """Kind of the mistake for programs: one of `codes`, or this one."""
+    codes: ClassVar[dict[str, str]] = {}
+    """Meaning of the codes of this class."""
 
     def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(message)
@@ -40,6 +43,13 @@ class UserError(Exception):
 
 class SettingError(UserError):
     """A setting is unknown, of the wrong type, out of range, or contradicts another."""
+
+    codes: ClassVar = {
+        "label_unknown": "no word of a label occurs in the index",
+        "no_such_field": "a condition on a field that the index does not keep",
+        "invalid_condition": "a condition that cannot be read",
+        "retrieval_unavailable": "the index cannot be searched in this way",
+    }
 
 
 class CorpusError(UserError):
@@ -60,6 +70,17 @@ class StorageError(UserError):
 
 class QueryError(UserError):
     """A text to be filled is empty, has no mask or too many."""
+
+    codes: ClassVar = {
+        "empty": "the text is empty",
+        "too_many_masks": "the text has too many <mask>",
+        "masks_too_far_apart": "the encoder cannot read the text from its first <mask> to its last",
+        "invalid_unicode": "the text has one half of a surrogate pair, which is not a character",
+        "too_long": "a text with too many characters or sentences",
+        "no_content_word": "the phrase has function words only",
+        "no_such_document": "an id in `documents` that no document has",
+        "filter_empty": "no document meets the conditions",
+    }
 
 
 class ServerError(UserError):

@@ -7,9 +7,12 @@ of settings are in configs/, or are a user's own.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from dataclasses import Field as DataclassField
@@ -53,6 +56,16 @@ SHORTER = {
     "less than": "below",
 }
 """Words of pydantic's messages, and ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerRequest:
+    """Mark of a setting that a single request may replace, in Python, over HTTP and as a tool of an agent."""
+
+    most: int | None = None
+    """Largest value, or longest list, of a request over HTTP; None: as the setting itself."""
+
+
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
@@ -99,6 +112,30 @@ def read_settings(kind: type[Kind], values: Mapping[str, Any], prefix: str = "")
         if item.name in nested and item.default_factory is not MISSING:
             nested[item.name] = _over(item.default_factory(), nested[item.name])
     found: Kind = checked(nested, kind, prefix)
+    return found
+
+
+@cache
+def per_request(kind: type) -> dict[str, Any]:
+    """The types, with their marks, of the settings of `kind` that a request may replace, by name."""
+    hints = get_type_hints(kind, include_extras=True)
+    marked = (name for name, hint in hints.items() for mark in get_args(hint) if isinstance(mark, PerRequest))
+    return {name: hints[name] for name in marked}
+
+
+@cache
+def field_texts(kind: type) -> dict[str, str]:
+    """The string under each field of a dataclass and of the dataclasses it extends, in one line each."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not is_dataclass(owner):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(tree, ast.ClassDef), f"{owner} is not a class in its own source"
+        for before, after in zip(tree.body, tree.body[1:], strict=False):
+            match before, after:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
+                    found[name] = " ".join(text.split())
     return found
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from npm.core.settings import Fraction, PathText, Settings
 from npm.corpus.settings import CorpusSettings
 from npm.evaluation.tasks import ClosedScoring, Split
-from npm.models.settings import PoolerKind, Precision
+from npm.models.settings import EncoderChoice, PoolerKind
 from npm.retrieval.settings import FillSettings, Overlaps
 
 
@@ -72,7 +72,7 @@ class ZeroShotSettings(Settings):
     """The baseline that writes the content of the mask."""
 
 
-class ZeroShotEvaluation(SampleSettings):
+class ZeroShotEvaluation(SampleSettings, EncoderChoice):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
 
     given: ClassVar[frozenset[str]] = frozenset()
@@ -95,12 +95,6 @@ class ZeroShotEvaluation(SampleSettings):
     index: PathText = ""
     """Folder of the index to query; for zero-shot tasks also a folder of several, one for each reference corpus
     by its name (reviews, news, subj, wiki)."""
-    encoder: PathText = ""
-    """Folder or name of the encoder; empty: the shipped one, or the index's own copy."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(overlaps=Overlaps.keep))
     """Filling for questions and open tasks; phrases that overlap are kept, so that hits do not depend on it."""
     zero_shot: ZeroShotSettings = field(default_factory=ZeroShotSettings)

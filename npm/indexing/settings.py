@@ -14,7 +14,7 @@ from npm.core.settings import Fraction, PathText, Settings, changed_settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import Stemming
-from npm.models.settings import PoolerKind, Precision
+from npm.models.settings import EncoderChoice, PoolerKind
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -82,7 +82,7 @@ class LexiconSettings(Settings):
     """Times that the document's title counts in each of its blocks; 0 omits it."""
 
 
-class IndexBuildSettings(Settings):
+class IndexBuildSettings(EncoderChoice):
     """A phrase index: from which documents, with which encoder, and how."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -92,11 +92,6 @@ class IndexBuildSettings(Settings):
     encoder: PathText = ""
     """The encoder, which stays bound to the index: a folder written by `save_pretrained`, a hub name, `minilm` (extra
     `pretrained`) or `encoder-mini`, the shipped one; empty: that one too."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass; `auto` is bfloat16 where the processor computes in it, else
-    float32."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
     """The stored vectors."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from npm.core.errors import EncoderError, SettingError
-from npm.core.settings import Settings, read_settings
+from npm.core.settings import PathText, Settings, read_settings
 from npm.corpus.blocks import MOST_TITLE_TOKENS
 
 MINILM = "minilm"
@@ -42,6 +42,18 @@ LAST_LAYER_POOLERS = (PoolerKind.avg, PoolerKind.cls_before_pooler)
 """Poolers without weights."""
 OWN_KEY = "npm"
 """Key of config.json with the settings below, which `transformers` keeps like any unknown key."""
+
+
+class EncoderChoice(Settings):
+    """An encoder, and where and how it computes."""
+
+    encoder: PathText = ""
+    """Folder or name of the encoder; empty: the shipped one, or the index's own copy."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the encoder's forward pass; `auto` is bfloat16 where the hardware computes in it, else float32,
+    `float16` is for GPUs without it. In training, weights and optimizer state stay float32."""
 
 
 class EncoderSettings(Settings):

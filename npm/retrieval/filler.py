@@ -168,7 +168,7 @@ class Filler(ABC):
         encoder; SettingError for a setting of another kind or one that cannot be met.
         """
         several = checked_queries(texts, max_masks=MAX_MASKS)
-        settings = replace(self.settings, **given_options(k=k, **options))
+        settings = replace(self.settings, **given_options(FillSettings, k=k, **options))
         allowed = None if blocks is None else self._checked_blocks(blocks)
         pooler = sentence_pooler(self.index, settings) if allowed is None else None
         vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)

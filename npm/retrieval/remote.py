@@ -26,11 +26,6 @@ MAX_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 SHOWN_CHARS = 500
 """Characters of a server's response in a message."""
-QUERY_CODES = {
-    *("empty", "too_many_masks", "masks_too_far_apart", "invalid_unicode", "too_long"),
-    *("body_too_long", "no_content_word", "no_such_document", "filter_empty"),
-}
-"""Codes of refusals that are a QueryError; the other mistakes are a SettingError."""
 URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#]*)?", re.ASCII)
 Member = TypeVar("Member")
 ANSWER, JOINT_ANSWER = TypeAdapter(Answer), TypeAdapter(JointAnswer)
@@ -104,7 +99,7 @@ class RemoteFiller:
         if self._client.is_closed:
             raise closed_error(self)
         several = checked_queries(texts, max_masks=MAX_MASKS)
-        given = given_options(k=k, **options)
+        given = given_options(FillSettings, k=k, **options)
         settings = FillSettings(**given)
         body = as_json({name: getattr(settings, name) for name in given})
         body["timeout_ms"] = math.ceil(1000 * self._timeout_seconds)
@@ -174,7 +169,7 @@ class RemoteFiller:
         if status == 401:
             raise SettingError(f'{self.url} requires another key: give it with connect(url, key="…")')
         if status in (413, 422):
-            kind = QueryError if code in QUERY_CODES else SettingError
+            kind = QueryError if code in QueryError.codes or status == 413 else SettingError
             raise kind(title, code=code)
         raise ServerError(f"{self.url}: {title} (status {status} to request {found.get('request_id')})")
 

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import Field
 
-from npm.core.errors import SettingError
-from npm.core.settings import Fraction, PathText, Settings, config_folder, read_settings, read_yaml
+from npm.core.errors import SettingError, near
+from npm.core.settings import (
+    Fraction,
+    PathText,
+    PerRequest,
+    Settings,
+    config_folder,
+    per_request,
+    read_settings,
+    read_yaml,
+)
 from npm.retrieval.scoring import ScoringSettings
 
 if TYPE_CHECKING:
@@ -39,24 +48,35 @@ MAX_PHRASE_WORDS, MAX_PHRASE_TOKENS = 10, 128
 """Defaults if phrases are counted in words: most words, and most tokens of such a phrase."""
 
 
-class FillSettings(Settings):
+class FilterSettings(Settings):
+    """Documents that may answer."""
+
+    documents: Annotated[list[str] | None, PerRequest(1_000)] = None
+    """Ids of the only documents to answer from, as occurrences show them; unset: all, an empty list: none. The
+    command line refuses an empty one."""
+    where: Annotated[list[str], PerRequest(16)] = field(default_factory=list)
+    """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
+    `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
+
+
+class FillSettings(FilterSettings):
     """Settings for filling texts."""
 
-    k: Annotated[int, Field(ge=1, le=MAX_PHRASES)] = 5
+    k: Annotated[int, Field(ge=1, le=MAX_PHRASES), PerRequest(100)] = 5
     """Maximum phrases of an answer."""
-    occurrences: Annotated[int, Field(ge=0, le=10_000)] = 3
+    occurrences: Annotated[int, Field(ge=0, le=10_000), PerRequest(50)] = 3
     """Maximum occurrences shown per phrase, best first."""
-    min_share: Fraction = 0.0
+    min_share: Annotated[Fraction, PerRequest()] = 0.0
     """Smallest share of the evidence that the first phrase must have for a clear answer; with less, and for a text with
     a capitalized word that the corpus lacks, there is none, and phrases are candidates. `evaluate` suggests a value; 0,
     and sums of scoring.reference: every answer counts."""
-    min_confidence: Fraction | None = None
+    min_confidence: Annotated[Fraction | None, PerRequest()] = None
     """Least confidence of a clear answer, where the reader has one: the probability that the first phrase is right.
     Unset: what was chosen when it was fitted (`npmlm calibrate`); 0: every answer counts."""
     overlaps: Overlaps = Overlaps.merge
     """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
     their scores; `keep` leaves each its own, as evaluations do."""
-    retrieval: Retrieval = Retrieval.hybrid
+    retrieval: Annotated[Retrieval, PerRequest()] = Retrieval.hybrid
     """`dense`: by vectors over the entire corpus; `bm25`: by vectors within the blocks that share the rarest words
     with the text; `blocks`: within those whose block vectors are nearest to that of the text; `hybrid`: within the best
     by both, where the index has block vectors, else by words, and a better block's evidence weighs more."""
@@ -80,12 +100,6 @@ class FillSettings(Settings):
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: 4096
     where search is exact and 512 where it is not. An occurrence with neither end
     among them adds nothing to its phrase and is neither counted nor shown."""
-    documents: list[str] | None = None
-    """Ids of the only documents to answer from, as output=json shows them; unset: all. In Python an empty list
-    means none; the command refuses one."""
-    where: list[str] = field(default_factory=list)
-    """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
-    `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
     values: list[str] | None = None
     """Only phrases that may answer, such as [Paris, Rome], as they occur in the corpus up to case and spaces; scores
     are shares of the evidence for all phrases. Unset: any phrase."""
@@ -130,7 +144,7 @@ class FillSettings(Settings):
 
 
 class FillOptions(TypedDict, total=False):
-    """Options of `fill` for one call, on this machine and on a server; None leaves the setting of that name."""
+    """Options of `fill` for type checkers: the settings marked PerRequest. None leaves the setting of that name."""
 
     occurrences: int | None
     retrieval: Retrieval | str | None
@@ -140,8 +154,11 @@ class FillOptions(TypedDict, total=False):
     min_confidence: float | None
 
 
-def given_options(**options: Any) -> dict[str, Any]:
-    """The options that are not None, as settings."""
+def given_options(kind: type[FilterSettings], **options: Any) -> dict[str, Any]:
+    """The options that are not None, as settings of `kind`; raises SettingError for one that no request may replace."""
+    if unknown := options.keys() - per_request(kind).keys():
+        name = min(unknown)
+        raise SettingError(f"unknown option {name}: {near(name, per_request(kind))}")
     if isinstance(condition := options.get("where"), str):
         options["where"] = [condition]
     return {name: value for name, value in options.items() if value is not None}

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 import npm
 from index.partitioned import parts_of
 from npm.core.errors import QueryError, SettingError
-from npm.core.settings import as_json
+from npm.core.settings import as_json, per_request
 from npm.core.types import MASK_TEXT, Document, silent
 from npm.corpus.markup import shown, visible
 from npm.corpus.text import sentence_bounds
@@ -27,7 +28,7 @@ from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
-from npm.retrieval.settings import FillOptions, FillSettings, Retrieval, given_options
+from npm.retrieval.settings import FillSettings, FilterSettings, Retrieval
 from npm.serving import replies, requests
 from npm.serving.batcher import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
@@ -115,10 +116,15 @@ class OpenedIndex:
     def fill_settings(self, options: requests.Options) -> FillSettings:
         """Fill settings of a request: its own, and the server's for the rest."""
         base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
-        names = ("k", *FillOptions.__annotations__)
-        kept = {name: getattr(self.settings.fill, name) for name in (*names, "tokens_per_batch") if name != "retrieval"}
-        given = given_options(**{name: getattr(options, name) for name in names})
-        return replace(base, **{**kept, **given, "where": options.where or kept["where"]})
+        names = requests.OPTIONS.keys() - {"retrieval"} | {"tokens_per_batch"}
+        kept = {name: getattr(self.settings.fill, name) for name in names}
+        return replace(base, **{**kept, **options.given(FillSettings), **self._filters(options)})
+
+    def _filters(self, request: requests.Request) -> dict[str, Any]:
+        """The filters of a request: its own, and the server's for those that it leaves out."""
+        given = request.given(FilterSettings)
+        usual = self.settings.fill
+        return {"documents": given.get("documents", usual.documents), "where": given.get("where") or usual.where}
 
     def fill(
         self, texts: Sequence[str], settings: FillSettings, *, where: str = "text", allow_partial: bool = False
@@ -174,11 +180,16 @@ class OpenedIndex:
             Document(each.id, each.title, each.text) if each.id or each.title else each.text
             for each in request.passages
         ]
-        sizes = given_options(k=request.k, occurrences=request.occurrences)
         usual = self.settings.fill
         retrieval = Retrieval.dense if self.filler.reader(usual) is None else Retrieval.hybrid
         settings = replace(
-            usual, retrieval=retrieval, documents=None, where=[], min_share=0.0, min_confidence=0.0, **sizes
+            usual,
+            retrieval=retrieval,
+            documents=None,
+            where=[],
+            min_share=0.0,
+            min_confidence=0.0,
+            **request.given(FillSettings),
         )
         # in memory for this request only: at full length, however short the vectors of the index are
         filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
@@ -194,14 +205,13 @@ class OpenedIndex:
 
     def find(self, request: requests.FindRequest) -> list[Done]:
         """The places of a phrase, of the first MOST_DOCUMENTS with its words."""
-        started, index, usual = perf_counter(), self.filler.index, self.settings.fill
-        documents = usual.documents if request.documents is None else request.documents
+        started, index = perf_counter(), self.filler.index
         found = find_phrase(
             index,
             request.phrase,
             match_case=request.match_case,
             show=request.show,
-            allowed=select(index, documents, request.where or usual.where),
+            allowed=select(index, **self._filters(request)),
             most_documents=MOST_DOCUMENTS,
         )
         return [Done(found, search_seconds=perf_counter() - started)]
@@ -219,15 +229,8 @@ class OpenedIndex:
         return [Done(traced, search_seconds=perf_counter() - started)]
 
     def _tracer(self, request: requests.TraceRequest) -> Tracer:
-        return Tracer(
-            self.filler,
-            TraceSettings(
-                kinds=list(request.kinds),
-                right_passed=request.right_passed,
-                documents=request.documents,
-                where=request.where or [],
-            ),
-        )
+        chosen = {"kinds": list(request.kinds), "right_passed": request.right_passed}
+        return Tracer(self.filler, TraceSettings(**chosen, **self._filters(request)))
 
     def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:
         """The share of each label of a request for each text, by the occurrences of its words in the index."""
@@ -277,6 +280,8 @@ class OpenedIndex:
 
 def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str]) -> replies.IndexFacts:
     manifest, folder = filler.index.manifest, filler.index.folder.resolve()
+    filters = per_request(FilterSettings)
+    defaults = {name: getattr(settings.fill, name) for name in requests.OPTIONS if name not in filters}
     return replies.IndexFacts(
         name=folder.parent.name if folder.name == "index" else folder.name,
         generation=manifest.generation,
@@ -290,10 +295,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         rotation=manifest.rotation.value,
         encoder=replies.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
         fields=manifest.fields,
-        defaults=as_json(
-            {name: getattr(settings.fill, name) for name in ("k", "occurrences", "retrieval", "min_share")}
-            | {"min_confidence": filler.least_confidence(settings.fill)}
-        ),
+        defaults=as_json(defaults | {"min_confidence": filler.least_confidence(settings.fill)}),
         limits={
             "texts": settings.texts_per_request,
             "body_bytes": settings.max_body_bytes,

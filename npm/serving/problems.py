@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import Field
 
-from npm.core.errors import shown_start
+from npm.core.errors import QueryError, SettingError, shown_start
 
 SHOWN_CHARS = 200
 """Maximum characters of a client's value in a message."""
@@ -35,23 +35,12 @@ REFUSALS = {
     "body_too_long": Refusal(413, "the body is too long: send fewer texts in a request; the limits are in /v1/index"),
     "wrong_media_type": Refusal(415, "the body must be JSON: send the header Content-Type: application/json"),
     "wrong_host": Refusal(421, "the header Host does not name this machine"),
-    "empty": Refusal(422, "the text is empty"),
-    "too_many_masks": Refusal(422, "the text has too many <mask>"),
-    "masks_too_far_apart": Refusal(422, "the encoder cannot read the text from its first <mask> to its last"),
-    "invalid_unicode": Refusal(422, "the text has one half of a surrogate pair, which is not a character"),
-    "no_content_word": Refusal(422, "the phrase has function words only"),
-    "label_unknown": Refusal(422, "no word of a label occurs in the index"),
-    "no_such_document": Refusal(422, "an id in `documents` that no document has"),
-    "no_such_field": Refusal(422, "a condition on a field that the index does not keep"),
-    "invalid_condition": Refusal(422, "a condition that cannot be read"),
-    "filter_empty": Refusal(422, "no document meets the conditions"),
-    "retrieval_unavailable": Refusal(422, "the index cannot be searched in this way"),
+    **{code: Refusal(422, meaning) for kind in (QueryError, SettingError) for code, meaning in kind.codes.items()},
     "unknown_field": Refusal(422, "a field that the route does not have"),
     "missing_field": Refusal(422, "a required field is missing"),
     "wrong_type": Refusal(422, "a value of another type"),
     "out_of_range": Refusal(422, "a number that is too small or too large"),
     "unknown_value": Refusal(422, "a name that the field does not accept: the message lists the accepted names"),
-    "too_long": Refusal(422, "a text with too many characters or sentences"),
     "too_many": Refusal(422, "a list with too many entries"),
     "too_few": Refusal(422, "a list with too few entries"),
     "invalid_value": Refusal(422, "another value that the field does not accept"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
+from npm.core.settings import field_texts, per_request
 from npm.core.types import Answer, JointAnswer, Occurrence
+from npm.retrieval.settings import FillSettings
 from npm.serving.problems import ProblemDetails
-from npm.serving.requests import RetrievalName
 from npm.tracing.find import Found
 from npm.tracing.trace import TracedSpan
+
+Kind = TypeVar("Kind")
 
 
 class Reply:
@@ -57,24 +60,18 @@ class Partitions:
     """Share of all rows in partitions that did not answer; their phrases are missing from the scores."""
 
 
-@dataclass(frozen=True, slots=True)
+def _with_options(reply: type[Kind]) -> type[Kind]:
+    """Give a reply the options of filling, with their values."""
+    texts, options = field_texts(FillSettings), per_request(FillSettings)
+    described = [(name, Annotated[hint, Field(description=texts[name])]) for name, hint in options.items()]
+    return make_dataclass(reply.__name__, described, bases=(reply,), frozen=True, kw_only=True)
+
+
+@_with_options
+@dataclass(frozen=True)
 class UsedOptions:
     """Options that the texts were filled with."""
 
-    k: int
-    """Phrases per answer at most."""
-    occurrences: int
-    """Occurrences per phrase at most."""
-    retrieval: RetrievalName
-    """Candidates that were searched."""
-    documents: list[str] | None
-    """Ids of the only documents; null means all."""
-    where: list[str]
-    """Conditions on documents."""
-    min_share: float
-    """Fraction below which an answer is not clear."""
-    min_confidence: float | None
-    """Confidence below which an answer is not clear; null: as the reader's confidence was fitted."""
     scoring: Literal["default", "reference"]
     """Scoring method."""
 

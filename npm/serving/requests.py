@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WrapValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WrapValidator, create_model
 
+from npm.core.settings import field_texts, per_request
+from npm.retrieval.settings import FillSettings, FilterSettings
 from npm.tracing.settings import KINDS, RightPassed, SpanKind
 
-LIMITS = {
-    "text_chars": 10_000,
-    "k": 100,
-    "occurrences": 50,
-    "documents": 1_000,
-    "where": 16,
-    "labels": 32,
-    "words": 64,
-    "passages": 64,
-}
+OPTIONS = {name: get_args(hint) for name, hint in per_request(FillSettings).items()}
+"""Type and marks, PerRequest last, of each option of filling."""
+LIMITS = {"text_chars": 10_000, "labels": 32, "words": 64, "passages": 64}
+LIMITS |= {name: marks[-1].most for name, (_, *marks) in OPTIONS.items() if marks[-1].most}
 """Largest values and longest lists of a request, for any settings of the server."""
 MAX_AROUND_CHARS, MAX_TIMEOUT_MS = 100_000, 3_600_000
 
 Text = Annotated[str, StringConstraints(max_length=LIMITS["text_chars"])]
 ShortText = Annotated[str, StringConstraints(max_length=1_000)]
-RetrievalName = Literal["dense", "bm25", "blocks", "hybrid"]
+Kind = TypeVar("Kind", bound="Request")
 
 
 class Request(BaseModel):
     """A body: a field that is not declared, or of another type, is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    def given(self, kind: type[FilterSettings]) -> dict[str, Any]:
+        """The options of settings class `kind` that the request has; of those that are null the server decides."""
+        values = {name: getattr(self, name, None) for name in per_request(kind)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def with_options(kind: type[FilterSettings], *names: str) -> Callable[[type[Kind]], type[Kind]]:
+    """Give a request the options of `kind`, or those of `names`; null, the default, takes the server's choice."""
+
+    def extended(request: type[Kind]) -> type[Kind]:
+        options: dict[str, Any] = {}
+        for name in names or per_request(kind):
+            description = field_texts(kind)[name]
+            options[name] = (_json_type(name) | None, Field(None, description=description))
+        return create_model(request.__name__, __base__=request, __module__=__name__, __doc__=request.__doc__, **options)
+
+    return extended
+
+
+def _json_type(name: str) -> Any:
+    """The type of an option in JSON: names for members of an enumeration, numbers and lists up to its `most`."""
+    hint, *limits, mark = OPTIONS[name]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return Literal[tuple(member.value for member in hint)]
+    if hint in (list[str], list[str] | None):
+        return Annotated[list[ShortText], Field(max_length=mark.most)]
+    if mark.most:
+        limits.append(Field(le=mark.most))
+    return Annotated[hint, *limits] if limits else hint
 
 
 class Timed(Request):
@@ -39,34 +67,10 @@ class Timed(Request):
     """Time for the answer; at most the server's limit counts."""
 
 
-class Sizes(Timed):
-    """Size of an answer, and its time; null takes the server's choice."""
-
-    k: Annotated[int, Field(ge=1, le=LIMITS["k"])] | None = None
-    """Phrases an answer has at most."""
-    occurrences: Annotated[int, Field(ge=0, le=LIMITS["occurrences"])] | None = None
-    """Places shown for a phrase at most, best first."""
-
-
-class Filters(Timed):
-    """Documents that may answer."""
-
-    documents: Annotated[list[ShortText] | None, Field(max_length=LIMITS["documents"])] = None
-    """Ids of the only documents to answer from; an empty list means none."""
-    where: Annotated[list[ShortText] | None, Field(max_length=LIMITS["where"])] = None
-    """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
-
-
-class Options(Sizes, Filters):
+@with_options(FillSettings)
+class Options(Timed):
     """Options of filling; null takes the server's choice."""
 
-    retrieval: RetrievalName | None = None
-    """Candidates that phrases are searched in."""
-    min_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Fraction of the evidence that a clear first phrase has at least; `status` is `low_evidence` if it has less. With
-    a value above 0, a text with a capitalized word that does not occur in the corpus has this status, too."""
-    min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Confidence that a clear answer has at least; `status` is `low_evidence` if it has less."""
     scoring: Literal["default", "reference"] = "default"
     """`reference` fills as the paper's implementation does."""
     allow_partial: bool = False
@@ -121,7 +125,8 @@ Passage = Annotated[
 ]
 
 
-class OverRequest(Sizes):
+@with_options(FillSettings, "k", "occurrences")
+class OverRequest(Timed):
     """Texts to be filled, or words to be scored in them, from passages that come along."""
 
     passages: Annotated[list[Passage], Field(min_length=1, max_length=LIMITS["passages"])]
@@ -132,7 +137,8 @@ class OverRequest(Sizes):
     """Words that are compared at the mask; null: the best phrases are returned."""
 
 
-class FindRequest(Filters):
+@with_options(FilterSettings)
+class FindRequest(Timed):
     """A phrase to be looked up word for word."""
 
     phrase: ShortText
@@ -143,7 +149,8 @@ class FindRequest(Filters):
     """Distinguish upper and lower case."""
 
 
-class TraceRequest(Filters):
+@with_options(FilterSettings)
+class TraceRequest(Timed):
     """A text to be traced back to the corpus."""
 
     text: Text

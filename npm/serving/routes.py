@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 import npm
 from npm.core.errors import QueryError
 from npm.core.files import digest_of
+from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT
 from npm.retrieval.queries import MAX_MASKS, check_text, read_query
 from npm.serving import replies, requests
@@ -231,16 +232,8 @@ async def _filled(
 
 def _summary(request: Request, opened: OpenedIndex, options: requests.Options, done: Sequence[Done]) -> replies.Summary:
     used = opened.fill_settings(options)
-    settings = replies.UsedOptions(
-        k=used.k,
-        occurrences=used.occurrences,
-        retrieval=used.retrieval.value,
-        documents=used.documents,
-        where=used.where,
-        min_share=used.min_share,
-        min_confidence=used.min_confidence,
-        scoring=options.scoring,
-    )
+    values = as_json({name: getattr(used, name) for name in requests.OPTIONS})
+    settings = replies.UsedOptions(scoring=options.scoring, **values)
     partitions = opened.answered(frozenset[int]().union(*(each.lost for each in done)))
     failed = sum(isinstance(each.value, Exception) for each in done)
     return replies.Summary(len(done) - failed, failed, opened.state, settings, took(request, done), partitions)

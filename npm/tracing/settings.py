@@ -1,4 +1,4 @@
-"""Settings of look-up and tracing, and the names of kinds and verdicts."""
+"""Settings of tracing, and the names of kinds and verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from npm.core.settings import Settings
+from npm.core.settings import PerRequest
+from npm.retrieval.settings import FilterSettings
 
 SpanKind = Literal["name", "number", "date", "quotation"]
 Verdict = Literal["found", "other", "not_found"]
@@ -17,19 +18,10 @@ KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
-class LookupSettings(Settings):
-    """Documents that are looked in."""
-
-    documents: list[str] | None = None
-    """Ids of the only documents to look in; unset: all."""
-    where: list[str] = field(default_factory=list)
-    """Conditions on kept fields that a document must meet, all of them, such as `lang=en` or `year>=1990`."""
-
-
-class TraceSettings(LookupSettings):
+class TraceSettings(FilterSettings):
     """Settings of tracing a text."""
 
-    kinds: Annotated[list[SpanKind], Field(min_length=1)] = field(default_factory=lambda: list(KINDS))
+    kinds: Annotated[list[SpanKind], Field(min_length=1), PerRequest()] = field(default_factory=lambda: list(KINDS))
     """Kinds of spans that are traced: `name`, `number`, `date`, `quotation`."""
     right_passed: RightPassed = 0.9
     """Share of right spans that are `found`, as measured when the support was fitted; with a smaller one more exchanged

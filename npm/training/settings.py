@@ -20,7 +20,7 @@ from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.units import MAX_GROUP_TOKENS
-from npm.models.settings import MINILM, FreshSettings, Precision
+from npm.models.settings import MINILM, EncoderChoice, FreshSettings, Precision
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.schedule import ScheduleSettings
 
@@ -150,16 +150,11 @@ class GroupSettings(Settings):
     """`document`: consecutive blocks of one document, remainders mixed; `random`: any blocks."""
 
 
-class TrainingSettings(Settings):
+class TrainingSettings(EncoderChoice):
     """One training run."""
 
     encoder: PathText = MINILM
     """The start: folder, hub name, `minilm` (extra `pretrained`) or `encoder-mini` (the shipped one)."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU if there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it, `float16` is for GPUs
-    without it. Weights and optimizer state stay float32."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text to train on."""
     packed: PathText = ""

@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from npm.core.errors import SettingError
-from npm.core.settings import PathText, Settings
+from npm.core.settings import PathText
 from npm.corpus.labeled import LEAST_MAX_TOKENS
-from npm.models.settings import Precision
+from npm.models.settings import EncoderChoice
 from npm.training.settings import StartSettings, TrainerSettings
 
 
@@ -22,11 +22,9 @@ def _start() -> StartSettings:
     return StartSettings(hidden_dropout=0.1, attention_dropout=0.1)
 
 
-class FinetuneSettings(Settings):
+class FinetuneSettings(EncoderChoice):
     """Fine-tune an encoder on labeled tasks at several rates and seeds; the same command resumes."""
 
-    encoder: PathText = ""
-    """The encoder to start from: folder, hub name, `minilm` or `encoder-mini`; empty: the shipped one."""
     task: list[str] = field(default_factory=list)
     """Tasks by name: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; of words: conll, wikiann, upos. Required."""
     data_dir: PathText = ""
@@ -57,10 +55,6 @@ class FinetuneSettings(Settings):
     """Share λ of supervised contrast in the loss, (1 − λ) · cross entropy + λ · contrast; for texts with labels."""
     keep_encoders: bool = False
     """Keep the encoder of every finished run in its folder; false keeps what was measured."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the forward pass in training; the development data is measured in float32."""
     trainer: TrainerSettings = field(default_factory=_trainer)
     """The loop: batches, optimizer, and how often to log and save."""
     start: StartSettings = field(default_factory=_start)

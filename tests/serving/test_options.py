@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from npm.cli.registry import find_verb
+from npm.core.settings import per_request
 from npm.core.types import Answer
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillOptions, FillSettings
@@ -33,8 +34,8 @@ OPTIONS: dict[str, Any] = {
 
 def test_each_surface_declares_all_options() -> None:
     names = FillOptions.__annotations__.keys()
-    assert OPTIONS.keys() == names
-    for surface in (FillSettings.__annotations__, Options.model_fields, UsedOptions.__annotations__):
+    assert OPTIONS.keys() == names == per_request(FillSettings).keys() - {"k"}
+    for surface in (FillSettings.__dataclass_fields__, Options.model_fields, UsedOptions.__dataclass_fields__):
         assert names <= {*surface}
     assert names <= find_verb("fill").settings.keys()
 
