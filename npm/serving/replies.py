@@ -72,8 +72,7 @@ def _with_options(reply: type[Kind]) -> type[Kind]:
 class UsedOptions:
     """Options that the texts were filled with."""
 
-    scoring: Literal["default", "reference"]
-    """Scoring method."""
+    scoring: Annotated[Literal["default", "reference"], Field(description="Scoring method.")]
 
 
 @dataclass(frozen=True, slots=True)

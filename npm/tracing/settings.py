@@ -13,7 +13,7 @@ from npm.retrieval.settings import FilterSettings
 SpanKind = Literal["name", "number", "date", "quotation"]
 Verdict = Literal["found", "other", "not_found"]
 """The corpus has the span in a sentence about the same thing, has another phrase there, or has neither."""
-RightPassed = Annotated[float, Field(ge=0.5, le=0.99)]
+RightPassed = Annotated[float, Field(ge=0.5, le=0.99), PerRequest()]
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
