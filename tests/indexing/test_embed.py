@@ -25,6 +25,7 @@ from npm.indexing.embed import (
     shard_folder,
     vector_shards,
 )
+from npm.indexing.generation import Generation
 from npm.indexing.rows import RowMap, gather, pack_kept
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
 from npm.indexing.verify import reencode_sample, verify_vectors
@@ -182,21 +183,33 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def moved(by: float) -> Encoder:
+    """The encoder with other weights under the same fingerprint, as if the processor computed otherwise."""
+    encoder = tiny_encoder("bert")
+    assert encoder.fingerprint  # hashed before the weights change
+    with torch.no_grad():
+        for weights in encoder.model.parameters():
+            weights.add_(by * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)))
+    return encoder
+
+
 def test_vectors_of_every_segment_are_those_of_the_encoder(index: Path, encoder: Encoder) -> None:
     few = verify_vectors(index, encoder, batches=1, seed=0)
     many = verify_vectors(index, encoder, batches=50, seed=0)
     assert 0 < few.row_count < many.row_count
     assert many.worst_cosine == pytest.approx(1, abs=1e-5)
+    near, rng = moved(0.01), np.random.default_rng(0)
+    cosines = [
+        reencode_sample(BlockStore.open(each.corpus), near, each.vectors, batch_count=50, rng=rng).worst_cosine
+        for each in Generation.read(index).segments
+    ]
+    assert len(cosines) == 2 and max(cosines) < 1 - 1e-6
+    assert verify_vectors(index, near, batches=50, seed=0).worst_cosine == pytest.approx(min(cosines), abs=1e-6)
 
 
 def test_vectors_that_the_encoder_would_not_make_are_told(index: Path) -> None:
-    changed = tiny_encoder("bert")
-    assert changed.fingerprint  # hashed before the weights change, as if the processor computed otherwise
-    with torch.no_grad():
-        for weights in changed.model.parameters():
-            weights.add_(0.5 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)))
     with pytest.raises(ArtifactError, match=r"0\.99"):
-        verify_vectors(index, changed, batches=2, seed=0)
+        verify_vectors(index, moved(0.5), batches=2, seed=0)
 
 
 def row_map(shards: Sequence[np.ndarray]) -> RowMap:
