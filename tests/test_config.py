@@ -51,6 +51,7 @@ def test_config_files_on_disk_are_those_of_groups() -> None:
         "scoring",
         "size",
         "task",
+        "vectors",
     }
     assert EXPERIMENTS
 

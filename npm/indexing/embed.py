@@ -153,7 +153,8 @@ class ShardBlocks:
         sequences = store.sequences(blocks)
         self.kept = kept_tokens(sequences.flags, PruningRule(settings["pruning"]))  # bool [T]
         self._dtype = np.dtype(settings["dtype"])
-        self._dimensions = settings["dimensions"]  # 0: tokens have no vectors
+        # Axes are computed from whole vectors, whatever the length in the settings; 0: tokens have no vectors.
+        self._dimensions = encoder.dimensions if settings["dimensions"] else 0
         self._pooler = recorded_pooler(settings)
         self._encoder = encoder
         self._token_ids = sequences.token_ids  # i32 [T]
