@@ -12,7 +12,7 @@ from pydantic import ByteSize, Field, PositiveInt
 
 from index.faiss_library import block_rows, import_faiss, new_faiss_index, split
 from npm.core.errors import SettingError, exclusive
-from npm.core.settings import Settings
+from npm.core.settings import INNER, Settings
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
@@ -45,20 +45,20 @@ class SearchSettings(Settings):
     tier: SearchTier = SearchTier.auto
     """auto: `exact` up to a million rows, `ivf_sq8` (a byte per dimension) up to five million, `ivf_pq` (a bit per
     dimension, two for vectors with at most 192 dimensions) above."""
-    memory_bytes: PositiveInt | None = None
+    memory_bytes: Annotated[PositiveInt | None, INNER] = None
     """Most bytes that a search over all vectors may read; where the automatic tier reads more, the next smaller one is
     made. Unset: no limit."""
     list_count: PositiveInt | None = None
     """Number of inverted lists, with 384 dimensions at most 35,848; unset: about 4 times the square root of the rows,
     a power of two."""
-    probed_lists: PositiveInt | None = None
+    probed_lists: Annotated[PositiveInt | None, INNER] = None
     """Number of inverted lists searched for one query; unset: a 32nd of the lists, at least 256; all if there are
     fewer."""
-    rerank_factor: PositiveInt | None = None
+    rerank_factor: Annotated[PositiveInt | None, INNER] = None
     """Candidates scored exactly per requested hit; unset: 4 with codes of one or two bits per dimension, else 2."""
     train_iterations: PositiveInt = 10
     """Iterations of k-means."""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31), INNER] = 0
     """Seed of the training sample and of k-means."""
     thread_count: ThreadCount = 2
     """Number of threads of training and coding; the bytes of the index may depend on it."""

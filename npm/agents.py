@@ -236,11 +236,9 @@ class Tools:
     ) -> Passage:
         """Read a document around a place, to check a phrase in its context."""
         with self._answering() as filler:
-            index = filler.index
-            number = int(index.store.find_documents([document], among=index.live_documents)[0])
-            if number < 0:
+            found = filler.index.document(document)
+            if found is None:
                 raise QueryError(f"no document has the id {document[:200]!r}: pass the id of a place unchanged")
-            found = index.store.document(number)
         first = max(0, min(start_char, len(found.text)) - chars // 2)
         return Passage(
             document=found.id,

@@ -63,7 +63,6 @@ class GenerateCommand(GenerateSettings):
     "grammar.relations target",
     required="out",
     resumes=True,
-    groups={"grammar": "form relations max_tokens file", "lexicon": "kind types temperature topic"},
 )
 def run_generate(settings: GenerateCommand) -> int:
     """Generate, and report statistics."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from npm.core.settings import PATH, field_texts
+from npm.core.settings import INNER, PATH, field_texts
 
 REQUIRED = "Required."
 """Last word in the docstring of a setting without which its verb cannot begin."""
@@ -38,6 +38,11 @@ class Setting:
     def is_path(self) -> bool:
         """Return True if it names files, folders or encoders."""
         return PATH in marks(self.hint)
+
+    @property
+    def is_inner(self) -> bool:
+        """Return True if only Python and YAML files set it."""
+        return INNER in marks(self.hint)
 
     @property
     def is_optional(self) -> bool:

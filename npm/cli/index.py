@@ -69,12 +69,6 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     "dimensions rotation copy_encoder segments jobs",
     presets="cluster vectors",
     resumes=True,
-    groups={
-        "vectors": "pruning tokens_per_batch tokens_per_shard",
-        "lexicon": "stemming",
-        "cluster": "address cpus_per_job gpus_per_job",
-        "search": "tier list_count train_iterations thread_count",
-    },
 )
 def run_build(settings: BuildCommand) -> int:
     """Build, in this process or by jobs."""

@@ -70,7 +70,7 @@ def run_label(settings: LabelCommand) -> int:
             multi_label=settings.multi_label,
             min_score=settings.min_score,
             progress=progress,
-            notice=progress.say,
+            notice=lambda note: progress.say(f"note: {note}"),
         )
         written = (row.cells | label_cells(found, is_csv) for row, found in zip(rows, labeled, strict=True))
         write_rows(settings.out, settings.output, [*columns_of(rows), *ADDED], written)

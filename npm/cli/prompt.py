@@ -127,9 +127,9 @@ class Prompt:
             return
         if place > len(phrase.occurrences):
             raise SettingError(f"no place {place}: the phrase has {len(phrase.occurrences)}")
-        occurrence, index = phrase.occurrences[place - 1], self.filler.index
-        (found,) = index.store.find_documents([occurrence.document], among=index.live_documents).tolist()
-        print_passage(occurrence, shown(index.store.document(found).text))
+        occurrence = phrase.occurrences[place - 1]
+        if (found := self.filler.index.document(occurrence.document)) is not None:
+            print_passage(occurrence, shown(found.text))
 
     def _phrase(self, answer: Answer, settings: FillSettings, number: int) -> Phrase:
         """A phrase of the last answer, with up to MOST_PLACES of its places."""

@@ -89,7 +89,7 @@ class Verb:
     resumes: bool
     """Return True if the same command resumes what was interrupted."""
     groups: Mapping[str, str]
-    """Groups of settings that it shares with others and offers a few of; the rest is for Python and YAML files."""
+    """Groups of settings that it shares with other verbs and offers fewer of."""
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -98,7 +98,7 @@ class Verb:
         return {
             key: setting
             for key, ((group, _, name), setting) in by_name.items()
-            if group not in self.groups or name in self.groups[group].split()
+            if not setting.is_inner and (group not in self.groups or name in self.groups[group].split())
         }
 
     @property

@@ -46,7 +46,6 @@ class ServeCommand(ServeSettings, EncoderCommand):
     groups={
         "fill": "k occurrences min_share min_confidence overlaps retrieval literal_weight where",
         "fill.scoring": "",
-        "cluster": "address replicas cpus_per_replica",
     },
 )
 def run_serve(settings: ServeCommand) -> int:

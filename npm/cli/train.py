@@ -52,30 +52,7 @@ class TrainCommand(TrainingSettings):
     required="run",
     presets="experiment size",
     resumes=True,
-    groups={
-        "corpus": f"{TEXT_SETTINGS} title_field",
-        "masking": "unit masked_fraction span_success_probability max_span_words stopword_span_skip_probability "
-        "context_fraction question max_spans_per_sequence min_masked_fraction",
-        "corruption": "unit sampler masked_fraction predicted_fraction copies random_fraction unchanged_fraction "
-        "allow_bytes span_success_probability",
-        "corruption.collocations": "vocabulary min_count",
-        "denoising": "",
-        "groups": "sequences_per_group mixing",
-        "labeled": "files text_column label_column labels",
-        "objective.nonparametric": "own_sequence similarity_scale dimensions",
-        "objective.masked": "visible_only untied",
-        "objective.sentence": "pooler mlp_only_train",
-        "objective.span_supervision": "absent_weight rival_weight alone_weight read_weight rank_weight teacher_weight "
-        "distill_weight",
-        "sentences": "files anchor_column positive_column negative_column label_column score_column least_score "
-        "max_sentences pairs_per_device_batch",
-        "start": "hidden_dropout attention_dropout encoder_half encoder_half_tokens from_run",
-        "trainer": "seed groups_per_device_batch accumulation_steps rows_per_pass gradient_checkpointing compile "
-        "sharding optimizer ema_decay weight_decay max_gradient_norm "
-        "log_every_steps checkpoint_every_minutes tensorboard wandb_project workers",
-        "supervision": "questions_per_device_batch max_block_tokens max_question_tokens negative_fraction file_weights "
-        "step_fraction",
-    },
+    groups={"corpus": f"{TEXT_SETTINGS} title_field"},
 )
 def run_train(settings: TrainCommand) -> int:
     """Train, with progress on stderr."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from npm.core.settings import Fraction, Settings
+from npm.core.settings import INNER, Fraction, Settings
 
 
 class ClusterSettings(Settings):
     """An engine, and where it is."""
 
-    engine: Literal["none", "ray"] = "none"
+    engine: Annotated[Literal["none", "ray"], INNER] = "none"
     """`none`: this process; `ray`: a Ray cluster."""
     address: str = "local"
     """Of the Ray cluster, as HOST:PORT; `auto`: the one that this machine belongs to; `local`: one is started on this

@@ -48,6 +48,8 @@ PATH = BeforeValidator(_usable_path)
 PathText = Annotated[str, PATH]
 """A setting that names a file, a folder, or an encoder; `~` is expanded."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
+INNER = "inner"
+"""Mark of a setting that the command line does not offer: it is for Python and YAML files."""
 SHORTER = {
     "Input should be": "must be",
     "greater than or equal to": "at least",

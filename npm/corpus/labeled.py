@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from npm.core.errors import CorpusError, SettingError, named
-from npm.core.settings import PathText, Settings
+from npm.core.settings import INNER, PathText, Settings
 from npm.corpus.readers import Row, read_lines, read_records, refuse, score_value, text_value, unusable_value
 from npm.corpus.sources import Source, find_sources
 
@@ -42,32 +42,32 @@ class LabeledSettings(Settings):
     with its tag last and an empty line after each sentence, with level=token)."""
     text_column: str = "sentence"
     """Column with the text, or with level=token the list of words."""
-    second_column: str = ""
+    second_column: Annotated[str, INNER] = ""
     """Column with the second text of a pair; empty: there is one text."""
     label_column: str = "label"
     """Column with the label or the score, or with level=token the list of labels."""
     labels: list[str] = field(default_factory=list)
     """The labels, in the order of their numbers; a row has the label itself or its number. Empty: the column holds
     scores, and squared error is minimized."""
-    least_score: NonNegativeFloat = 0.0
+    least_score: Annotated[NonNegativeFloat, INNER] = 0.0
     """Lowest score there is."""
-    most_score: PositiveFloat = 5.0
+    most_score: Annotated[PositiveFloat, INNER] = 5.0
     """Highest score there is."""
-    header: bool = True
+    header: Annotated[bool, INNER] = True
     """The first line of a .csv or .tsv file names its columns; without, they are called 1, 2, …"""
-    level: LabelLevel = LabelLevel.sequence
+    level: Annotated[LabelLevel, INNER] = LabelLevel.sequence
     """Unit with a label: a full text or pair (`sequence`), or each word (`token`), on its first piece."""
-    layer: NonNegativeInt | None = None
+    layer: Annotated[NonNegativeInt | None, INNER] = None
     """Probing: the head reads the states after this layer (0: the embeddings) of an encoder that is not trained.
     null: fine-tuning; the head reads the last layer, and the encoder is trained too."""
-    mean_pooled: bool = False
+    mean_pooled: Annotated[bool, INNER] = False
     """The head of a text reads the mean of its tokens instead of the first one, as it must for an encoder whose tokens
     read neighbors only."""
-    max_tokens: Annotated[int, Field(ge=LEAST_MAX_TOKENS)] = 128
+    max_tokens: Annotated[int, Field(ge=LEAST_MAX_TOKENS), INNER] = 128
     """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
-    max_examples: PositiveInt | None = None
+    max_examples: Annotated[PositiveInt | None, INNER] = None
     """Examples used at most, from the beginning; null uses all."""
-    examples_per_device_batch: PositiveInt = 32
+    examples_per_device_batch: Annotated[PositiveInt, INNER] = 32
     """Examples that one device works on at once."""
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from npm.core.errors import CorpusError, SettingError, named
-from npm.core.settings import Fraction, Settings
+from npm.core.settings import INNER, Fraction, Settings
 from npm.core.types import MASK_TEXT
 from npm.corpus.readers import Row, read_records, unusable_value
 from npm.corpus.sources import find_sources
@@ -51,9 +51,9 @@ class SupervisionSettings(Settings):
     """Fraction of the questions that are read with a passage without an answer: one of their `negatives`, their wrong
     context, or a similar passage of another question. `objective.reader_weight` reads it instead of the right one,
     `objective.span_supervision_weight` too, where the row has one."""
-    max_answer_words: PositiveInt = 12
+    max_answer_words: Annotated[PositiveInt, INNER] = 12
     """Longer answers are left out, and so are questions that have no other."""
-    max_questions_per_context: PositiveInt | None = None
+    max_questions_per_context: Annotated[PositiveInt | None, INNER] = None
     """Questions taken from one passage, the first ones of a file; null: all."""
     file_weights: list[float] = field(default_factory=list)
     """Weights by which files of `questions` are drawn, as [0.65,0.35]; empty: each row equally often."""

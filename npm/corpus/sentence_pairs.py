@@ -24,7 +24,7 @@ from index.arrays import mixed_bits
 from npm.core.artifact import check_folder, open_array, written_once
 from npm.core.errors import CorpusError, SettingError, exclusive, missing, named
 from npm.core.files import FolderWriter, sha256_of_file
-from npm.core.settings import PathText, Settings
+from npm.core.settings import INNER, PathText, Settings
 from npm.core.types import Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import SkippedRecords, read_corpus
@@ -56,9 +56,9 @@ class SentenceDataSettings(Settings):
     """Column with a score of similarity; empty: none. Pairs below `least_score` are omitted."""
     least_score: NonNegativeFloat = 4.0
     """Pairs with this score or more are positives; in the unit of `score_column`."""
-    max_sentence_tokens: Annotated[int, Field(ge=4)] = 32
+    max_sentence_tokens: Annotated[int, Field(ge=4), INNER] = 32
     """Tokens of a sentence as the encoder sees it, its special tokens included; longer ones are cut."""
-    least_sentence_words: PositiveInt = 5
+    least_sentence_words: Annotated[PositiveInt, INNER] = 5
     """Sentences of the corpus with fewer words are omitted; files keep all of theirs."""
     max_sentences: PositiveInt | None = None
     """Sentences, pairs or triplets used at most, from the beginning; null uses all."""

@@ -20,13 +20,14 @@ import numpy as np
 
 from npm.core.errors import SettingError, missing
 from npm.core.settings import checked, config_folder, read_yaml
-from npm.core.types import Occurrence, Progress, silent
+from npm.core.types import MASK_TEXT, Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
 from npm.evaluation.methods.calibration import corpus_prompts
 from npm.evaluation.methods.label_words import label_shares, scored_batches
 from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
-from npm.evaluation.tasks import Example, Label, Task, TaskData, load_task
+from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task
+from npm.models.masked_texts import masked_inputs
 from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = "{text} The text topic is about <mask>."
 """The template of AG News, which was chosen on its development half."""
+OWN_MASK = "{text}"
+"""The template of texts with a `<mask>` of their own, whose evidence is not calibrated: no sentence surrounds them."""
 MULTI_LABEL_SCORE = 0.9
 """Minimum score of a label with multi_label; docs/label.md has precision and recall."""
 TEXTS_AT_ONCE, LABELS_SHOWN = 256, 5
@@ -65,13 +68,13 @@ class LabeledText:
 def label_task(labels: object, template: str = "", column: str = "") -> Task:
     """The closed task of `labels`: words by label, labels that are their own words, a task, or the file or YAML of one.
 
-    `template` has columns in braces, such as `{text}`, and one `<mask>`; `column` is that of `{text}`. Raises
-    SettingError for anything else, or labels that share words.
+    `template` has columns in braces, such as `{text}`, and one `<mask>`, or is OWN_MASK; `column` is that of `{text}`.
+    Raises SettingError for anything else, or labels that share words.
     """
     if not labels:
         raise missing("labels", "labels={world: [politics, war], sports: [sport]}")
     content = _read(labels) if isinstance(labels, str | Path) else labels
-    if template:
+    if template and template != OWN_MASK:
         check_query(template, where="template")
         check_template(template)
     renamed, own = _jinja_template(template or TEMPLATE)
@@ -125,17 +128,21 @@ def _read(labels: str | Path) -> Any:
 def read_examples(task: Task, rows: Iterable[tuple[str, Mapping[str, Any]]], encoder: Encoder) -> list[Example]:
     """The prompt of each row, named by its place, cut to what the encoder takes.
 
-    Raises CorpusError for a row without the columns of the template, QueryError for a text with a mask.
+    Raises CorpusError for a row without the columns of the template, QueryError for a mask that is not the only one.
     """
     reader, render = RowReader(task, is_table=True, remedy="set column or template"), task.prompt.render
     placed = list(rows)
     values = [{name: reader.text(name, row, where) for name in task.prompt.fields} for where, row in placed]
-    for (where, _), own in zip(placed, values, strict=True):
-        for name, text in own.items():
-            check_unmasked(text, task.data.columns.get(name, name), where)
+    if MASK_TEXT in task.template:
+        for (where, _), own in zip(placed, values, strict=True):
+            for name, text in own.items():
+                check_unmasked(text, task.data.columns.get(name, name), where)
     texts = list(map(render, values))
     for (where, _), text in zip(placed, texts, strict=True):
         check_query(text, where=where)
+    if MASK_TEXT not in task.template:
+        cuts = masked_inputs(encoder, texts, encoder.query_masks).cut.tolist()
+        return [Example("", text, cut=cut) for text, cut in zip(texts, cuts, strict=True)]
     most = min(task.max_prompt_tokens or encoder.max_input_tokens, encoder.max_input_tokens)
     examples = []
     for text, own, count in zip(texts, values, prompt_tokens(encoder, texts), strict=True):
@@ -152,22 +159,28 @@ def label_rows(
     *,
     multi_label: bool = False,
     min_score: float | None = None,
+    shown: int = LABELS_SHOWN,
     progress: Progress = silent,
     notice: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LabeledText]:
     """Label each row, which comes with its place; all are checked first, and each is encoded once for all labels.
 
-    A text gets no label where none reaches `min_score`, by default 0, with `multi_label` 0.9. `notice` is called with
-    words that do not occur. Raises SettingError for a label without occurrences, else as `read_examples` does.
+    A text gets no label where none reaches `min_score`, by default 0, with `multi_label` 0.9; the best `shown` are
+    ranked in any case. `notice` is called with words that do not occur. Raises SettingError for a label without
+    occurrences, else as `read_examples` does.
     """
+    has_template = MASK_TEXT in task.template
+    if multi_label and not has_template:
+        raise SettingError("multi_label needs a template with <mask> for sentences of the corpus, got template={text}")
     examples = read_examples(task, rows, filler.encoder)
-    method = NonparametricLabels("npm", filler.index, filler.encoder, settings_key="scoring")
+    scoring = None if has_template else ClosedScoring(calibration="none")
+    method = NonparametricLabels("npm", filler.index, filler.encoder, scoring=scoring, settings_key="scoring")
     prepared = method.prepare(task)
     *_, words, _ = prepared
     for note in words.notes:
-        notice(f"note: {note}")
+        notice(note)
     least = (MULTI_LABEL_SCORE if multi_label else 0.0) if min_score is None else min_score
-    return _labeled(method, prepared, task, examples, multi_label, least, filler.index, progress)
+    return _labeled(method, prepared, task, examples, multi_label, least, shown, filler.index, progress)
 
 
 def _labeled(
@@ -177,6 +190,7 @@ def _labeled(
     examples: Sequence[Example],
     multi_label: bool,
     least: float,
+    shown: int,
     index: PhraseIndex,
     progress: Progress,
 ) -> Iterator[LabeledText]:
@@ -206,12 +220,12 @@ def _labeled(
         shares = _fractions_below(logs, reference) if multi_label else label_shares(logs)  # f64 [q, L]
         order = np.lexsort((-logs, -shares), axis=1)  # i64 [q, L]
         counts = (shares >= least).sum(axis=1).clip(max=len(names) if multi_label else 1)  # i64 [q]
-        kept = order[:, : max(LABELS_SHOWN, int(counts.max()))]  # i64 [q, l]
+        kept = order[:, : max(shown, int(counts.max()))]  # i64 [q, l]
         evidence = method.evidence(words, scores, occurrences, scoring.label_mean, kept)
         for row, count, own, places in zip(kept.tolist(), counts.tolist(), shares.tolist(), evidence, strict=True):
             found = {each.label: (each.word, each.occurrence) for each in places}
             ranked = tuple(ScoredLabel(names[label], own[label], *found.get(label, (None, None))) for label in row)
-            yield LabeledText(ranked[:count], ranked[: max(LABELS_SHOWN, count)], next(remaining).cut)
+            yield LabeledText(ranked[:count], ranked[: max(shown, count)], next(remaining).cut)
 
 
 def _fractions_below(logs: np.ndarray, reference: np.ndarray) -> np.ndarray:

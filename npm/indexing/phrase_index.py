@@ -12,6 +12,7 @@ import numpy as np
 
 from npm.core.artifact import check_folder, check_part, part_folder, verify_folder
 from npm.core.errors import ArtifactError, QueryError, damaged, named
+from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.indexing.adaptation import QueryMaps
 from npm.indexing.bm25 import BlockLexicon
@@ -121,6 +122,11 @@ class PhraseIndex:
         live = np.ones(store.document_count, dtype=bool)  # [documents]
         live[deleted] = False
         return with_documents(index, live)
+
+    def document(self, identifier: str) -> Document | None:
+        """The live document with this id; None: there is none."""
+        number = int(self.store.find_documents([identifier], among=self.live_documents)[0])
+        return None if number < 0 else self.store.document(number)
 
     @property
     def is_current(self) -> bool:

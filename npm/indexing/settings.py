@@ -10,7 +10,7 @@ from pydantic import ByteSize, Field, PositiveInt
 
 from index.settings import SearchSettings
 from npm.core.errors import SettingError
-from npm.core.settings import Fraction, PathText, Settings, changed_settings
+from npm.core.settings import INNER, Fraction, PathText, Settings, changed_settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import Stemming
@@ -49,16 +49,16 @@ class VectorSettings(Settings):
     pruning: PruningRule = PruningRule.without_stopwords
     """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
     (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
-    dtype: VectorDtype = VectorDtype.float16
+    dtype: Annotated[VectorDtype, INNER] = VectorDtype.float16
     """2 or 4 bytes per dimension."""
     tokens_per_batch: PositiveInt = 4096
     """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
     tokens_per_shard: PositiveInt = 262_144
     """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
-    tokens: bool = True
+    tokens: Annotated[bool, INNER] = True
     """Store a vector of each token that `pruning` keeps. Without them a reader alone chooses the phrases: a small index
     that is built fast, for `retrieval=hybrid` only."""
-    blocks: bool = True
+    blocks: Annotated[bool, INNER] = True
     """Store a vector of each block too, in 2 bytes per dimension, to rank blocks by: only where the encoder has a
     pooler to make it with, as one trained with `objective.block_teacher_weight` has."""
 
@@ -70,15 +70,15 @@ class VectorSettings(Settings):
 class LexiconSettings(Settings):
     """BM25's weights of words: Robertson and Zaragoza 2009, in Lucene's variant."""
 
-    k1: Annotated[float, Field(ge=0, le=100)] = 0.9
+    k1: Annotated[float, Field(ge=0, le=100), INNER] = 0.9
     """Saturation: with a larger k1, further occurrences of a word in a block count for more."""
-    b: Fraction = 0.4
+    b: Annotated[Fraction, INNER] = 0.4
     """Length normalization, from 0 (none) to 1 (full)."""
     stemming: Stemming = Stemming.plural
     """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
-    keep_stopwords: bool = False
+    keep_stopwords: Annotated[bool, INNER] = False
     """Count English function words too; without them a question's content words decide."""
-    title_repeats: Annotated[int, Field(ge=0, le=100)] = 2
+    title_repeats: Annotated[int, Field(ge=0, le=100), INNER] = 2
     """Times that the document's title counts in each of its blocks; 0 omits it."""
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 
 from npm.core.artifact import check_folder, open_array
 from npm.core.errors import ArtifactError
-from npm.core.settings import PathText, Settings
+from npm.core.settings import INNER, PathText, Settings
 from npm.core.types import Sequences, Spans
 from npm.masking.units import MaskableSpans, tokens_until_break, word_beginnings, words_of
 
@@ -28,7 +28,7 @@ class CollocationSettings(Settings):
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
     min_count: PositiveInt = 11
     """Least number of occurrences of an n-gram in the text; at least 1."""
-    coverage: Annotated[float, Field(gt=0, le=1)] = 0.5
+    coverage: Annotated[float, Field(gt=0, le=1), INNER] = 0.5
     """The vocabulary grows until its entries hold this fraction of the text's tokens, or all n-grams are in; above 0,
     at most 1."""
 

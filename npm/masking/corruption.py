@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from npm.core.errors import SettingError, exclusive
-from npm.core.settings import Fraction, Settings
+from npm.core.settings import INNER, Fraction, Settings
 from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
 from npm.masking.masker import masked_positions
@@ -247,7 +247,7 @@ class CorruptionSettings(Settings):
     span_success_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
-    mean_span_tokens: Annotated[float, Field(ge=1)] = 3.0
+    mean_span_tokens: Annotated[float, Field(ge=1), INNER] = 3.0
     """Mean length of the runs of the partition sampler, in tokens; at least 1."""
     collocations: CollocationSettings = field(default_factory=CollocationSettings)
     """The vocabulary of unit=collocation."""

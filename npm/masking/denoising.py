@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat
 
 from npm.core.errors import EncoderError, SettingError
-from npm.core.settings import Settings
+from npm.core.settings import INNER, Settings
 from npm.core.types import DenoisingBatch, Sequences, Spans
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import merge_groups, padded_rows
@@ -190,11 +190,11 @@ class MixtureName(Enum):
 class DenoisingSettings(Settings):
     """Settings of corrupting texts for an encoder-decoder."""
 
-    preset: MixtureName = MixtureName.ul2
+    preset: Annotated[MixtureName, INNER] = MixtureName.ul2
     """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of one family of UL2, `r`, `s` or `x`."""
-    mixture: list[DenoiserSettings] = field(default_factory=list)
+    mixture: Annotated[list[DenoiserSettings], INNER] = field(default_factory=list)
     """Denoisers instead of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1}, …]."""
-    mode_tokens: bool = True
+    mode_tokens: Annotated[bool, INNER] = True
     """Begin each input with the mode token of its denoiser."""
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from npm.core.errors import SettingError
-from npm.core.settings import Fraction, Settings
+from npm.core.settings import INNER, Fraction, Settings
 from npm.core.types import Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
@@ -187,7 +187,7 @@ class MaskingSettings(Settings):
     """Tokens to mask, as a fraction of all tokens of a group; above 0, below 1."""
     min_masked_fraction: NonNegativeFloat = 0.05
     """A group of whose tokens less than this fraction could be masked is dropped; from 0 to masked_fraction."""
-    max_span_tokens: PositiveInt = 10
+    max_span_tokens: Annotated[PositiveInt, INNER] = 10
     """Longest span, in tokens; at least 1."""
     max_span_words: PositiveInt = 10
     """Longest span of `phrase_words`, in words; at least 1."""

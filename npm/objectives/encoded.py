@@ -147,8 +147,10 @@ class EncodedBatch:
         if self.with_clean_copies:
             ids, masks = [*ids, batch.key_input_ids], [*masks, batch.key_attention_mask]
         length = max(part.shape[1] for part in ids)
-        input_ids = torch.cat([pad_columns(part, length, value=batch.pad_id) for part in ids])  # i64 [Q (+ B), L]
-        attention_mask = torch.cat([pad_columns(part, length) for part in masks])  # i64 [Q (+ B), L]
+        input_ids = torch.cat(
+            [pad(part, (0, length - part.shape[1]), value=batch.pad_id) for part in ids]
+        )  # i64 [Q (+ B), L]
+        attention_mask = torch.cat([pad(part, (0, length - part.shape[1])) for part in masks])  # i64 [Q (+ B), L]
         return self.token_vectors(input_ids, attention_mask).float()
 
     @property
@@ -202,15 +204,6 @@ def clean_copy_keys(batch: MaskedBatch) -> torch.Tensor:
 def key_identities(batch: MaskedBatch) -> torch.Tensor:
     """Identities of the tokens of the clean copies, i64 [B, Lk]."""
     return batch.key_input_ids if batch.key_identities is None else batch.key_identities
-
-
-def pad_columns(rows: torch.Tensor, length: int, *, value: int = 0) -> torch.Tensor:
-    """Rows [B, L] lengthened on the right to [B, length].
-
-    >>> pad_columns(torch.tensor([[1, 2]]), 3, value=9).tolist()
-    [[1, 2, 9]]
-    """
-    return pad(rows, (0, length - rows.shape[1]), value=value)
 
 
 Rows = TypeVar("Rows", SentenceBatch, LabeledBatch, QuestionBatch)

@@ -15,15 +15,13 @@ import npm
 from index.partitioned import parts_of
 from npm.core.errors import QueryError, SettingError
 from npm.core.settings import as_json, per_request
-from npm.core.types import MASK_TEXT, Document, silent
+from npm.core.types import MASK_TEXT, Document
 from npm.corpus.markup import shown, visible
 from npm.corpus.text import sentence_bounds
-from npm.evaluation.methods.nonparametric import NonparametricLabels
-from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData
+from npm.evaluation.labeling import OWN_MASK, label_rows, label_task
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without_rows
 from npm.models.encoder import Encoder
-from npm.models.masked_texts import masked_inputs
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
@@ -235,28 +233,21 @@ class OpenedIndex:
     def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:
         """The share of each label of a request for each text, by the occurrences of its words in the index."""
         started = perf_counter()
-        words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
-        labels = [Label(value=name, words=list(own)) for name, own in words.items()]
-        data = TaskData(file="labels")
-        task = Task(name="labels", suite="closed", data=data, template="{{ text }}", labels=labels)
-        # without a template there are no prompts to calibrate with
-        scoring = ClosedScoring(calibration="none")
-        method = NonparametricLabels("npm", self.filler.index, self.filler.encoder, scoring=scoring)
-        examples = [Example(str(number), text) for number, text in enumerate(texts)]
+        words = {name: list(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
+        rows = [("text", {"text": text}) for text in texts]
+        notes: list[str] = []
         try:
-            predictions = method.predict(task, examples, silent)
+            task = label_task(words, OWN_MASK)
+            labeled = label_rows(self.filler, task, rows, shown=len(words), notice=notes.append)
         except SettingError as error:
             raise SettingError(f"labels: {error}", code=error.code) from error
         answers = []
-        cuts = masked_inputs(self.filler.encoder, texts, self.filler.encoder.query_masks).cut.tolist()
-        for text, prediction, cut in zip(texts, predictions, cuts, strict=True):
-            evidence = {each.label: (each.word, each.occurrence) for each in prediction.evidence}
-            shares = [
-                replies.LabelShare(name, score, *evidence.get(number, (None, None)))
-                for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
-            ]
-            answers.append(replies.TextLabels(text, shares, cut))
-        notes, seconds = list(method.facts["notes"]), perf_counter() - started
+        for text, found in zip(texts, labeled, strict=True):
+            of_name = {each.label: each for each in found.ranked}
+            ordered = [of_name[name] for name in words]
+            shares = [replies.LabelShare(each.label, each.score, each.word, each.occurrence) for each in ordered]
+            answers.append(replies.TextLabels(text, shares, found.cut))
+        seconds = perf_counter() - started
         return [Done((answer, notes), search_seconds=seconds) for answer in answers]
 
     def document(
@@ -264,10 +255,9 @@ class OpenedIndex:
     ) -> replies.DocumentWindow | None:
         """The part of a live document around [start_char, end_char); None if there is no such document."""
         index = self.filler.index
-        number = int(index.store.find_documents([identifier], among=index.live_documents)[0])
-        if number < 0:
+        found = index.document(identifier)
+        if found is None:
             return None
-        found = index.store.document(number)
         total = len(found.text)
         start = min(start_char, total)
         end = start if end_char is None else min(max(end_char, start), total)

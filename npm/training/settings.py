@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from npm.core.errors import SettingError, exclusive
-from npm.core.settings import PathText, Settings
+from npm.core.settings import INNER, PathText, Settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.groups import GroupMixing
 from npm.corpus.labeled import LabeledSettings, LabelLevel
@@ -100,9 +100,9 @@ class TrainerSettings(Settings):
     ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Average the weights over the steps: average = decay · average + (1 − decay) · weights, the decay after t steps
     being at most (1 + t) / (10 + t). Evaluations and saved encoders have the average. null: no average."""
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    adam_beta2: Annotated[float, Field(ge=0, lt=1), INNER] = 0.98
     """Decay of the running mean of squared gradients."""
-    adam_epsilon: NonNegativeFloat = 1e-6
+    adam_epsilon: Annotated[NonNegativeFloat, INNER] = 1e-6
     """Added to the root of the running mean of squared gradients."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay, on matrices and embeddings only (not on biases and norms)."""

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from npm.core.settings import Settings
+from npm.core.settings import INNER, Settings
 from studies.artificial.grammar import Grammar
 
 OPENED_SHARE = 0.4
@@ -45,9 +45,9 @@ class LexiconSettings(Settings):
     """`zipf`, `uniform`, `loglinear` (co-occurrence by topics), `nesting` or `flat` (brackets)."""
     types: Annotated[int, Field(ge=1, le=len(SYLLABLES) ** SYLLABLE_COUNT // 2)] = 5000
     """Types of all relations together, divided by their distinct lemmas; of brackets two words each."""
-    exponent: NonNegativeFloat = 1.0
+    exponent: Annotated[NonNegativeFloat, INNER] = 1.0
     """Of zipf and the brackets: rank k of a relation is drawn in proportion to 1 / k to this power."""
-    dimensions: PositiveInt = 10
+    dimensions: Annotated[PositiveInt, INNER] = 10
     """Of loglinear: length of topics and of the vectors of types."""
     temperature: PositiveFloat | None = 1.0
     """Of loglinear: the higher, the less informative a topic; null: words are as unpredictable as those of zipf."""

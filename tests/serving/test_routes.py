@@ -195,7 +195,7 @@ def test_passages_that_come_along_are_answered_from(server: RunningServer, fille
     assert several["evidence"][0] == pytest.approx(scored["evidence"], abs=1e-6)
 
 
-def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
+def test_labels_have_shares_words_and_places(server: RunningServer, built_index: Path) -> None:
     labels = {"town": ["Paris", "Oslo", "nowhere"], "man": ["Miguel de Cervantes", "Amadeo Giannini"]}
     texts = ["It is <mask>.", "He is <mask>."]
     reply = server.ask("POST", "/v1/labels", {"text": texts, "labels": labels}).json
@@ -204,6 +204,10 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
     for text, own in zip(texts, reply["answers"], strict=True):
         alone = server.ask("POST", "/v1/labels", {"text": text, "labels": labels}).json["answers"]
         assert_close(alone, [own])
+    in_python = npm.label(texts, labels, built_index, template="{text}")
+    for found, answer in zip(in_python, reply["answers"], strict=True):
+        shares = {each.label: each.score for each in found.ranked}
+        assert shares == pytest.approx({each["label"]: each["share"] for each in answer["labels"]}, abs=1e-3)
     assert [each["label"] for each in first["labels"]] == ["town", "man"]
     assert sum(each["share"] for each in first["labels"]) == pytest.approx(1)
     for each in first["labels"] + second["labels"]:
