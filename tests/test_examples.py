@@ -35,8 +35,8 @@ INSPECTED, OUTAGE = "contents", "The outage was caused by <mask>."
 RUNS: dict[str, tuple[Runs, ...]] = {
     "README.md": (
         Runs(
-            'npmlm build "corpus.files=[texts/*.jsonl',
-            ("", f"{OUTAGE}…power failure", "What was the outage caused by?", f"{OUTAGE}…power failure", '{"text"', ""),
+            "npmlm fill files=texts/",
+            ("What was the outage caused by?…power failure", "", f"{OUTAGE}…power failure", '{"text"', ""),
         ),
         Runs('npmlm build "corpus.files=[docs/example-task', ("", "", ACCURACY)),
         Runs("npmlm train experiment=encoder_mini", ("", "", ESTIMATED)),
@@ -62,6 +62,8 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),
         Runs("npmlm fill", (f"{OUTAGE}…expired certificate", f"{OUTAGE}…memory leak", "Exports…Excel")),
         Runs("cat > open-cases.csv", ("incident,customers,answer…full disk…clock", "")),
+        Runs("npmlm fill files=handbook/", ("Who opened…Ana Duarte",)),
+        Runs("npmlm sync", ("",)),
         Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is intact")),
     ),
     "docs/own-task.md": (
