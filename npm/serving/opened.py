@@ -227,8 +227,8 @@ class OpenedIndex:
         return [Done(traced, search_seconds=perf_counter() - started)]
 
     def _tracer(self, request: requests.TraceRequest) -> Tracer:
-        chosen = {"kinds": list(request.kinds), "right_passed": request.right_passed}
-        return Tracer(self.filler, TraceSettings(**chosen, **self._filters(request)))
+        kinds, right_passed = list(request.kinds), request.right_passed
+        return Tracer(self.filler, TraceSettings(kinds=kinds, right_passed=right_passed, **self._filters(request)))
 
     def labels(self, request: requests.LabelsRequest, texts: Sequence[str]) -> list[Done]:
         """The share of each label of a request for each text, by the occurrences of its words in the index."""
