@@ -37,6 +37,7 @@ def shown(markdown: str) -> str:
         ("Call it:\n\n    f(x)\n    g\n\nThen\ngo", "Call it:\n\n    f(x)\n    g\n\nThen go"),
         ("Note:\n\n     The terms\n     apply.", "Note:\n\n     The terms apply."),
         ("```\ncode\nmore\n```\nText", "```\ncode\nmore\n```\nText"),
+        ("```\ncode\n```x\nmore\nlines\n```\nText", "```\ncode\n```x\nmore\nlines\n```\nText"),
         ("   A first\nline. The\n   Next one\nends.", "   A first line. The\n   Next one ends."),
         ("> quoted\n> text\nown\ntext", " quoted text\nown text"),
         (">>> f(1)\n", ">>> f(1)\n"),

@@ -224,3 +224,15 @@ def test_passages_in_a_script_that_the_reader_does_not_know_are_noted(bert_fille
         return " ".join(PhraseFiller(bert_filler.index, bert_filler.encoder, reader=reader).fill(TEXTS[0]).notes)
 
     assert "language" in notes(Stranger("Iceland")) and "language" not in notes(SureReader("Iceland"))
+
+
+def test_a_long_passage_is_read_in_windows_that_fit_behind_the_beginning_of_its_title() -> None:
+    encoder = tiny_encoder("bert", max_positions=40)
+    encoder.title_tokens = 3
+    text, title = " ".join(SENTENCES), "Norway Iceland Poland"
+    pairs = [("The capital is <mask>.", Passage(text, each)) for each in (title, f"{title} of the North Sea", "")]
+    titled, longer, untitled = (scores for (scores,) in MaskReader(encoder).read(pairs))
+    assert len(titled.bounds) > 2 * encoder.max_input_tokens
+    assert np.isfinite(titled.scores).all()
+    np.testing.assert_array_equal(titled.scores, longer.scores)
+    assert not np.allclose(titled.scores, untitled.scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,26 @@ class Listening:
     def fill(self, texts: list[str], *given: Any, **options: Any) -> list[Answer]:
         self.asked += texts
         return self._filler.fill(texts, *given, **options)
+
+
+class Answering(Listening):
+    """A filler that answers every text with one phrase, from where the best one stands."""
+
+    phrase = ""
+
+    def fill(self, texts: list[str], *given: Any, **options: Any) -> list[Answer]:
+        found = super().fill(texts, *given, **options)
+        return [replace(each, phrases=(replace(each.phrases[0], phrase=self.phrase, score=0.9),)) for each in found]
+
+
+def test_only_a_phrase_like_the_span_stands_in_another_place(folder: Path, encoder: Encoder) -> None:
+    answering = Answering(PhraseFiller.open(folder, encoder))
+    for text, like, unlike in (("It rises in Zyzzyva.", "Oslo", "red river"), ("It rose in 1999.", "1605", "Oslo")):
+        verdicts = []
+        for answering.phrase in (like, unlike):
+            (span,) = Tracer(answering).trace(text).spans  # type: ignore[arg-type]
+            verdicts.append((span.verdict, span.other))
+        assert verdicts == [("other", like), ("not_found", None)]
 
 
 def test_a_quotation_of_many_words_is_looked_up_and_not_asked_for(folder: Path, encoder: Encoder) -> None:
