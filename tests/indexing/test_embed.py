@@ -198,7 +198,7 @@ def test_vectors_of_every_segment_are_those_of_the_encoder(index: Path, encoder:
     many = verify_vectors(index, encoder, batches=50, seed=0)
     assert 0 < few.row_count < many.row_count
     assert many.worst_cosine == pytest.approx(1, abs=1e-5)
-    near, rng = moved(0.01), np.random.default_rng(0)
+    near, rng = moved(0.001), np.random.default_rng(0)
     cosines = [
         reencode_sample(BlockStore.open(each.corpus), near, each.vectors, batch_count=50, rng=rng).worst_cosine
         for each in Generation.read(index).segments
