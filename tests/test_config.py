@@ -264,3 +264,8 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
         npmlm(verb, *needed_by(verb), "text").refused("key=value")
     for verb, needed in REQUIRED.items():
         npmlm(verb, stdin=b"").refused(f"{needed.partition('=')[0]} is required, such as ")
+
+
+@pytest.mark.parametrize("text", ["a,b", "it's", "{a: b}", "[x", "body, plain"])
+def test_config_takes_a_text_as_it_is_written(text: str) -> None:
+    assert settings_of("build", f"corpus.text_field={text}").corpus.text_field == text

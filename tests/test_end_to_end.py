@@ -17,7 +17,7 @@ from npm.evaluation.tasks import DEMO
 from npm.retrieval.settings import Overlaps
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import DOCUMENTS, CommandLine, run_together, write_corpus
-from tests.helpers.tiny_models import tiny_byt5, tiny_encoder, tiny_mt5
+from tests.helpers.tiny_models import FAMILIES, tiny_byt5, tiny_encoder, tiny_mt5
 from tests.helpers.toy_training import toy_encoder
 
 SHRUNK = (
@@ -37,7 +37,7 @@ def repeated_corpus(path: Path) -> Path:
     return write_corpus(path, [{**document, "text": f"{document['text']} " * 6} for document in DOCUMENTS])
 
 
-@pytest.mark.parametrize("family", ["modernbert", "xlm-roberta"])
+@pytest.mark.parametrize("family", [*FAMILIES, "xlm-roberta"])
 def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     family: str, npmlm: CommandLine, corpus: Path, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ class FillCommand(FillSettings, EncoderCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index files k retrieval documents where values min_share texts table template out output device",
+    "index files k retrieval documents where values min_share texts table template out output",
     required=None,
     takes_texts=True,
     presets="scoring",

@@ -163,7 +163,7 @@ def run_sync(settings: SyncCommand) -> int:
     from npm.indexing.verify import index_encoder
     from npm.models.encoder import Encoder
 
-    options = {"device": settings.device, "dtype": settings.precision}
+    options: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
     if (Path(settings.index) / MANIFEST_NAME).is_file():
         encoder = index_encoder(Path(settings.index), settings.encoder, **options)
     else:

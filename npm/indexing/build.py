@@ -196,7 +196,8 @@ class _Build:
         wanted_kinds = {name: getattr(self.settings.vectors, name) for name in kinds}
         has_all = not any(wanted_kinds[name] and not stored[name] for name in kinds)
         for recorded in (self.made, finished.settings):
-            own = {item.name: recorded.get(item.name) for item in fields(IndexBuildSettings) if item.name != "segments"}
+            names = [item.name for item in fields(IndexBuildSettings) if item.name != "segments"]
+            own: dict[str, Any] = {name: recorded.get(name) for name in names}
             if not has_all:  # what is missing is added
                 own["vectors"] = {**own["vectors"], **kinds}
             encoder = {name: value for name, value in recorded["encoder"].items() if name != "name"}

@@ -289,3 +289,12 @@ def test_an_answer_with_a_small_share_is_no_clear_answer_but_keeps_its_candidate
     programs = npmlm("fill", f"index={built_index}", "min_share=1", "overlaps=keep", "output=json", QUESTION, TWO_MASKS)
     assert [each["status"] for each in programs.answers()] == ["low_evidence"] * 2
     assert programs.answers()[0]["phrases"] and programs.answers()[1]["fillings"]
+
+
+def test_another_encoder_than_that_of_the_index_is_refused(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    tiny_encoder("bert", seed=1).save(tmp_path / "other")
+    command = ("fill", f"index={built_index}", f"encoder={tmp_path / 'other'}", QUESTION)
+    npmlm(*command).refused("made with another encoder", "fingerprint")
+    npmlm("fill", f"index={built_index}", f"encoder={tmp_path / 'none'}", QUESTION).refused("none")

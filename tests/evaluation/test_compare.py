@@ -271,3 +271,9 @@ def test_a_forged_manifest_of_results_names_nothing_that_is_removed(tmp_path: Pa
         "mine.txt",
         "predictions.jsonl",
     ]
+
+
+def test_two_methods_of_one_run_can_be_compared(tmp_path: Path) -> None:
+    run = results(tmp_path / "a", [*lines([1, 1, 0], method="npm"), *lines([0, 0, 0], method="mlm")])
+    (found,) = compare_results(run, run, methods=("mlm", "npm")).comparisons
+    assert (found.methods, found.only_a, found.only_b) == ("mlm / npm", 0, 2)

@@ -291,3 +291,24 @@ def test_gathering_is_taking_from_one_shard_or_several(rng: np.random.Generator)
         assert gather(ShardedArray(arrays), indices).tolist() == values[indices].tolist()
         with pytest.raises(IndexError):
             gather(ShardedArray(arrays), np.array([50]))
+
+
+def test_rows_far_apart_and_close_together_are_found(rng: np.random.Generator) -> None:
+    kept = np.zeros(2_000_000, dtype=bool)  # [T]
+    kept[:3000] = True
+    kept[rng.integers(900_000, 901_000, 700)] = True
+    kept[-1] = True
+    positions = np.flatnonzero(kept)
+    rows = row_map([kept[:123_457], kept[123_457:]])
+    np.testing.assert_array_equal(rows.positions(np.arange(len(rows))), positions)
+    found_rows, found = rows.rows_at(positions)
+    assert found.all()
+    np.testing.assert_array_equal(found_rows, np.arange(len(rows)))
+
+
+def test_nothing_is_found_where_no_token_has_a_vector() -> None:
+    rows = row_map([np.zeros(100, dtype=bool), np.zeros(0, dtype=bool)])
+    assert len(rows) == 0
+    assert rows.positions(np.zeros(0, dtype=np.int64)).tolist() == []
+    assert not rows.rows_at(np.arange(100))[1].any()
+    assert rows.rows_within(np.array([0]), np.array([100])).tolist() == []

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from npm.core.types import SentenceBatch, TrainingBatch
 from npm.objectives.combine import WeightedSum
-from npm.objectives.encoded import Passes
+from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import SentenceSettings
 from npm.training.acceleration import keep_few_activations
@@ -97,6 +98,26 @@ def test_with_dropout_the_gradient_is_the_one_of_the_same_pieces_kept_in_memory(
     torch.manual_seed(8)
     other = gradients_of(*make(3, dropout=0.3))
     assert any(not torch.allclose(other[name], gradient, atol=1e-3) for name, gradient in results[0].items())
+
+
+class CountsRows(nn.Module):
+    """Passes on what an encoder gives, and notes how many rows it was asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.rows = model, []
+
+    def forward(self, **inputs: Any) -> Any:
+        self.rows.append(len(inputs["input_ids"]))
+        return self.model(**inputs)
+
+
+def test_the_encoder_sees_few_rows_at_once_and_each_of_them_twice() -> None:
+    encoder = toy_encoder()
+    counting = CountsRows(encoder.model)
+    encoded = encode_views(sentence_batch(3).views, Passes(counting, rows_per_pass=4), with_clean_copies=())
+    encoded["sentences"].states().sum().backward()
+    assert sorted(counting.rows, reverse=True) == [4, 4, 4, 4, 1, 1]
 
 
 @pytest.mark.parametrize("setting", ["rows_per_pass", "gradient_checkpointing"])

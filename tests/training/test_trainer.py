@@ -14,7 +14,7 @@ from npm.core.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.training import trainer as trainer_module
 from npm.training.checkpoints import Checkpoint, Counters, captured_state, restore_state
-from npm.training.settings import OptimizerKind, TrainingSettings
+from npm.training.settings import OptimizerKind, ScheduleSettings, TrainingSettings
 from npm.training.trainer import StepReport
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer
@@ -214,3 +214,10 @@ def test_the_seed_of_dropouts_waits_for_the_number_of_the_rank(tmp_path: Path, m
     monkeypatch.setattr(trainer_module, "rank", lambda: known[0] if known else 0)
     toy_trainer(tmp_path / "run", max_steps=1, seed=100, rank=5)
     assert torch.initial_seed() == 105
+
+
+def test_the_first_step_of_a_run_by_the_clock_changes_something(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path / "run", max_steps=1)
+    trainer.schedule = ScheduleSettings(max_minutes=60.0, learning_rate=1e-2)
+    trainer._set_learning_rate()
+    assert 0 < trainer.optimizer.param_groups[0]["lr"] < 1e-4
