@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, ValidationError
 import npm.api
 from npm.core.errors import QueryError, UserError
 from npm.core.settings import explain
-from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
-from npm.corpus.markup import shown
+from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
+from npm.corpus.markup import visible
 from npm.retrieval.queries import MAX_MASKS, read_query
 from npm.tracing.settings import Verdict
 
@@ -244,7 +244,7 @@ class Tools:
             document=found.id,
             title=found.title,
             fields=dict(found.fields),
-            text=shown(found.text[first : first + chars]).replace(INVISIBLE, ""),
+            text=visible(found.text[first : first + chars]),
             start_char=first,
             total_chars=len(found.text),
         )

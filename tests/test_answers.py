@@ -13,7 +13,7 @@ from tests.helpers.command_line import QUESTION
 
 MARKUP = "😀 <b>1 & 2</b> is 𝔸<script>alert('x')</script>."
 """The phrase `𝔸<script>` stands at the code points 18 to 27; in UTF-16 units it would be 19 to 29."""
-PLACE = Occurrence('id"<i>', "A & B", 118, 127, MARKUP, 100)
+PLACE = Occurrence('id"<i>', "A & B", 118, 127, MARKUP, 100, 100 + len(MARKUP), 18, 27)
 
 
 class Shown(HTMLParser):
@@ -76,7 +76,7 @@ def test_an_answer_to_several_masks_is_shown_by_filling_and_by_mask() -> None:
 
 
 def test_records_are_flat_one_an_occurrence_with_the_same_keys_in_all() -> None:
-    other = Occurrence("d", "", 0, 1, "x", 0)
+    other = Occurrence("d", "", 0, 1, "x", 0, 1, 0, 1)
     phrases = (Phrase("x", 0.5, 7, (other, PLACE)), Phrase("y", 0.25, 1, ()))
     records = Answer("It is <mask>.", phrases).to_records()
     keys = ["text", "mask", "rank", "phrase", "score", "occurrence_count", "place"]

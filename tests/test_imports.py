@@ -73,7 +73,7 @@ ONLY_IN = {
     "jinja2": ("npm/evaluation/data.py", "npm/evaluation/prompts.py"),
     "matplotlib": ("npm/training/plotting.py",),
     "prompt_toolkit": ("npm/cli/prompt.py",),
-    "pypdf": ("npm/corpus/office_files.py",),
+    "pypdfium2": ("npm/corpus/office_files.py",),
     "mammoth": ("npm/corpus/office_files.py",),
     "mcp": ("npm/agents.py", "npm/cli/agents.py"),
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),

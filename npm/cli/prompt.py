@@ -22,8 +22,8 @@ from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.files import user_folder
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
-from npm.corpus.markup import shown
 from npm.indexing.phrase_index import select
+from npm.retrieval.answers import occurrence_in
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 
@@ -129,7 +129,8 @@ class Prompt:
             raise SettingError(f"no place {place}: the phrase has {len(phrase.occurrences)}")
         occurrence = phrase.occurrences[place - 1]
         if (found := self.filler.index.document(occurrence.document)) is not None:
-            print_passage(occurrence, shown(found.text))
+            whole = 0, len(found.text)
+            print_passage(occurrence_in(found, occurrence.start_char, occurrence.end_char, whole))
 
     def _phrase(self, answer: Answer, settings: FillSettings, number: int) -> Phrase:
         """A phrase of the last answer, with up to MOST_PLACES of its places."""

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -45,7 +45,7 @@ def answer_json(answer: Answer, *, line: int | None = None) -> str:
 def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:
     """The sentence of an occurrence, the phrase bold and in guillemets; a long sentence is shortened around it.
 
-    >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100)).plain
+    >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100, 125, 15, 24)).plain
     'It is run from «Reykjavík».'
     """
     before, phrase, after = occurrence.parts
@@ -243,8 +243,7 @@ def print_occurrences(phrase: str, heading: str, occurrences: Sequence[Occurrenc
     write_rendered(Group(*lines))
 
 
-def print_passage(occurrence: Occurrence, text: str) -> None:
-    """Print the surroundings of an occurrence in the `text` of its document, the phrase marked."""
-    around = replace(occurrence, context=text, context_start_char=0)
+def print_passage(occurrence: Occurrence) -> None:
+    """Print an occurrence whose context is its document, the phrase marked."""
     heading = Text(f"{one_line(occurrence.document_name)}, characters {occurrence.start_char} to {occurrence.end_char}")
-    write_rendered(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))
+    write_rendered(Group(heading, "", marked_context(occurrence, most_chars=PASSAGE_CHARS)))

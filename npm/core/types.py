@@ -21,8 +21,6 @@ MASK_TEXT = "<mask>"
 """Mark of a missing phrase in users' texts, independent of the encoder's own mask token."""
 REPR_CHARS, REPR_PHRASES = 80, 3
 """Maximum characters and phrases of an answer in its `repr`."""
-INVISIBLE = "\u2060"
-"""WORD JOINER, a character without width, in place of markup that is not read: marks of Markdown, tags."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, which an escape in JSON or YAML can contain, but no tokenizer or UTF-8 file accepts."""
 
@@ -293,27 +291,31 @@ class Occurrence:
     end_char: int
     """End of the phrase, exclusive."""
     context: str
-    """Sentence around the phrase."""
+    """Sentence around the phrase as it is read: without markup, a row of a table with the cells of its header."""
     context_start_char: int
-    """First character of `context` in the text of the document."""
+    """First character of the sentence in the text of the document."""
+    context_end_char: int
+    """End of the sentence in the text of the document, exclusive."""
+    phrase_start: int
+    """First character of the phrase in `context`."""
+    phrase_end: int
+    """End of the phrase in `context`, exclusive."""
 
     @property
     def parts(self) -> tuple[str, str, str]:
         """The context before the phrase, the phrase as it is there, and the context after it.
 
-        >>> Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100).parts
+        >>> Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100, 125, 15, 24).parts
         ('It is run from ', 'Reykjavík', '.')
         """
-        first, last = self.start_char - self.context_start_char, self.end_char - self.context_start_char
-        pieces = self.context[:first], self.context[first:last], self.context[last:]
-        before, phrase, after = (piece.replace(INVISIBLE, "") for piece in pieces)
-        return before, phrase, after
+        first, last = self.phrase_start, self.phrase_end
+        return self.context[:first], self.context[first:last], self.context[last:]
 
     @property
     def document_name(self) -> str:
         """The title and the id, by which documents= and delete know it.
 
-        >>> Occurrence("painting-12", "Mona Lisa", 0, 4, "Lisa", 0).document_name
+        >>> Occurrence("painting-12", "Mona Lisa", 0, 4, "Lisa", 0, 4, 0, 4).document_name
         'Mona Lisa (painting-12)'
         """
         named = self.title and self.title != self.document

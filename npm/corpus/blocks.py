@@ -20,8 +20,8 @@ from pydantic import Field, PositiveInt
 from npm.core.errors import EncoderError, SettingError
 from npm.core.settings import Fraction, Settings
 from npm.core.types import Block, Document, Sequences, TokenFlag
-from npm.corpus.markup import HIDDEN, visible
-from npm.corpus.text import code_points, flagged_tokens
+from npm.corpus.markup import CELL, HIDDEN, Readable, readable
+from npm.corpus.text import flagged_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -158,10 +158,17 @@ class BlockPacker:
 
     def pack_many(self, documents: Sequence[Document]) -> list[list[Block]]:
         """The blocks of each of `documents`; the same as one by one, and faster."""
-        readable = [replace(document, text=visible(document.text)) for document in documents]
+        read = [
+            readable(document.text) if HIDDEN in document.text or CELL in document.text else None
+            for document in documents
+        ]
+        plain = [
+            document if own is None else replace(document, text=own.text)
+            for document, own in zip(documents, read, strict=True)
+        ]
         packed = [
-            _placed(blocks, document.text) if len(document.text) > len(read.text) else blocks
-            for blocks, document, read in zip(self._packed(readable), documents, readable, strict=True)
+            blocks if own is None else _placed(blocks, own)
+            for blocks, own in zip(self._packed(plain), read, strict=True)
         ]
         self.unknown.count([block.token_ids for blocks in packed for block in blocks])
         return packed
@@ -219,17 +226,19 @@ class BlockPacker:
         return np.array([*ids, *self._full_stop] if len(ids) else [], dtype=np.int32)  # [title]
 
 
-def _placed(blocks: Sequence[Block], text: str) -> list[Block]:
-    """Blocks of the visible part of `text` with the offsets of `text`."""
-    is_visible = code_points(text) != ord(HIDDEN)  # bool [characters]
-    places = np.append(np.flatnonzero(is_visible), len(text)).astype(np.uint32)  # u32 [visible + 1]
+def _placed(blocks: Sequence[Block], read: Readable) -> list[Block]:
+    """Blocks of a text as it is read, with the offsets of the text as stored; no phrase has a header cell."""
+    places = read.places.astype(np.uint32)  # u32 [characters + 1]
+    is_header, is_inserted = np.append(read.is_header, False), np.append(read.is_inserted, False)  # [characters + 1]
     placed: list[Block] = []
     for block in blocks:
         assert block.start_chars is not None and block.end_chars is not None, "a block without text"
         starts = places[block.start_chars]  # u32 [T]
-        is_empty = block.end_chars == block.start_chars  # bool [T]
+        is_empty = (block.end_chars == block.start_chars) | is_inserted[block.start_chars]  # bool [T]
         ends = np.where(is_empty, starts, places[np.maximum(block.end_chars, 1) - 1] + 1)  # u32 [T]
-        placed.append(replace(block, start_chars=starts, end_chars=ends.astype(np.uint32)))
+        barred = block.flags & ~np.uint8(TokenFlag.JOINED) | np.uint8(TokenFlag.STOPWORD)  # u8 [T]
+        flags = np.where(is_header[block.start_chars], barred, block.flags)  # u8 [T]
+        placed.append(Block(block.token_ids, flags, starts, ends.astype(np.uint32)))
     return placed
 
 

@@ -1,4 +1,5 @@
-"""Expressions that no phrase cuts: numbers, quantities, dates, times, hyphenated words and abbreviations.
+"""Expressions that no phrase cuts: numbers, quantities, ranges, dates, times, names of things in programs, addresses,
+hyphenated words and abbreviations.
 
 Everything is found in the text by patterns, so tokenizers do not matter. Number words, months and units are English, as
 the stop-words are; digits with their signs, hyphens and apostrophes are found in every language.
@@ -10,20 +11,24 @@ import re
 
 import numpy as np
 
-_SPACE = r"[ \t\u00a0\u202f]+"
+_SPACE = r"[ \t\u00a0\u2007\u2009\u202f]+"
+_GAP = f"(?:{_SPACE})?"
+_MINUS, _DASH = "-\u2010\u2011\u2212", "\u2012\u2013\u2014"
+_FRACTION = "[\u00bc-\u00be\u2150-\u215e]"
 _MONTH = (
     r"(?:Jan(?:uary|\.)?|Feb(?:ruary|\.)?|Mar(?:ch|\.)?|Apr(?:il|\.)?|May|June?|July?|Aug(?:ust|\.)?|"
     r"Sept?(?:ember|\.)?|Oct(?:ober|\.)?|Nov(?:ember|\.)?|Dec(?:ember|\.)?)"
 )
 _DAY, _YEAR = r"\d{1,2}(?:st|nd|rd|th)?", r"\d{3,4}(?!\w)"
-_DIGITS = r"\d+(?:[.,]\d+)*"
+_DIGITS = rf"(?:\d{{1,3}}(?:[ \u00a0\u2007\u2009\u202f]\d{{3}})+(?!\d)|\d+(?:[.,]\d+)*)(?:{_GAP}{_FRACTION})?"
 _ONES = "one|two|three|four|five|six|seven|eight|nine"
 _NUMBER_WORD = (
     rf"(?:{_ONES}|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|"
     r"twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|trillion|dozen)"
 )
 _NUMBER_WORDS = (
-    rf"(?:a{_SPACE}(?=hundred|thousand|million|dozen))?{_NUMBER_WORD}(?:(?:-|{_SPACE}(?:and{_SPACE})?){_NUMBER_WORD})*"
+    rf"(?:a{_SPACE}(?=hundred|thousand|million|dozen))?{_NUMBER_WORD}"
+    rf"(?:(?:-|{_SPACE}(?:(?:and|to|or){_SPACE})?){_NUMBER_WORD})*(?:{_SPACE}and{_SPACE}a{_SPACE}(?:half|quarter))?"
 )
 _MAGNITUDE = r"(?:hundred|thousand|million|billion|trillion|dozen|bn)"
 _LENGTH = r"(?:(?:kilo|centi|milli|micro|nano)?met(?:re|er)s?|miles?|feet|foot|inch(?:es)?|yards?)"
@@ -32,13 +37,16 @@ _UNIT_WORD = rf"""
 (?:seconds?|minutes?|hours?|days?|nights?|weeks?|fortnights?|months?|quarters?|years?|decades?|centur(?:y|ies)|
 {_LENGTH}(?:{_SPACE}per{_SPACE}(?:second|hour))?|acres?|hectares?|
 (?:kilo|milli|micro)?gram(?:me)?s?|pounds?|ounces?|tons?|tonnes?|(?:milli)?lit(?:re|er)s?|gallons?|pints?|barrels?|
-degrees?(?:{_SPACE}(?:Celsius|Fahrenheit))?|kelvins?|per(?:{_SPACE})?cent|(?:percentage|basis){_SPACE}points?|
+degrees?(?:{_SPACE}(?:Celsius|Fahrenheit))?|kelvins?|per{_GAP}cent|(?:percentage|basis){_SPACE}points?|
 dollars?|cents?|euros?|pence|yen|rupees?|francs?|crowns?|
 (?:kilo|mega|giga)?(?:watts?|volts?|joules?|hertz|bits?|bytes?)|amps?|amperes?|newtons?|calories|decibels?|knots?)
 """.replace("\n", "")
 _UNIT_SIGN = (
-    r"(?:%|‰|°[CF]?|(?:[kcmµn]m|m|ft)[²³23]?|[kmµ]?g|lbs?|oz|ha|m[lL]|[kMGT]?W|[kMG]Wh|[km]?V|[kMG]?Hz|kJ|K|"
-    r"[kKMGT]i?B|k?Pa|hPa|dB|ppm|rpm|mph|km/h|kph|m/s|ms|min|USD|EUR|GBP|CHF|BCE?|CE|AD|[ap]m|[AP]M|[ap]\.m\.)"
+    r"(?:[A-Za-zµΩ]{1,4}(?:[/·](?:[ckmµn]?m|[mn]?s|h|d|[mk]?g|m?[lL]|mol|K|Hz)[²³]?|[²³])|"
+    rf"(?:[ap]m|[AP]M|[ap]\.m\.){_SPACE}(?:[A-Z]{{1,3}}T|UTC|GMT)|"
+    r"%|‰|°[CF]?|[€$£¥₹]|(?:[kcmµn]m|m|ft)[²³23]?|[kmµ]?g|lbs?|oz|ha|m[lL]|[kMGT]?W|[kMG]Wh|[km]?V|[kMG]?Hz|kJ|K|"
+    r"[kKMGT]i?B|k?Pa|hPa|dB|ppm|rpm|mph|km/h|kph|m/s|ms|min|USD|EUR|GBP|CHF|Fr\.|BCE?|BP|CE|AD|[ap]m|[AP]M|"
+    r"[ap]\.m\.)"
 )
 _UNIT = rf"(?:(?i:{_UNIT_WORD})|{_UNIT_SIGN})(?!\w)"
 _TAILS = r"(?:s|t|d|m|ll|re|ve)(?!\w)"
@@ -54,15 +62,24 @@ _OPENERS = (
     r"(?!\w)"
 )
 """Words that begin a sentence after a letter, as in `vitamin C. It …`, rather than continue a name."""
+_ENDINGS = (
+    "txt|md|rst|csv|tsv|jsonl?|ya?ml|toml|xml|html?|css|pdf|docx?|xlsx?|pptx?|png|jpe?g|gif|svg|py|js|ts|rs|go|java|sh|"
+    "ini|cfg|conf|log|sql|zip|tar|gz|exe|com|org|net|io|dev|edu|gov"
+)
+"""Of names of files and of hosts."""
 
 _CONNECTORS = tuple(
     re.compile(pattern)
     for pattern in (
         # within numbers and hyphenated words; after an apostrophe inside of a name: O'Brien
-        rf"(?<![\w.)\]])[-\u2212+±](?=\d)|\d[.,:/](?=\d)|\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
-        rf"(?:(?<!\w)(?:US|AU?|CA?|NZ|HK)|)[$€£¥₹₩₽](?:{_SPACE})?(?=\d)|(?<!\w)(?:USD|EUR|GBP|CHF|AD){_SPACE}(?=\d)",
-        rf"\d(?:(?:{_SPACE})?[\u2013-](?:{_SPACE})?|{_SPACE}to{_SPACE})"
-        rf"(?={_DIGITS}(?:{_SPACE}{_MAGNITUDE})?(?:{_SPACE})?{_UNIT})",
+        rf"(?<![\w.)\]])[{_MINUS}+±](?=\d)|\d[.,:/](?=\d)|\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
+        rf"(?:(?<!\w)(?:US|AU?|CA?|NZ|HK)|)[$€£¥₹₩₽]{_GAP}(?=\d)|(?<!\w)(?:USD|EUR|GBP|CHF|AD){_SPACE}(?=\d)",
+        # ranges, sizes and ratios: 7800 – 6400, 1 to 5 mg, 10 × 20 cm
+        rf"\d(?:{_GAP}-{_GAP}|{_SPACE}to{_SPACE})"
+        rf"(?={_DIGITS}(?:{_SPACE}{_MAGNITUDE})?{_GAP}{_UNIT})",
+        rf"\d{_GAP}(?:[{_DASH}]|[×x](?!\w)){_GAP}(?=\d)|\d×(?=\d)",
+        r"\w&(?=\w)|\w[⁺⁻]?(?=[⁰¹²³⁴-⁹₀-₉])|[⁺⁻](?=[⁰¹²³⁴-⁹])",  # AT&T, 10⁻²⁷, H₂O
+        rf"(?<=\w){_SPACE}(?=A(?![\w'’])(?!{_SPACE}[A-Z]))",  # vitamin A
     )
 )
 """Patterns of a character or several that join the character after them; the first one joins nothing before it."""
@@ -71,14 +88,29 @@ _EXPRESSIONS = tuple(
     re.compile(pattern)
     for pattern in (
         rf"\d{_SPACE}{_MAGNITUDE}(?!\w)(?:{_SPACE}{_UNIT})?|\d(?:{_SPACE}|-)(?i:{_UNIT_WORD})(?!\w)",
-        rf"\d(?:{_SPACE})?{_UNIT_SIGN}(?!\w)",
+        rf"[\d¹²³⁰⁴-⁹](?:{_GAP}{_FRACTION})?{_GAP}{_UNIT_SIGN}(?!\w)",
+        _DIGITS,
+        rf"\d{_GAP}(?:ft|feet|['′’]){_GAP}\d{{1,2}}(?!\d)(?:{_GAP}(?:in(?!\w)|inch(?:es)?|[\"″”]))?",
+        # coordinates; ISO times; telephone numbers; clauses
+        rf"\d°{_GAP}[NSEW](?:,?{_SPACE}{_DIGITS}°{_GAP}[NSEW])?(?!\w)",
+        r"(?<!\w)\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?(?!\w)",
+        r"(?<![\w+])\+\d{1,3}[ -]?(?:\(\d{1,4}\)[ -]?)?\d[\d -]{3,}\d",
+        rf"(?<!\w)\(\d{{2,4}}\){_GAP}\d[\d -]{{3,}}\d",
+        rf"§+{_GAP}\d[\w.]*\w?(?:\(\w{{1,4}}\))*|(?<!\w)\d{{1,3}}(?:\(\w{{1,4}}\))+",
+        # addresses: of pages, mail, files and the like; names in programs: MAX_COUNT, --max-depth, C++17, .NET 8
+        r"(?:https?|ftp|file|mailto|s3|gs):/{0,2}[^\s<>\"“”|]*[\w/=&#%-]|(?<!\w)www\.[^\s<>\"“”|]*[\w/=&#%-]|(?<![\w.])10\.\d{4,9}/\S*\w",
+        r"[\w.+-]*\w@\w[\w-]*(?:\.\w[\w-]*)+",
+        r"(?<![\w/.:@])(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]+)*(?<!\.)/?",
+        rf"(?<![\w./])\w[\w-]*(?:\.\w[\w-]*)*\.(?:{_ENDINGS})(?![\w-])",
+        r"\w*(?:_+[A-Za-z0-9]+)+(?:\(\))?|(?<![\w-])--?[A-Za-z][\w-]*(?:/--?[A-Za-z][\w-]*)?(?:=[\w./:-]*\w)?",
+        rf"(?<!\w)[A-Z](?:\+\+\d{{0,2}}|#)(?!\w)|(?<![\w.])\.NET(?:{_SPACE}\d[\d.]*)?(?!\w)",
         # numbers in words, alone where they are several, and with their unit: thirty (30) days
         rf"(?<!\w)(?i:{_NUMBER_WORDS})(?:{_SPACE}\({_DIGITS}%?\))?(?:(?:{_SPACE}|-){_UNIT}|(?!\w))",
         rf"(?<!\w){_MONTH}{_SPACE}{_DAY}(?!\w)(?:,?{_SPACE}{_YEAR})?|(?<!\w){_MONTH},?{_SPACE}\d{{4}}(?!\w)",
         rf"(?<!\w){_DAY}{_SPACE}(?:of{_SPACE})?{_MONTH}(?!\w)(?:,?{_SPACE}{_YEAR})?",
         # U.S., a.m., Ph.D.; J. R. R. before a name; Dr., Inc.; No. 5
         r"(?<![\w.])(?:[A-Za-z]{1,2}\.){2,}(?:[A-Za-z](?!\w))?|(?<![\w.])(?:[A-Za-z]\.)+[A-Za-z](?!\w)",
-        rf"(?<![\w°])[A-Z]\.(?=(?:{_SPACE})?[A-Z])(?!{_SPACE}{_OPENERS})|(?<!\w){_TITLES}\.|(?<!\w){_NUMBERED}\.(?:{_SPACE})?\d+",
+        rf"(?<![\w°])[A-Z]\.(?={_GAP}[A-Z])(?!{_SPACE}{_OPENERS})|(?<!\w){_TITLES}\.|(?<!\w){_NUMBERED}\.{_GAP}\d+",
     )
 )
 _MARKERS = re.compile(
@@ -92,7 +124,7 @@ def joined_characters(text: str) -> np.ndarray:
 
     >>> text = "On May 5, 2031 about $15,000 in 45 days"
     >>> "".join("_" if joined else char for char, joined in zip(text, joined_characters(text)))
-    'On M__________ about $_5__00 in 45_____'
+    'On M__________ about $______ in 4______'
     """
     joined = np.zeros(len(text) + 1, dtype=bool)  # [characters + 1]
     for patterns, ahead in ((_CONNECTORS, 1), (_EXPRESSIONS, 0)):

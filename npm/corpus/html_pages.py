@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import re
 
-from npm.corpus.markup import HIDDEN, INLINE_TAG, SPACE, ReadText, decoded, hidden, squeezed, visible
+from npm.corpus.markup import (
+    CELL,
+    HEADER_CELL,
+    HIDDEN,
+    INLINE_TAG,
+    SPACE,
+    STRUCK_TAG,
+    UNMARKED,
+    ReadText,
+    decoded,
+    hidden,
+    raised,
+    squeezed,
+    visible,
+)
 
 _TOKEN = re.compile(
     r"<!--[\s\S]*?(?:-->|\Z)|<(?P<raw>script|style)\b[\s\S]*?(?:</(?P=raw)\s*>|\Z)"
@@ -13,25 +27,36 @@ _TOKEN = re.compile(
     re.IGNORECASE,
 )
 """A comment, a script, a tag, a declaration, an entity, or text: every character belongs to one of them."""
-_UNREAD = re.compile("template|noscript|svg|title|nav")
+_UNREAD = re.compile(f"template|noscript|svg|title|nav|{STRUCK_TAG}")
+_HIDING = re.compile(
+    r"\s(?:hidden(?=[\s=/>])|style\s*=\s*[\"']?[^\"'>]*(?:display\s*:\s*none|visibility\s*:\s*hidden))", re.I
+)
+"""Attributes of an element that a browser does not show."""
 _HEADING = re.compile("h[1-6]")
+_VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
+_UNCLOSED = re.compile("p|li|d[td]|option|t[rdh]")
+"""Elements whose end tag is often missing: the next one of the kind ends them."""
+_DIGIT = re.compile(r"\d")
+REACH, MOST_OPEN = 8, 500
+"""Tokens before a raised number that are looked at; elements in each other that are kept in mind."""
 
 
 def page_text(page: str) -> ReadText:
     """Text of an HTML page, its title, else its first `h1`, and its headings.
 
-    Tags, comments, scripts, styles, templates, drawings and navigation are hidden. Blocks are separate lines, the
-    cells of a row are parted by `|`, `pre` keeps its lines.
+    Tags, comments, scripts, styles, templates, drawings, navigation, struck and hidden elements are hidden. Blocks are
+    separate lines, the cells of a row stay apart in one line, `pre` keeps its lines.
 
     >>> text, title, _ = page_text("<title>Leave</title><p>Up to <b>45</b>\\n days &amp; more.<p>Ask.")
     >>> title, visible(text)
     ('Leave', '\\nUp to 45 days & more.\\nAsk.')
     """
     reader = _Reader()
-    pieces = [reader.read(token) for token in _TOKEN.finditer(page)]
+    for token in _TOKEN.finditer(page):
+        reader.read(token)
     headings = [(start, " ".join(text.split())) for start, _, text in reader.headings]
     first = (text for (_, tag, _), (_, text) in zip(reader.headings, headings, strict=True) if tag == "h1" and text)
-    return ReadText(squeezed("".join(pieces)), " ".join(reader.title.split()) or next(first, ""), headings)
+    return ReadText(squeezed("".join(reader.pieces)), " ".join(reader.title.split()) or next(first, ""), headings)
 
 
 class _Reader:
@@ -40,41 +65,104 @@ class _Reader:
     def __init__(self) -> None:
         self.title = ""
         self.headings: list[tuple[int, str, str]] = []  # first character, tag, text
-        self._unread: list[str] = []  # open elements whose text is not read
+        self.pieces: list[str] = []  # text of each token, with HIDDEN for the rest
+        self._open: list[str] = []  # elements
+        self._unread: int | None = None  # number of open elements around the one that is not read
         self._pre_depth = 0
-        self._has_cell = self._is_heading = False  # in this row; within a heading
+        self._row: int | None = None  # first piece of the open row of a table
+        self._rows: list[tuple[int, int]] = []  # pieces of the rows of the open table that have several cells
+        self._has_cell = self._is_header = self._is_heading = False  # in this row; of a header; within a heading
+        self._raised: int | None = None  # first piece of raised text
 
-    def read(self, token: re.Match[str]) -> str:
-        """Text of a token, with HIDDEN for the rest."""
-        if token["tag"]:
-            read = self._tag(token["tag"].lower(), is_end=token["end"] != "", is_empty=token[0].endswith("/>"))
+    def read(self, token: re.Match[str]) -> None:
+        """Add the text of a token."""
+        tag = (token["tag"] or "").lower()
+        was_unread = self._unread is not None
+        if tag:
+            read = self._tag(tag, token)
         elif token["entity"]:
             read = decoded(token[0])
         else:
-            data = (token["data"] or "").replace(HIDDEN, " ")
+            data = (token["data"] or "").translate(UNMARKED)
             read = data if self._pre_depth else SPACE.sub(lambda run: " " + hidden(run[0][1:]), data)
-        if self._unread == ["title"] and not token["tag"]:
+        if was_unread and self._open[-1:] == ["title"] and self._unread == len(self._open) - 1 and not tag:
             self.title += visible(read)
-        read = "" if self._unread else read
-        if token["tag"] and _HEADING.fullmatch(tag := token["tag"].lower()) and not self._unread:
+        if was_unread or self._unread is not None:
+            read = "" if not tag or INLINE_TAG.fullmatch(tag) or (was_unread and self._unread is not None) else "\n"
+        elif tag and _HEADING.fullmatch(tag):
             self._is_heading = not token["end"]
             self.headings += [(token.start(), tag, "")] if self._is_heading else []
         elif self._is_heading:
-            start, tag, text = self.headings[-1]
-            self.headings[-1] = (start, tag, text + visible(read))
-        return read + HIDDEN * (len(token[0]) - len(read))
+            start, heading, text = self.headings[-1]
+            self.headings[-1] = (start, heading, text + visible(read))
+        self.pieces.append(read + HIDDEN * (len(token[0]) - len(read)))
 
-    def _tag(self, tag: str, *, is_end: bool, is_empty: bool) -> str:
-        """Replacement of a tag: a space, a line break or a mark."""
-        if _UNREAD.fullmatch(tag) and not is_end and not is_empty:
-            self._unread.append(tag)
-        elif is_end and tag in self._unread:
-            del self._unread[self._unread.index(tag) :]
-        self._pre_depth = max(0, self._pre_depth + (tag == "pre") * (-1 if is_end else 1))
-        if tag in ("td", "th"):
-            had_cell, self._has_cell = self._has_cell, True
-            return " | " if had_cell and not is_end else ""
-        self._has_cell &= tag != "tr"
+    def _tag(self, tag: str, token: re.Match[str]) -> str:
+        """Replacement of a tag: a line break or the edge of a cell."""
+        if token["end"]:
+            self._close(tag)
+        elif not token[0].endswith("/>") and not _VOID.fullmatch(tag):
+            if _UNCLOSED.fullmatch(tag) and self._open[-1:] == [tag]:
+                self._close(tag)
+            if self._unread is None and (_UNREAD.fullmatch(tag) or _HIDING.search(token[0])):
+                self._unread = len(self._open)
+            if len(self._open) < MOST_OPEN:
+                self._open.append(tag)
+        self._pre_depth = max(0, self._pre_depth + (tag == "pre") * (-1 if token["end"] else 1))
         if tag == "sup":
-            return "" if is_end else " "
+            self._raise(is_end=token["end"] != "")
+        if tag in ("td", "th"):
+            return self._cell(tag, is_end=token["end"] != "")
+        if tag in ("tr", "table"):
+            self._end_row(has_nested=tag == "table" and not token["end"])
+            if tag == "table":
+                self._end_table()
+            self._row = len(self.pieces) + 1 if tag == "tr" and not token["end"] else None
         return "" if INLINE_TAG.fullmatch(tag) else "\n"
+
+    def _close(self, tag: str) -> None:
+        """Close the innermost open element of a kind, and those in it."""
+        if tag in self._open:
+            del self._open[len(self._open) - 1 - self._open[::-1].index(tag) :]
+            if self._unread is not None and len(self._open) <= self._unread:
+                self._unread = None
+
+    def _cell(self, tag: str, *, is_end: bool) -> str:
+        if is_end:
+            return ""
+        had_cell, self._has_cell = self._has_cell, True
+        self._is_header = tag == "th" and (self._is_header or not had_cell)
+        return (HEADER_CELL if self._is_header else CELL) if had_cell else ""
+
+    def _end_row(self, *, has_nested: bool) -> None:
+        """Make a row of several cells one line."""
+        edge = HEADER_CELL if self._is_header or "thead" in self._open else CELL
+        if self._row is not None and not has_nested:
+            row = self.pieces[self._row :]
+            if sum(piece[:1] in (CELL, HEADER_CELL) for piece in row):
+                marks = str.maketrans({"\n": " ", CELL: edge, HEADER_CELL: edge})
+                self.pieces[self._row :] = [piece.translate(marks) for piece in row]
+                self._rows.append((self._row, len(self.pieces)))
+        self._has_cell = self._is_header = False
+
+    def _end_table(self) -> None:
+        """Take the first row for the header of a table without one if a column has numbers only in the rows below."""
+        places, self._rows = self._rows, []
+        rows = ["".join(self.pieces[first:stop]) for first, stop in places]
+        if len(rows) < 2 or any(HEADER_CELL in row or row.count(CELL) != rows[0].count(CELL) for row in rows):
+            return
+        cells = [[_DIGIT.search(cell) is not None for cell in row.split(CELL)] for row in rows]
+        if not any(cells[0]) and any(all(column) for column in zip(*cells[1:], strict=True)):
+            own = slice(*places[0])
+            self.pieces[own] = [piece.replace(CELL, HEADER_CELL) for piece in self.pieces[own]]
+
+    def _raise(self, *, is_end: bool) -> None:
+        if not is_end:
+            self._raised = len(self.pieces) + 1
+        elif self._raised is not None:
+            first, self._raised = self._raised, None
+            before = visible("".join(self.pieces[max(0, first - REACH) : first]))
+            content = "".join(self.pieces[first:])
+            is_link = self._open[-1:] == ["a"] or content.startswith(HIDDEN)
+            read = hidden(content) if is_link else raised(before, content)
+            self.pieces[first:] = [read] if read else []

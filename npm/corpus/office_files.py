@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import logging
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 from zipfile import ZipFile
@@ -16,8 +16,12 @@ from zipfile import ZipFile
 from npm.core.errors import CorpusError, SettingError
 from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
-from npm.corpus.markup import joined_lines, sections, visible
+from npm.corpus.markdown import joined_lines
+from npm.corpus.markup import CELL, HEADER_CELL, HIDDEN, SUPERSCRIPTS, sections
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, open_text
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfPage
 
 Part = tuple[str, str, str | None]
 """Title of the file, heading, and text; None for a page that is a picture."""
@@ -25,10 +29,35 @@ Part = tuple[str, str, str | None]
 FULL_LINE = 0.85
 """Fraction of a long line of its page that a line fills if the paragraph continues."""
 REPAIR = "open the file in its program and save it again, without a password, or leave it out"
-_BROKEN_WORD = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\r?\n(?=[^\W\d_A-Z])")
-_LIGATURES = str.maketrans(
-    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\0": " ", "\u00ad": ""}
+_BROKEN_WORD = re.compile(r"([^\W\d_]+)(?:[-\u00ad\u2010]\r?\n|\ufffe)([^\W\d_A-Z]+)")
+_COMPOUND_BEGINS = re.compile(
+    "all|anti|co|cross|ex|full|half|high|ill|inter|large|long|low|mid|multi|non|open|post|pre|real|self|semi|short|single"
+    "|small|two|three|well",
+    re.IGNORECASE,
 )
+"""Words, and parts of words, that a hyphen at the end of a line follows in a compound rather than in a broken word."""
+_COMPOUND = re.compile(r"[^\W\d_]+-[^\W\d_]+")
+SPACE = ord(" ")
+LEAST_GIVEN = 4
+"""Spaces of a page per gap that a PDF library takes for one: with fewer, gaps are its only spaces."""
+LEAST_GAP = 0.9
+"""Width of a gap between letters of a PDF, in those of its spaces, that is one too."""
+_LIGATURES = str.maketrans(
+    {
+        "ﬀ": "ff",
+        "ﬁ": "fi",
+        "ﬂ": "fl",
+        "ﬃ": "ffi",
+        "ﬄ": "ffl",
+        "ﬅ": "st",
+        "ﬆ": "st",
+        "\0": " ",
+        "\u00ad": "",
+        "\ufffe": "-",
+    }
+)
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SLIDES = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -58,7 +87,7 @@ def read_office_file(
     except CorpusError:
         raise
     except ImportError as error:
-        raise SettingError(f"{path}: a .{kind} file requires {error.name}: pip install pypdf mammoth") from error
+        raise SettingError(f"{path}: a .{kind} file requires {error.name}: pip install pypdfium2 mammoth") from error
     except Exception as error:  # of a damaged file, the libraries raise any
         on_bad(str(path), "cannot be converted", _reason(error))
         return
@@ -75,26 +104,56 @@ def _reason(error: Exception) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text with letters for ligatures, and without hidden characters and halves of surrogate pairs."""
-    plain = visible(text).translate(_LIGATURES).encode("utf-8", "replace").decode()
+    """Text with letters for ligatures, and without halves of surrogate pairs."""
+    plain = text.replace(HIDDEN, "").translate(_LIGATURES).encode("utf-8", "replace").decode()
     return plain.strip()
 
 
 def _pdf_pages(data: io.BytesIO, path: StoredFile, join_lines: bool, on_bad: OnBad) -> Iterator[Part]:
-    from pypdf import PdfReader
+    import pypdfium2
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it reports each irregularity of a file that it can read
-    reader = PdfReader(data)
-    title = str((reader.metadata and reader.metadata.title) or "")
-    for number, page in enumerate(reader.pages, start=1):
-        try:
-            text = page.extract_text()
-            is_scanned = not text.strip() and "/XObject" in page.get("/Resources", {})
-        except Exception as error:
-            on_bad(f"{path}, page {number}", "cannot be converted", _reason(error))
-            text, is_scanned = "", False
-        text = _BROKEN_WORD.sub("", text)
-        yield title, "", None if is_scanned else joined_lines(_paragraphs_apart(text)) if join_lines else text
+    texts: list[str | None] = []
+    with closing(pypdfium2.PdfDocument(data)) as document:
+        title = str(document.get_metadata_dict().get("Title") or "")
+        for number in range(len(document)):
+            try:
+                texts.append(_page_text(document[number]))
+            except Exception as error:
+                on_bad(f"{path}, page {number + 1}", "cannot be converted", _reason(error))
+                texts.append("")
+    compounds = {found[0].casefold() for text in texts for found in _COMPOUND.finditer(text or "")}
+
+    def mended(broken: re.Match[str]) -> str:
+        with_hyphen = f"{broken[1]}-{broken[2]}"
+        is_compound = _COMPOUND_BEGINS.fullmatch(broken[1]) or with_hyphen.casefold() in compounds
+        return with_hyphen if is_compound else broken[1] + broken[2]
+
+    for text in texts:
+        plain = None if text is None else _BROKEN_WORD.sub(mended, text)
+        yield title, "", joined_lines(_paragraphs_apart(plain)) if plain and join_lines else plain
+
+
+def _page_text(page: PdfPage) -> str | None:
+    """Text of a page of a PDF, without the gaps within words that look like spaces; None for a picture."""
+    from pypdfium2 import raw
+
+    found = page.get_textpage()
+    text: str = found.get_text_range().replace("\r\n", "\n")
+    if not text.strip():
+        return None if any(each.type == raw.FPDF_PAGEOBJ_IMAGE for each in page.get_objects()) else ""
+    gaps: dict[int, float] = {}  # of spaces within a line
+    if (count := found.count_chars()) == len(found.get_text_range()):
+        for place in range(1, count - 1):
+            if raw.FPDFText_GetUnicode(found, place) == SPACE:
+                left, right = found.get_charbox(place - 1, loose=True), found.get_charbox(place + 1, loose=True)
+                gaps[place] = (right[0] - left[2]) / (raw.FPDFText_GetFontSize(found, place) or 1)
+    made = [place for place in gaps if raw.FPDFText_IsGenerated(found, place)]
+    given = sorted(gap for place, gap in gaps.items() if place not in set(made))
+    if len(given) < LEAST_GIVEN * len(made):
+        return text
+    whole = found.get_text_range()
+    cut = {place for place in made if 0 <= gaps[place] < LEAST_GAP * given[len(given) // 2]}
+    return "".join(char for place, char in enumerate(whole) if place not in cut).replace("\r\n", "\n")
 
 
 def _paragraphs_apart(text: str) -> str:
@@ -117,9 +176,72 @@ def _word_sections(data: io.BytesIO, *_: object) -> Iterator[Part]:
 
     styles = "p[style-name='Title'] => h1:fresh"
     no_image = mammoth.images.img_element(lambda _: {"src": ""})
-    page = page_text(mammoth.convert_to_html(data, style_map=styles, convert_image=no_image).value)
+    page = page_text(mammoth.convert_to_html(_plain_word(data), style_map=styles, convert_image=no_image).value)
     for heading, text in sections(page):
         yield page.title, heading, text
+
+
+def _plain_word(data: io.BytesIO) -> io.BytesIO:
+    """A Word file without hidden and struck text, with its page headers first, and equations as text."""
+    plain = io.BytesIO()
+    with ZipFile(data) as archive, ZipFile(plain, "w") as copy:
+        names = archive.namelist()
+        headers = [_xml(archive, name) for name in sorted(names) if re.fullmatch(r"word/header\d+\.xml", name)]
+        for name in names:
+            content = _member(archive, "", name)
+            if name == "word/document.xml":
+                content = _plain_body(ElementTree.fromstring(content), headers)
+            copy.writestr(name, content)
+    plain.seek(0)
+    return plain
+
+
+def _plain_body(document: ElementTree.Element, headers: Sequence[ElementTree.Element]) -> bytes:
+    body = document.find(f"{_WORD}body")
+    if body is not None:
+        lines = dict.fromkeys(
+            "".join(each.itertext()).strip() for header in headers for each in header.iter(f"{_WORD}p")
+        )
+        for place, line in enumerate(filter(None, lines)):
+            paragraph = ElementTree.Element(f"{_WORD}p")
+            paragraph.append(_word_run(line))
+            body.insert(place, paragraph)
+    for parent in list(document.iter()):
+        for place, child in enumerate(list(parent)):
+            if child.tag in (f"{_MATH}oMath", f"{_MATH}oMathPara"):
+                parent[place] = _word_run(_equation(child))
+            elif child.tag == f"{_WORD}r" and any(_is_on(child, name) for name in ("vanish", "strike", "dstrike")):
+                parent[place] = ElementTree.Element(f"{_WORD}r")
+    return ElementTree.tostring(document)
+
+
+def _word_run(text: str) -> ElementTree.Element:
+    run = ElementTree.Element(f"{_WORD}r")
+    ElementTree.SubElement(run, f"{_WORD}t").text = text
+    return run
+
+
+def _is_on(run: ElementTree.Element, name: str) -> bool:
+    """Return True if a run of Word has a property."""
+    found = run.find(f"{_WORD}rPr/{_WORD}{name}")
+    return found is not None and found.get(f"{_WORD}val") not in ("0", "false", "off")
+
+
+def _equation(part: ElementTree.Element) -> str:
+    """Text of an equation in one line.
+
+    >>> space = _MATH.strip("{}")
+    >>> _equation(ElementTree.fromstring(f"<x xmlns='{space}'><sSup><e><t>m</t></e><sup><t>2</t></sup></sSup></x>"))
+    'm²'
+    """
+    if part.tag == f"{_MATH}t":
+        return part.text or ""
+    inner = [_equation(child) for child in part]
+    if part.tag == f"{_MATH}f":
+        return "/".join(filter(None, inner))
+    text = "".join(inner)
+    is_exponent = part.tag == f"{_MATH}sup" and text.strip("0123456789+-−n") == ""
+    return text.translate(SUPERSCRIPTS) if is_exponent else f"^{text}" if part.tag == f"{_MATH}sup" else text
 
 
 def _slides(data: io.BytesIO, *_: object) -> Iterator[Part]:
@@ -131,11 +253,20 @@ def _slides(data: io.BytesIO, *_: object) -> Iterator[Part]:
             shapes = [*content.iter(f"{_SLIDES}sp")]
             headings = [" ".join(_paragraphs(each)) for each in shapes if _placeholder(each) in ("title", "ctrTitle")]
             lines = [line for shape in shapes for line in _paragraphs(shape)]
-            lines += [" | ".join(_paragraphs(row)) for row in content.iter(f"{_DRAWING}tr")]
+            lines += [row for table in content.iter(f"{_DRAWING}tbl") for row in _table_rows(table)]
             for notes in (target for target in _relations(archive, name).values() if "/notesSlides/" in target):
                 bodies = [each for each in _xml(archive, notes).iter(f"{_SLIDES}sp") if _placeholder(each) == "body"]
                 lines += [line for body in bodies for line in _paragraphs(body)]
             yield "", "".join(headings[:1]), "\n".join(lines)
+
+
+def _table_rows(table: ElementTree.Element) -> Iterator[str]:
+    """The rows of a table on a slide; the first is its header where the table says so."""
+    properties = table.find(f"{_DRAWING}tblPr")
+    has_header = properties is not None and properties.get("firstRow") in ("1", "true")
+    for number, row in enumerate(table.iter(f"{_DRAWING}tr")):
+        edge = HEADER_CELL if has_header and not number else CELL
+        yield f" {edge} ".join(" ".join(_paragraphs(cell)) for cell in row.iter(f"{_DRAWING}tc"))
 
 
 def _placeholder(shape: ElementTree.Element) -> str:

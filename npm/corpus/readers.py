@@ -6,6 +6,7 @@ which by default raises CorpusError with file and line.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -13,15 +14,25 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from npm.core.errors import CorpusError, named
 from npm.core.types import SURROGATE
 from npm.corpus.addresses import StoredFile
-from npm.corpus.sources import COMPRESSED, HUB_PREFIX, Source, file_format, format_suffix
+from npm.corpus.sources import COMPRESSED, FORMATS, HUB_PREFIX, Source, file_format, format_suffix
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+OTHER_SEPARATORS = ";\t|"
+"""Of `.csv` files from programs that follow the country's settings, where the first line has no comma."""
+_DECLARED = re.compile(
+    rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]+)|<\?xml\b[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+)", re.I
+)
+DECLARED_WITHIN = 1024
+"""First bytes of a page in which it may declare its encoding."""
+_MEANT = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "utf-16": "utf-8", "utf8": "utf-8"}
+"""What browsers read some declared encodings as."""
 MAX_LINE_BYTES = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"
 ROWS_PER_BATCH = 256
@@ -93,30 +104,54 @@ def _no_column(missing: Sequence[str], present: Sequence[str] | Row, keys: str) 
 def read_lines(
     file: StoredFile, *, keep_ends: bool = False, byte_order_mark: str = "", on_bad: OnBad = refuse
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file with their numbers from 1.
+    """Yield the lines of a text file with their numbers from 1.
 
-    Only a line feed, with a carriage return before it or not, ends a line; it is removed unless `keep_ends`. A byte
-    order mark at the beginning becomes `byte_order_mark`. Raises CorpusError for compressed data that is damaged or
-    ends early; lines that are not UTF-8 or longer than MAX_LINE_BYTES go to `on_bad`.
+    It is UTF-8 unless its byte order mark, or the declaration of an HTML page, says otherwise. Only a line feed, with a
+    carriage return before it or not, ends a line; it is removed unless `keep_ends`. The byte order mark of UTF-8
+    becomes `byte_order_mark`. Raises CorpusError for compressed data that is damaged or ends early; lines that cannot
+    be decoded, or are longer than MAX_LINE_BYTES, go to `on_bad`.
     """
-    with open_text(file) as stream:
+    with open_text(file) as opened:
+        stream = opened if isinstance(opened, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, opened))
+        begin = stream.peek(DECLARED_WITHIN)[:DECLARED_WITHIN]
+        encoding = declared_encoding(begin, is_page=FORMATS.get(format_suffix(file)) == "html")
+        lines: IO[bytes] = stream
+        if encoding != "utf-8":
+            try:
+                lines = io.BytesIO(stream.read(MAX_LINE_BYTES).decode(encoding).encode())
+            except (UnicodeError, LookupError) as error:
+                on_bad(str(file), f"is not {encoding}, as it says", f"{error}; convert the file to UTF-8")
+                return
         number = 0
-        while line := stream.readline(MAX_LINE_BYTES + 1):
+        while line := lines.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 while line and not line.endswith(b"\n"):
-                    line = stream.readline(MAX_LINE_BYTES)
+                    line = lines.readline(MAX_LINE_BYTES)
                 on_bad(f"{file}:{number}", "too long", f"a line has at most {MAX_LINE_BYTES >> 20} MiB; cut it")
                 continue
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
                 found = f"0x{line[error.start]:02x} at byte {error.start + 1} of the line"
-                on_bad(f"{file}:{number}", "not UTF-8", f"{found}; convert the file")
+                on_bad(f"{file}:{number}", "not UTF-8", f"{found}; convert the file: iconv -f ENCODING -t UTF-8")
                 continue
             if number == 1 and text.startswith(BYTE_ORDER_MARK):
                 text = byte_order_mark + text[1:]
             yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
+
+
+def declared_encoding(begin: bytes, *, is_page: bool) -> str:
+    """Return the encoding that the first bytes of a text file tell, or of an HTML page declare; UTF-8 without one.
+
+    >>> declared_encoding(b'<meta charset="ISO-8859-1">', is_page=True)
+    'cp1252'
+    """
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    declared = _DECLARED.search(begin) if is_page and not begin.startswith(codecs.BOM_UTF8) else None
+    name = (declared[1] or declared[2]).decode("ascii", "replace").lower() if declared else "utf-8"
+    return _MEANT.get(name, name)
 
 
 @contextmanager
@@ -184,8 +219,11 @@ def _table_rows(
             yield line
 
     csv.field_size_limit(MAX_LINE_BYTES)  # a text may be longer than the 128 KiB of Python's own limit
-    separator = SEPARATORS[format_suffix(file)]
-    reader = csv.reader(lines(), delimiter=separator, quoting=0 if quoted else csv.QUOTE_NONE, strict=True)
+    numbered = lines()
+    first = next(numbered, "")
+    separator = _separator(first, SEPARATORS[format_suffix(file)])
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(chain([first], numbered), delimiter=separator, quoting=quoting, strict=True)
     names: list[str] = []
     while True:
         try:
@@ -208,6 +246,12 @@ def _table_rows(
             on_bad(f"{file}:{place}", "is not a row of the table", found)
         elif cells:
             yield place, dict(zip(names, cells, strict=False))
+
+
+def _separator(first: str, usual: str) -> str:
+    """Return the separator of a table with this first line; another one than usual only where a comma is."""
+    outside = re.sub(r'"[^"]*"', "", first)
+    return usual if usual != "," or usual in outside else max(usual, *OTHER_SEPARATORS, key=outside.count)
 
 
 def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[str], keys: str) -> Rows:

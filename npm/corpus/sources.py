@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from npm.core.files import sha256_of_file
 from npm.core.types import SURROGATE
 from npm.corpus.addresses import Address, StoredFile, file_size, is_address, stored_file
 
+MOST_NAMED = 8
+"""Kinds of unread files that are named."""
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 HUB_PREFIX = "hub:"
@@ -22,9 +25,15 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".json": "json",
     ".txt": "txt",
+    ".text": "txt",
+    ".rst": "txt",
+    ".adoc": "txt",
+    ".org": "txt",
     ".md": "md",
+    ".markdown": "md",
     ".html": "html",
     ".htm": "html",
+    ".xhtml": "html",
     ".csv": "table",
     ".tsv": "table",
     ".pdf": "pdf",
@@ -123,17 +132,37 @@ def _files_below(folder: str) -> list[str]:
 
     Links to folders and folders with an index are skipped too. Raises CorpusError if there is no file.
     """
-    found: list[Path] = []
+    found = sorted(path for path in _walk(folder) if _is_read(path))
+    if not found:
+        raise CorpusError(f"{folder} has no file of a known format ({KNOWN_SUFFIXES})")
+    return [str(path) for path in found]
+
+
+def _walk(folder: str) -> Iterator[Path]:
+    """Yield the files in a folder and in folders below, without hidden and empty ones."""
     for place, folders, names in os.walk(folder):
         folders[:] = [
             name for name in folders if not name.startswith(".") and not any(Path(place, name).glob(INDEX_PART))
         ]
         paths = (Path(place, name) for name in names if not name.startswith("."))
-        # a .json file in a folder is rarely a list of documents
-        found += [path for path in paths if _format(path) not in (None, "json") and path.is_file() and file_size(path)]
-    if not found:
-        raise CorpusError(f"{folder} has no file of a known format ({KNOWN_SUFFIXES})")
-    return [str(path) for path in sorted(found)]
+        yield from (path for path in paths if path.is_file() and file_size(path))
+
+
+def _is_read(path: Path) -> bool:
+    return _format(path) not in (None, "json")  # a .json file in a folder is rarely a list of documents
+
+
+def unread_files(files: Sequence[str | Path]) -> str:
+    """A note on the files in folders of `files` that are of no known format; "" without any."""
+    folders = (os.fspath(file).removeprefix("file://") for file in files)
+    unread = [path for folder in folders if not is_address(folder) for path in _walk(folder) if not _is_read(path)]
+    if not unread:
+        return ""
+    kinds = Counter(format_suffix(path) or "without ending" for path in unread)
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(MOST_NAMED))
+    more = ", …" if len(kinds) > MOST_NAMED else ""
+    first = min(unread)
+    return f"{len(unread)} files of the folders are of a kind that is not read ({named}{more}), such as {first}"
 
 
 def file_format(path: StoredFile) -> str:

@@ -241,13 +241,17 @@ class BlockStore:
         """The blocks i64 [n] that hold the token positions i64 [n]."""
         return np.searchsorted(self.block_offsets, positions, side="right") - 1  # [n]
 
+    def block_chars(self, block: int) -> tuple[int, int]:
+        """First and past-the-last character of a block in its document; none where the store has no text."""
+        if self.start_chars is None or self.end_chars is None or self.block_documents[block] < 0:
+            return 0, 0
+        first, stop = self.block_offsets[block : block + 2].tolist()
+        return int(self.start_chars.slice(first, first + 1)[0]), int(self.end_chars.slice(stop - 1, stop)[0])
+
     def block_text(self, block: int) -> str:
         """The surface text of a block, from its first character to its last; "" where the store has no text."""
-        if self.start_chars is None or self.end_chars is None or self.block_documents[block] < 0:
-            return ""
-        first, stop = self.block_offsets[block : block + 2].tolist()
-        chars = slice(int(self.start_chars.slice(first, first + 1)[0]), int(self.end_chars.slice(stop - 1, stop)[0]))
-        return self.document(int(self.block_documents[block])).text[chars]
+        first, stop = self.block_chars(block)
+        return self.document(int(self.block_documents[block])).text[first:stop] if stop else ""
 
 
 def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

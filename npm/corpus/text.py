@@ -18,6 +18,7 @@ import numpy as np
 
 from npm.core.types import MASK_TEXT, TokenFlag
 from npm.corpus.expressions import joined_characters, marker_characters
+from npm.corpus.folding import folded
 
 CLOSING = "\"'”’)]»"
 OPENING = "\"'“‘([«¿¡"
@@ -193,9 +194,6 @@ LONGEST_STOP_WORD_CHARS = 12
 CLAUSE_CODE_POINTS = np.frombuffer("!,.:?".encode("utf-32-le"), dtype=np.uint32)
 BARRIER_CODE_POINTS = np.frombuffer('()[]{}<>"“”„‟«»‹›;…—§¶•‣◦▪·†‡*|'.encode("utf-32-le"), dtype=np.uint32)
 """Characters that no phrase contains, so that none leaves a bracket or a quotation open."""
-SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°".encode("utf-32-le"), dtype=np.uint32)
-PLUS_MINUS_CODE_POINTS = np.frombuffer("-\u2212+±".encode("utf-32-le"), dtype=np.uint32)
-"""Characters at which a phrase may begin or end next to a number."""
 
 
 CODED = (range(0x40000), range(0xE0000, 0xE1000))
@@ -266,8 +264,8 @@ def flagged_tokens(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     A token starts a word unless its first character is of the same word as the last character of the
     token before it; it ends a word if the next one starts one. A token of nothing but space is `PUNCTUATION` and
-    neither starts nor ends a word. Brackets, quotation marks and list markers count as stop-words; no token inside of
-    an expression (`npm.corpus.expressions`) does.
+    neither starts nor ends a word. Brackets, quotation marks and list markers count as stop-words; no token of an
+    expression (`npm.corpus.expressions`) does, and its first and last mark, such as `$` and `%`, are no punctuation.
     """
     characters = code_points(text)  # u32 [characters]
     kinds = character_kinds()[characters]  # u8 [characters]
@@ -296,9 +294,9 @@ def flagged_tokens(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarr
     joined = np.append(joined_characters(text), False)  # bool [characters + 1]
     is_joined = joined[starts] & (ends > starts)  # bool [T]
     flags[is_joined] = flags[is_joined] & ~np.uint8(TokenFlag.STOPWORD) | np.uint8(TokenFlag.JOINED)
-    is_sign = np.isin(first_characters, SIGN_CODE_POINTS) & (is_joined | joined[ends])  # bool [T]
-    is_sign |= np.isin(first_characters, PLUS_MINUS_CODE_POINTS) & ~is_joined & joined[ends]  # no hyphen
-    flags[is_sign & (ends - starts == 1)] &= ~np.uint8(TokenFlag.PUNCTUATION)
+    is_first = ~is_joined & joined[ends] & (ends > starts)  # bool [T], of an expression
+    flags[is_first] &= ~np.uint8(TokenFlag.STOPWORD | TokenFlag.LINKING | TokenFlag.PUNCTUATION)
+    flags[is_joined & ~joined[ends]] &= ~np.uint8(TokenFlag.PUNCTUATION)
     is_clause = (ends - starts == 1) & np.isin(first_characters, CLAUSE_CODE_POINTS)  # [T]
     flags[is_clause] |= TokenFlag.CLAUSE_PUNCTUATION.value
     sentence_starts = np.searchsorted(ends, sentence_bounds(text)[:, 0], side="right")  # [sentences]
@@ -331,6 +329,7 @@ def _function_words(text: str, starts: np.ndarray, ends: np.ndarray) -> tuple[np
 
 
 _WORD = re.compile(r"\w+")
+_LIKE_FUNCTION_WORDS = re.compile(r"(?<!\w)(?:[A-Z]+(?:&[A-Z]+)+|[A-Z]{2,}|May|Will)(?!\w)")
 
 
 class Stemming(Enum):
@@ -352,8 +351,13 @@ def words_of(text: str, stemming: Stemming = Stemming.none, *, keep_stopwords: b
 
 
 def folded_words(text: str) -> list[str]:
-    """The full words of a text, case-folded, function words included."""
-    return _WORD.findall(text.casefold())
+    """The full words of a text, folded, function words included; then names that look like these, as they are written.
+
+    >>> folded_words("Ask WHO or AT&T")
+    ['ask', 'who', 'or', 'at', 't', 'WHO', 'AT&T']
+    """
+    names = (name for name in _LIKE_FUNCTION_WORDS.findall(text) if "&" in name or name.lower() in STOP_WORDS)
+    return [*_WORD.findall(folded(text)), *names]
 
 
 def counted_forms(words: Iterable[str], stemming: Stemming, *, keep_stopwords: bool) -> list[str]:
@@ -394,12 +398,12 @@ def lexical_query(text: str) -> str:
 
 
 def normalized_text(text: str) -> str:
-    """Case-folded, composed (NFC), runs of space made one, none at the ends.
+    """Folded, runs of space made one, none at the ends.
 
     >>> normalized_text("  Bank of\\nAmerica "), normalized_text("Cafe\\u0301") == normalized_text("CAFÉ")
     ('bank of america', True)
     """
-    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
+    return " ".join(folded(text).split())
 
 
 BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)

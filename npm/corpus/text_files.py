@@ -11,7 +11,8 @@ from typing import Any
 
 from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
-from npm.corpus.markup import HIDDEN, ReadText, hidden, joined_lines, markdown_text, sections
+from npm.corpus.markdown import joined_lines, markdown_text
+from npm.corpus.markup import HIDDEN, ReadText, hidden, sections
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, read_lines
 from npm.corpus.settings import DocumentSplit
 

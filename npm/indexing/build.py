@@ -23,7 +23,7 @@ from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
-from npm.corpus.sources import Source, find_sources
+from npm.corpus.sources import Source, find_sources, unread_files
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import check_input_tokens, pruning_counts, vector_shards
 from npm.indexing.estimate import check_disk_needs
@@ -287,7 +287,8 @@ class _Build:
             skipped = SkippedRecords.beside(own)
             documents = read_corpus(self.settings.corpus, sources=self.shares[number], skipped=skipped)
             store = build_block_store(place, documents, packer, settings=request, progress=self.progress)
-        for note in filter(None, (skipped.summary, packer.unknown.note)):
+        unread = unread_files(self.settings.corpus.files)
+        for note in filter(None, (skipped.summary, unread, packer.unknown.note)):
             self.notice(note)
         return store
 

@@ -27,7 +27,7 @@ from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.readers import read_lines
-from npm.corpus.sources import PART_NAMES, Source, file_of_part, find_sources
+from npm.corpus.sources import PART_NAMES, Source, file_of_part, find_sources, unread_files
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
@@ -73,7 +73,7 @@ class ChangeResult:
     added_documents: int = 0
     deleted_documents: int = 0  # with those that were replaced
     advice: str | None = None  # what may be worth doing next
-    skipped: str = ""  # summary of what corpus.skip_bad skipped
+    skipped: str = ""  # summary of what corpus.skip_bad skipped, and of files of unknown kinds
 
 
 @contextmanager
@@ -210,7 +210,8 @@ def add_documents(
         wanted = replace(manifest, segments=(*manifest.segments, added), search_folder=search)
         committed = commit(before, wanted, deleted=deleted, collects=PARTS)
         advised = advice(folder, committed)
-        return ChangeResult(committed, False, store.document_count, replaced_count, advised, skipped.summary)
+        unread = "; ".join(filter(None, (skipped.summary, unread_files(corpus.files))))
+        return ChangeResult(committed, False, store.document_count, replaced_count, advised, unread)
 
 
 def _deleted(

@@ -25,7 +25,7 @@ import numpy as np
 from npm.core.artifact import Manifest, check_folder, open_array, written_once
 from npm.core.files import FolderWriter
 from npm.core.settings import as_json
-from npm.corpus.markup import visible
+from npm.corpus.markup import readable
 from npm.corpus.text import counted_forms, folded_words
 from npm.indexing.generation import finish_shards
 from npm.indexing.settings import LexiconSettings
@@ -191,4 +191,8 @@ def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str
     """Title and text of the blocks [first, stop); those of one document are adjacent, so it is read once."""
     for block in range(first, stop):
         document = int(store.block_documents[block])
-        yield store.document(document).title if document >= 0 else "", visible(store.block_text(block))
+        if document < 0:
+            yield "", ""
+            continue
+        found = store.document(document)
+        yield found.title, readable(found.text, *store.block_chars(block)).text

@@ -15,7 +15,8 @@ import numpy as np
 
 from npm.core.types import MASK_TEXT, Occurrence, Phrase
 from npm.corpus.blocks import concatenated_ranges
-from npm.corpus.markup import shown, visible
+from npm.corpus.folding import printed
+from npm.corpus.markup import readable, visible
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalized_text, sentence_around, words_of
 from npm.retrieval.settings import FillSettings, Overlaps
 from npm.retrieval.spans import CandidateSpans
@@ -188,7 +189,7 @@ class SurfaceReader:
         first_chars = self.store.start_chars.take(starts) - block_chars  # u32 [m], within the block's text
         last_chars = self.store.end_chars.take(starts + lengths - 1) - block_chars  # u32 [m]
         return [
-            " ".join(visible(self._block_text(block)[first:last]).split())
+            printed(visible(self._block_text(block)[first:last]))
             for block, first, last in zip(blocks.tolist(), first_chars.tolist(), last_chars.tolist(), strict=True)
         ]
 
@@ -208,8 +209,11 @@ class SurfaceReader:
         return tuple(occurrence_in(self.store.document(number), first, last) for number, first, last in placed)
 
 
-def occurrence_in(document: Document, first: int, last: int) -> Occurrence:
-    """The characters [first, last) of a document, with the sentence around them."""
-    context_start, context_end = sentence_around(document.text, first, last)
-    context = shown(document.text[context_start:context_end])
-    return Occurrence(document.id, document.title, first, last, context, context_start)
+def occurrence_in(document: Document, first: int, last: int, context: tuple[int, int] | None = None) -> Occurrence:
+    """The characters [first, last) of a document, with those of the `context`, else of the sentence, around them."""
+    start, end = context or sentence_around(document.text, first, last)
+    read = readable(document.text, start, end)
+    places = read.places[:-1]  # i64 [characters]
+    own = np.flatnonzero((places >= first) & (places < last) & ~read.is_inserted)  # i64 [phrase]
+    phrase = (int(own[0]), int(own[-1]) + 1) if len(own) else (0, 0)
+    return Occurrence(document.id, document.title, first, last, read.text, start, end, *phrase)

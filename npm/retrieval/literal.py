@@ -5,7 +5,8 @@ words Q, the share is
 
     share = Σ_{w ∈ M} idf(w) / Σ_{w ∈ Q} idf(w),
 
-so that function words and common words alone are not evidence. A span in a gap weighs e^(λ share) times as much.
+so that function words and common words alone are not evidence. A span in a gap weighs e^(λ share) times as much. A
+cell of a table is such a gap too: M are the words of the other cells of its row, and of the header above it.
 
 Shapes: m candidate spans.
 """
@@ -22,9 +23,9 @@ import numpy as np
 
 from npm.core.types import MASK_TEXT, TokenFlag
 from npm.corpus.expressions import joined_characters
-from npm.corpus.markup import HIDDEN, visible
+from npm.corpus.markup import CELL, HIDDEN, readable, table_rows, visible
 from npm.corpus.text import code_points, folded_words, is_title, sentence_around, sentence_bounds
-from npm.retrieval.spans import CandidateSpans, span_hash
+from npm.retrieval.spans import MOST_EXPRESSION_TOKENS, CandidateSpans, is_expression, span_hash
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -38,7 +39,7 @@ LEAST_WORDS = 2
 """Words around a gap that the shortest questions need."""
 MIN_SHARE = 0.3
 """Weaker gaps are not evidence: sequences of common words occur everywhere."""
-MAX_GAP_PIECES = 16
+MAX_GAP_PIECES = 24
 OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
@@ -157,7 +158,25 @@ def literal_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, blocks
                 first_char = None if start is None else int(places[start])
                 last_char = None if stop is None else int(places[stop - 1])
                 gaps.append(Gap(block, *_tokens(store, block, first_char, last_char), share))
+        gaps += _cell_gaps(store, lexicon, question.replace(MASK_TEXT, " "), block)
     return tuple(sorted(gaps, key=lambda gap: -gap.share))
+
+
+def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: int) -> Iterator[Gap]:
+    """Cells of the block's tables in whose rows words of the question occur, but not in the cells themselves."""
+    asked, (first, stop) = set(lexicon.counted_words(question)), store.block_chars(block)
+    text = store.document(int(store.block_documents[block])).text
+    if CELL not in text[first:stop]:
+        return
+    total = sum(map(lexicon.form_weight, asked)) or 1
+    for row in table_rows(readable(text, first, stop)):
+        own = [asked.intersection(lexicon.counted_words(cell.text)) for cell in row]
+        if known := set().union(*own):
+            for cell, words in zip(row, own, strict=True):
+                shared = known | asked.intersection(lexicon.counted_words(cell.header))
+                share = sum(map(lexicon.form_weight, shared)) / total
+                if not words and share >= MIN_SHARE:
+                    yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
 
 
 def _tokens(
@@ -207,7 +226,8 @@ def with_literal_evidence(
             weights = np.where(fills, np.maximum(weights, least), weights)  # f64 [m]
             flags = store.flags.slice(gap.start, gap.stop)  # u8 [T]
             words = int(np.count_nonzero(flags & np.uint8(TokenFlag.WORD_START)))
-            is_short = 0 < len(flags) <= limits[0] and (limits[1] is None or words <= limits[1])
+            most = MOST_EXPRESSION_TOKENS if is_expression(flags) else limits[0]
+            is_short = 0 < len(flags) <= most and (limits[1] is None or words <= limits[1])
             if not fills.any() and is_short and not ((flags & NOT_EDGES) == NOT_EDGES).any():
                 added.setdefault((gap.start, gap.stop), gap.share)
     weights = weights * factors

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
 
 NO_NEIGHBORS = MaskNeighbors()
+MOST_EXPRESSION_TOKENS = 48
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
 
 
@@ -96,11 +97,19 @@ class SpanFinder:
     ) -> CandidateSpans:
         """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
 
-        `neighbors` are those of the mask: where the text itself has the other part of an expression (`$<mask>`,
-        `<mask> days`), the span is the part that is missing. `end_rows` None means that every row that may be an end is
+        An expression may be longer than the limits. `neighbors` are those of the mask: where the text itself has the
+        other part of an expression (`$<mask>`, `<mask> days`), the span is the part that is missing. `end_rows` None
+        means that every row that may be an end is
         also searched as a start, as in restricted search: growing to the left could then find nothing new.
         """
         from_starts = self._grow(start_rows, neighbors, rightward=True)
+        if not self._rules.reference and self._max_words is None:
+            long = self._long_expressions(start_rows)  # bool [n]
+            if long.any():
+                whole = self._grow(start_rows[long], neighbors, rightward=True, most_tokens=MOST_EXPRESSION_TOKENS)
+                whole = whole.where(whole.lengths > self._max_tokens)
+                is_one = self._is_expression(whole)  # bool [m]
+                from_starts = CandidateSpans.concatenated([from_starts, whole.where(is_one)])
         if end_rows is None:
             return from_starts
         from_ends = self._grow(end_rows, neighbors, rightward=False)
@@ -108,7 +117,22 @@ class SpanFinder:
         sides = (np.searchsorted(start_rows, from_ends.start_rows, side) for side in ("left", "right"))  # i64 [m] each
         return CandidateSpans.concatenated([from_starts, from_ends.where(np.equal(*sides))])
 
-    def _grow(self, rows: np.ndarray, neighbors: MaskNeighbors, *, rightward: bool) -> CandidateSpans:
+    def _long_expressions(self, rows: np.ndarray) -> np.ndarray:
+        """Mask of the `rows` i64 [n] whose tokens begin an expression that is longer than the limit, bool [n]."""
+        steps = np.arange(1, self._max_tokens + 1)  # i64 [limit]
+        positions = np.minimum(
+            self._rows.positions(rows)[:, None] + steps, self._rows.token_count - 1
+        )  # i64 [n, limit]
+        return np.asarray(is_joined(gather(self._store.flags, positions)).all(axis=1))
+
+    def _is_expression(self, spans: CandidateSpans) -> np.ndarray:
+        """Mask of the spans that are one expression, bool [m]."""
+        bounds = zip(spans.starts.tolist(), (spans.starts + spans.lengths).tolist(), strict=True)
+        return np.array([is_expression(self._store.flags.slice(*span)) for span in bounds], dtype=bool)
+
+    def _grow(
+        self, rows: np.ndarray, neighbors: MaskNeighbors, *, rightward: bool, most_tokens: int | None = None
+    ) -> CandidateSpans:
         """Spans with one end at `rows` i64 [n], a token longer at each step; dropped once they cannot grow."""
         edges = TokenFlag.WORD_START.value, TokenFlag.WORD_END.value
         word_edge, other_edge = edges if rightward else edges[::-1]
@@ -117,7 +141,7 @@ class SpanFinder:
         # tokens to the block's edge, itself included, i64 [n]
         room = offsets[blocks + 1] - anchors if rightward else anchors - offsets[blocks] + 1
         # The reference walks one token less to the left.
-        most_tokens = self._max_tokens - (self._rules.reference and not rightward)
+        most_tokens = most_tokens or self._max_tokens - (self._rules.reference and not rightward)
         window = self._window(anchors, max(1, most_tokens), neighbors, rightward=rightward)
         flags = window.flags[:, 0]  # u8 [n]
         is_near = ((flags & word_edge) != 0) & ~self._is_barred[flags] & window.may_be_near  # bool [n]
@@ -221,6 +245,11 @@ class SpanFinder:
         # Within a block only: at its end nothing follows, and nothing grows over it either.
         ends[ends] = store.start_chars.take(following) != store.end_chars.take(marks)
         return ends
+
+
+def is_expression(flags: np.ndarray) -> bool:
+    """Return True if tokens with the flags u8 [T] are of one expression."""
+    return bool(is_joined(flags[1:]).all())
 
 
 def whole_edges(

@@ -9,7 +9,7 @@ with the words Q of the text's sentence without the span, and the words S of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,12 +19,9 @@ from npm.core.types import MASK_TEXT, Occurrence
 from npm.corpus.markup import visible
 from npm.corpus.text import sentence_bounds
 from npm.retrieval.answers import occurrence_in
-from npm.tracing.find import phrase_pattern
+from npm.tracing.find import SoughtPhrase
 
 if TYPE_CHECKING:
-    import re
-
-    from npm.core.types import Document
     from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
 
@@ -74,29 +71,22 @@ class CorpusEvidence:
         blocks = np.flatnonzero(allowed)[:BLOCKS_READ]
         scored, _ = self._lexicon.best_blocks(sentence, BLOCKS_READ, allowed=allowed)
         best = [*scored.tolist(), *blocks.tolist()][:BLOCKS_READ]
-        context, pattern = self.words(sentence.replace(MASK_TEXT, " ")), phrase_pattern(span)
+        context, phrase = self.words(sentence.replace(MASK_TEXT, " ")), SoughtPhrase(span)
         places = (
             Place(found, self.share(context, found.context, found.title))
             for block in dict.fromkeys(best)
-            for found in self._places(block, pattern)
+            for found in self._places(block, phrase)
         )
         return max(places, key=lambda place: place.share, default=None)
 
-    def _places(self, block: int, pattern: re.Pattern[str]) -> Iterator[Occurrence]:
-        document, first, stop = self._characters(block)
-        for match in pattern.finditer(document.text, first, stop):
-            yield occurrence_in(document, *match.span())
-        if pattern.search(document.title):
+    def _places(self, block: int, phrase: SoughtPhrase) -> Iterator[Occurrence]:
+        document = self._store.document(int(self._store.block_documents[block]))
+        first, stop = self._store.block_chars(block)
+        for start, end in phrase.places(document.text, first, stop):
+            yield occurrence_in(document, start, end)
+        if any(phrase.places(document.title)):
             for start, end in sentence_bounds(document.text[first:stop]).tolist():
                 yield occurrence_in(document, first + start, first + end)
-
-    def _characters(self, block: int) -> tuple[Document, int, int]:
-        """The document of a block, with its first and its past-the-last character there."""
-        store = self._store
-        assert store.start_chars is not None and store.end_chars is not None, "a lexicon is of blocks with text"
-        first, stop = store.block_offsets[block : block + 2].tolist()
-        start, end = store.start_chars.slice(first, first + 1)[0], store.end_chars.slice(stop - 1, stop)[0]
-        return store.document(int(store.block_documents[block])), int(start), int(end)
 
     def begins_name(self, run: str) -> bool:
         """Return True if the first of a run of capitalized words, which begins a sentence, belongs to the name.
@@ -104,16 +94,17 @@ class CorpusEvidence:
         That is so where the corpus has the run of several in this spelling, or the first word mostly with a capital.
         """
         word, _, more = run.partition(" ")
-        if more and any(self._spelled(run, [phrase_pattern(run, match_case=True)])):
+        if more and any(self._spelled(run, run)):
             return True
         lower = word[:1].lower() + word[1:]
-        capitals, small = self._spelled(word, [phrase_pattern(each, match_case=True) for each in (word, lower)])
+        capitals, small = self._spelled(word, word, lower)
         return capitals > 3 * small or not (capitals or small)
 
-    def _spelled(self, words: str, patterns: Sequence[re.Pattern[str]]) -> list[int]:
-        """Occurrences of each pattern in the first blocks that hold `words`."""
+    def _spelled(self, words: str, *spellings: str) -> list[int]:
+        """Occurrences of each spelling in the first blocks that hold `words`."""
         holding = self._lexicon.blocks_with(words)  # i64 [n]
         if holding is None:
-            return [0] * len(patterns)
+            return [0] * len(spellings)
         texts = [self._store.block_text(block) for block in holding[:SPELLINGS_READ].tolist()]
-        return [sum(1 for text in texts for _ in pattern.finditer(text)) for pattern in patterns]
+        phrases = [SoughtPhrase(spelling, match_case=True) for spelling in spellings]
+        return [sum(1 for text in texts for _ in phrase.places(text)) for phrase in phrases]

@@ -1,12 +1,13 @@
 """Exact look-up: the places where a phrase occurs word for word, by the postings of its rarest word first.
 
-A run of space matches any other, also across hidden characters of Markdown, as do apostrophes, quotation marks and
-dashes of different kinds. A phrase matches full words, and a number no part of a longer one.
+Phrase and text are compared as they are read: without markup and invisible characters, in one normal form (NFKC), with
+one kind of apostrophe, quotation mark and dash. A phrase matches full words, and a number no part of a longer one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,14 @@ import numpy as np
 
 from npm.core.errors import QueryError, SettingError, shown_start
 from npm.core.types import Occurrence, Progress, silent
-from npm.corpus.markup import HIDDEN
+from npm.corpus.folding import comparable
+from npm.corpus.markup import readable
 from npm.corpus.text import folded_words
 from npm.retrieval.answers import occurrence_in
 from npm.retrieval.queries import check_text
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
-
-
-_ALIKE = ("'’‘ʼ", '"“”„«»', "-‐‑–—−")
-"""Marks that are one mark in several forms."""
-_PIECE = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +41,31 @@ class Found:
     """False if only a part of the documents with its words was read, so that there may be more."""
 
 
-def phrase_pattern(phrase: str, *, match_case: bool = False) -> re.Pattern[str]:
-    """Pattern of a phrase as full words and full numbers, whatever the space between its words.
+class SoughtPhrase:
+    """A phrase to look up as full words and full numbers, whatever the space between its words.
 
-    >>> pattern = phrase_pattern("Noah's  Ark 15")
-    >>> bool(pattern.search("of noah’s ark\\n15.")), bool(pattern.search("Noah's Ark 15,000"))
-    (True, False)
+    >>> phrase = SoughtPhrase("Noah's  Ark 15")
+    >>> list(phrase.places("of noah’s ark\\n15.")), list(phrase.places("Noah's Ark 15,000"))
+    ([(3, 16)], [])
     """
-    parts: list[str] = []
-    for piece in _PIECE.findall(phrase.replace(HIDDEN, " ").strip()):
-        alike = next((marks for marks in _ALIKE if piece in marks), "")
-        parts.append(r"\s+" if piece.isspace() else f"[{re.escape(alike)}]" if alike else re.escape(piece))
-    joined = f"{HIDDEN}*".join(parts)
-    before = (r"(?<!\w)" if phrase[:1].isalnum() else "") + (r"(?<!\d[.,])" if phrase[:1].isdigit() else "")
-    after = (r"(?!\w)" if phrase[-1:].isalnum() else "") + (r"(?![.,]\d)" if phrase[-1:].isdigit() else "")
-    return re.compile(before + joined + after, re.NOFLAG if match_case else re.IGNORECASE)
+
+    def __init__(self, phrase: str, *, match_case: bool = False) -> None:
+        self._match_case = match_case
+        folded, _ = comparable(phrase, match_case=match_case)
+        words = folded.split()
+        first, last = (words[0][0], words[-1][-1]) if words else ("", "")
+        before = (r"(?<!\w)" if first.isalnum() else "") + (r"(?<!\d[.,])" if first.isdigit() else "")
+        after = (r"(?!\w)" if last.isalnum() else "") + (r"(?![.,]\d)" if last.isdigit() else "")
+        self._pattern = re.compile(before + r"\s+".join(map(re.escape, words)) + after)
+
+    def places(self, text: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+        """First and past-the-last character of each place within [start, stop) of a stored text, in order."""
+        read = readable(text, start, stop)
+        folded, characters = comparable(read.text, match_case=self._match_case)
+        for match in self._pattern.finditer(folded):
+            first, last = characters[match.start()], characters[match.end()] - 1  # in read.text
+            if not read.is_inserted[first : last + 1].all():
+                yield int(read.places[first]), int(read.places[last]) + 1
 
 
 def find_phrase(
@@ -79,12 +86,12 @@ def find_phrase(
     check_text(phrase, "phrase")
     plain = " ".join(phrase.split())
     numbers = _documents_with(index, plain, index.live_blocks if allowed is None else allowed.blocks)  # i64 [n]
-    pattern, found, count, holding = phrase_pattern(plain, match_case=match_case), list[Occurrence](), 0, 0
+    sought, found, count, holding = SoughtPhrase(plain, match_case=match_case), list[Occurrence](), 0, 0
     for done, number in enumerate(numbers[:most_documents].tolist()):
         document, before = index.store.document(number), count
-        for match in pattern.finditer(document.text):
+        for place in sought.places(document.text):
             if count < show:
-                found.append(occurrence_in(document, *match.span()))
+                found.append(occurrence_in(document, *place))
             count += 1
         holding += count > before
         progress("find", done + 1, len(numbers))

@@ -83,6 +83,8 @@ def _numbers(sentence: str) -> Iterator[tuple[SpanKind, int, int]]:
     starts = np.flatnonzero(is_first).tolist()
     for start, stop in zip(starts, [*starts[1:], len(sentence)], strict=True):
         body = sentence[start:stop]
+        if sentence[start - 1 : start] == "[" and sentence[stop : stop + 1] == "]":
+            continue  # the mark of a citation
         has_digit = any(map(str.isdigit, body))
         if has_digit and (_MONTH.search(body) or _YEAR.fullmatch(body)):
             yield "date", start, stop

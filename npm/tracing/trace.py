@@ -17,7 +17,8 @@ import numpy as np
 
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Occurrence, Phrase, Progress, silent
-from npm.corpus.markup import joined_lines, visible
+from npm.corpus.markdown import joined_lines
+from npm.corpus.markup import visible
 from npm.corpus.text import normalized_text
 from npm.indexing.phrase_index import select
 from npm.retrieval.filler import Filler

@@ -27,7 +27,7 @@ ADDED_COLUMNS = [
     *("answer_title", "answer_document", "answer_sentence", "answer_status", "answer_note"),
 ]
 TABLE = "country\nIceland\n"
-PLACE = Occurrence("d1", "Iceland", 10, 19, "It is run from Reykjavík.", -5)
+PLACE = Occurrence("d1", "Iceland", 10, 19, "It is run from Reykjavík.", -5, 20, 15, 24)
 
 
 def table(folder: Path, text: str, name: str = "countries.csv") -> Path:
@@ -161,7 +161,7 @@ def test_an_answer_below_min_share_and_one_without_values_say_so(
 LABELS = {"town": ["Paris", "Oslo"], "man": ["Miguel de Cervantes", "Amadeo Giannini"], "river": ["Seine"]}
 GIVEN = f"labels={json.dumps(LABELS)}"
 TEXTS = ["It lies on a fjord.", "He wrote a novel.", "It flows through Paris."]
-OSLO = Occurrence("d1", "Norway", 10, 14, "It is Oslo.", 4)
+OSLO = Occurrence("d1", "Norway", 10, 14, "It is Oslo.", 4, 15, 6, 10)
 
 
 def test_a_table_joins_labels_and_shows_the_place_of_the_first() -> None:

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from npm.corpus.html_pages import page_text
-from npm.corpus.markup import HIDDEN, joined_lines, markdown_text, visible
+from npm.corpus.markdown import joined_lines, markdown_text
+from npm.corpus.markup import HIDDEN, visible
 
 MARKS = "<p> <!-- --> &amp; &#1 <script> ]( ![ ** ``` ~~~ --- === [^1]:"
 LETTERS = st.sampled_from("\n\r\t aB.é<>[](){}%*_`|#-+1\\\ufeff\ue000" + HIDDEN)

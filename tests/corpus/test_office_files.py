@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from npm.core.errors import CorpusError, SettingError
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.html_pages import page_text
-from npm.corpus.markup import markdown_text, sections, visible
+from npm.corpus.markdown import markdown_text
+from npm.corpus.markup import sections, visible
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from tests.helpers.command_line import CommandLine
 from tests.helpers.office_files import write_docx, write_epub, write_pdf, write_pptx
@@ -35,7 +36,7 @@ def read(*files: object, skipped: SkippedRecords | None = None, **options: objec
 
 
 def test_a_pdf_is_read_page_by_page_and_lines_are_joined() -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     path = write_pdf(Path("leave.pdf"), ["Parents may take 45\ndays of paren-\ntal leave.", "", "Ask Ana."])
     assert read(path) == [
         ("leave.pdf, page 1", "leave", "Parents may take 45 days of parental leave.", {"file": "leave.pdf", "page": 1}),
@@ -46,7 +47,7 @@ def test_a_pdf_is_read_page_by_page_and_lines_are_joined() -> None:
 
 @given(st.lists(st.lists(st.from_regex(r"[A-Za-z0-9]{1,8}( [A-Za-z0-9]{1,8}){0,5}", fullmatch=True), max_size=4)))
 def test_pages_of_a_pdf_have_the_words_that_were_written(pages: list[list[str]]) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     path = write_pdf(Path("any.pdf"), ["First.", *("\n".join(lines) for lines in pages)])
     expected = {number: " ".join(lines) for number, lines in enumerate(pages, start=2) if lines}
     found = {fields["page"]: text for _, _, text, fields in read(path, join_lines=False)}
@@ -116,7 +117,7 @@ def test_sections_are_the_text_between_headings_without_loss(lines: list[str]) -
 
 @pytest.mark.parametrize("name", ["broken.pdf", "broken.docx", "broken.pptx", "broken.epub"])
 def test_a_file_that_cannot_be_converted_is_named_and_may_be_skipped(name: str) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     pytest.importorskip("mammoth")
     Path(name).write_bytes(b"no such file")
     Path("good.txt").write_text("Good.", encoding="utf-8")
@@ -125,7 +126,7 @@ def test_a_file_that_cannot_be_converted_is_named_and_may_be_skipped(name: str) 
     assert [text for _, _, text, _ in read(".", skip_bad=True)] == ["Good."]
 
 
-@pytest.mark.parametrize(("name", "package"), [("a.pdf", "pypdf"), ("a.docx", "mammoth")])
+@pytest.mark.parametrize(("name", "package"), [("a.pdf", "pypdfium2"), ("a.docx", "mammoth")])
 def test_a_missing_package_is_named_with_the_file(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     Path(name).write_bytes(b"any")
@@ -134,7 +135,7 @@ def test_a_missing_package_is_named_with_the_file(monkeypatch: pytest.MonkeyPatc
 
 
 def test_scanned_pages_are_named_not_refused(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     skipped = SkippedRecords(tmp_path / "skipped.jsonl")
     paths = write_pdf(Path("all.pdf"), [None, None]), write_pdf(Path("some.pdf"), ["Read.", None])
     assert [text for _, _, text, _ in read(*paths, skipped=skipped)] == ["Read."]
@@ -150,7 +151,7 @@ def test_scanned_pages_are_named_not_refused(tmp_path: Path) -> None:
 def test_answers_name_pages_and_files_are_replaced_and_deleted_as_one(
     tiny_encoder_folder: Path, npmlm: CommandLine
 ) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     pages = [f"The office of region {number} was opened by Ana Duarte in {number}." for number in range(3)]
     write_pdf(Path("offices.pdf"), pages)
     write_epub(Path("tale.epub"), "A tale", ["<p>The inn was opened by Tomas Lind in Oslo.</p>"])

@@ -41,7 +41,7 @@ EXAMPLES = [
     Example("5", "France: <mask>.", answers=("Paris",), group="south", subject="France", cut=True),
     Example("7", "Italy: <mask>.", answers=("Rome",), group="south", subject="Italy"),
 ]
-PLACE = Occurrence("norway", "Norway", 18, 22, "Norway's capital, Oslo, lies there.", 0)
+PLACE = Occurrence("norway", "Norway", 18, 22, "Norway's capital, Oslo, lies there.", 0, 35, 18, 22)
 
 
 @dataclass

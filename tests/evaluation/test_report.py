@@ -23,7 +23,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."
-PLACE = Occurrence("poland", "Poland", 127, 131, SENTENCE, 100)
+PLACE = Occurrence("poland", "Poland", 127, 131, SENTENCE, 100, 100 + len(SENTENCE), 27, 31)
 SAMPLE = Sample("A city in Poland is <mask>.", "Łódź", [(True, 0.5, "Łódź", PLACE), (False, 0.25, "country", None)])
 
 

@@ -71,8 +71,9 @@ def test_a_phrase_is_left_out_only_if_all_its_content_words_are_in_the_question(
 
 def placed(phrase: str, score: float, start: int | None, document: str = "d0") -> Phrase:
     """A phrase whose best occurrence begins at the character `start` of a document; None: it has none."""
-    best = Occurrence(document, "", start or 0, (start or 0) + len(phrase), phrase, start or 0)
-    another = Occurrence("d9", "", 0, len(phrase), phrase, 0)
+    first, length = start or 0, len(phrase)
+    best = Occurrence(document, "", first, first + length, phrase, first, first + length, 0, length)
+    another = Occurrence("d9", "", 0, length, phrase, 0, length, 0, length)
     return Phrase(phrase, score, 2, () if start is None else (best, another))
 
 

@@ -131,7 +131,7 @@ def test_what_is_sent_are_the_options_given_and_lists_within_the_limits(filler: 
 
 
 def test_an_answer_to_several_masks_is_decoded_too(server: Scripted, filler: RemoteFiller) -> None:
-    place = Occurrence("d", "t", 0, 1, "ab", 0)
+    place = Occurrence("d", "t", 0, 1, "ab", 0, 2, 0, 1)
     masks = (MaskPhrases((Phrase("a", 0.5, 1, (place,)),)), MaskPhrases(()))
     joint = JointAnswer(QUESTION, (), True, ("a note",), masks=masks, fillings=(Filling(("a", "b"), 0.25),))
     server.answer = lambda body: {"answers": [asdict(joint)]}

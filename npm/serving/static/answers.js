@@ -220,9 +220,8 @@ function sentencesOf(blanks) {
 }
 
 function contains(shown, place) {
-  const start = shown.context_start_char;
-  const end = start + Array.from(shown.context).length;
-  return shown.document === place.document && start <= place.start_char && place.end_char <= end;
+  const same = ["document", "context_start_char", "context_end_char"];
+  return same.every((name) => shown[name] === place[name]);
 }
 
 function isChosen(mark, chosen) {
@@ -253,8 +252,7 @@ function source(sentence, chosen, response, actions, onOpen) {
   const { place } = sentence;
   const mark = sentence.marks.find((each) => isChosen(each, chosen)) ?? sentence.marks[0];
   const { start_char, end_char, document: id } = mark.place;
-  const text = place.context.replaceAll("\u2060", "");
-  const citation = `“${text}” ${place.title} [${id}], characters ${start_char}–${end_char}, index ${response.index.digest.slice(0, 12)}`;
+  const citation = `“${place.context}” ${place.title} [${id}], characters ${start_char}–${end_char}, index ${response.index.digest.slice(0, 12)}`;
   return element(
     "li",
     {},
@@ -266,21 +264,20 @@ function source(sentence, chosen, response, actions, onOpen) {
 
 /** A sentence as nodes: chosen phrases are marked first, others where they do not overlap these. */
 function markedSentence({ place, marks }, chosen) {
-  const first = place.context_start_char;
   const kept = [];
   for (const mark of [...marks].sort((a, b) => isChosen(b, chosen) - isChosen(a, chosen))) {
-    const { start_char: start, end_char: end } = mark.place;
+    const { phrase_start: start, phrase_end: end } = mark.place;
     if (kept.every((each) => end <= each.start || each.end <= start)) kept.push({ start, end, own: isChosen(mark, chosen) });
   }
   kept.sort((a, b) => a.start - b.start);
   const nodes = [];
-  let done = first;
+  let done = 0;
   for (const { start, end, own } of kept) {
-    const text = codePoints(place.context, start - first, end - first);
-    nodes.push(codePoints(place.context, done - first, start - first), element("mark", own ? {} : { class: "other" }, text));
+    const text = codePoints(place.context, start, end);
+    nodes.push(codePoints(place.context, done, start), element("mark", own ? {} : { class: "other" }, text));
     done = end;
   }
-  return [...nodes, codePoints(place.context, done - first)];
+  return [...nodes, codePoints(place.context, done)];
 }
 
 // --- below the answer ---

@@ -55,9 +55,9 @@ function item(span, open) {
 }
 
 function source(place, open) {
-  const { context, context_start_char: first, start_char: start, end_char: end } = place;
+  const { context, phrase_start: start, phrase_end: end } = place;
   return [
-    element("blockquote", { dir: "auto" }, ...marked(context, start - first, end - first)),
+    element("blockquote", { dir: "auto" }, ...marked(context, start, end)),
     element("p", { class: "from" }, ...documentOf(place, () => open(place))),
   ];
 }
