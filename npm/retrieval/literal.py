@@ -142,10 +142,21 @@ def _is_word(piece: str) -> bool:
 def literal_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, blocks: np.ndarray) -> tuple[Gap, ...]:
     """The gaps for the mask of `question` in some `blocks` i64 [n], best first."""
     context = MaskContext.of(question)
-    if context is None or not any(context.words):
+    if context is None:
         return ()
-    gaps, has_both_sides = list[Gap](), all(context.words)
-    total = sum(map(lexicon.word_weight, folded_words(question.replace(MASK_TEXT, " "))))
+    plain = question.replace(MASK_TEXT, " ")
+    gaps = [gap for block in blocks.tolist() for gap in _cell_gaps(store, lexicon, plain, block)]
+    if any(context.words):
+        gaps += _sentence_gaps(store, lexicon, plain, context, blocks)
+    return tuple(sorted(gaps, key=lambda gap: -gap.share))
+
+
+def _sentence_gaps(
+    store: BlockStore, lexicon: BlockLexicon, question: str, context: MaskContext, blocks: np.ndarray
+) -> Iterator[Gap]:
+    """Gaps of the sentences in which the words around the mask occur word for word."""
+    has_both_sides = all(context.words)
+    total = sum(map(lexicon.word_weight, folded_words(question)))
     for block in blocks.tolist():
         text = store.block_text(block)
         places = np.flatnonzero(code_points(text) != ord(HIDDEN))  # i64 [visible characters]
@@ -157,9 +168,7 @@ def literal_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, blocks
             if share >= MIN_SHARE:
                 first_char = None if start is None else int(places[start])
                 last_char = None if stop is None else int(places[stop - 1])
-                gaps.append(Gap(block, *_tokens(store, block, first_char, last_char), share))
-        gaps += _cell_gaps(store, lexicon, question.replace(MASK_TEXT, " "), block)
-    return tuple(sorted(gaps, key=lambda gap: -gap.share))
+                yield Gap(block, *_tokens(store, block, first_char, last_char), share)
 
 
 def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: int) -> Iterator[Gap]:

@@ -20,7 +20,7 @@ from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.tracing.evidence import CorpusEvidence
-from npm.tracing.find import phrase_pattern
+from npm.tracing.find import SoughtPhrase
 from npm.tracing.spans import spans_of
 from tests.helpers.live_indexes import build_settings, record, write_records
 from tests.helpers.tiny_models import tiny_encoder
@@ -78,7 +78,7 @@ def test_the_best_place_is_that_of_a_search_of_every_sentence(index: PhraseIndex
             evidence.share(context, text[first:stop], f"Title {number}")
             for number, text in enumerate(TEXTS)
             for first, stop in sentence_bounds(text).tolist()
-            if phrase_pattern(span).search(text[first:stop]) or span == f"Title {number}"
+            if any(SoughtPhrase(span).places(text, first, stop)) or span == f"Title {number}"
         ]
         best = evidence.best_place(span, sentence)
         assert (best.share if best else None) == (max(shares) if shares else None)

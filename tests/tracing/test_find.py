@@ -16,7 +16,7 @@ from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import PhraseIndex, select
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
-from npm.tracing.find import find_phrase, phrase_pattern
+from npm.tracing.find import SoughtPhrase, find_phrase
 from tests.helpers.live_indexes import built, record
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -129,7 +129,7 @@ def test_a_deleted_document_is_not_read(encoder: Encoder, tmp_path: Path) -> Non
 
 def test_hidden_characters_of_markdown_are_passed_over() -> None:
     text = "the\u2001\u2001\u2001bold\u2001\u2001, and  so on"
-    assert [match.span() for match in phrase_pattern("the bold, and so").finditer(text)] == [(0, 21)]
+    assert list(SoughtPhrase("the bold, and so").places(text)) == [(0, 21)]
 
 
 @pytest.mark.parametrize("phrase", ["", "  ", "of the", "?!", 3])
