@@ -39,8 +39,7 @@ class ServeCommand(ServeSettings, EncoderCommand):
 @verb(
     ServeCommand,
     "npmlm serve index=DIR port=8080",
-    "index files encoder host port key_file examples log timeout_seconds reload_seconds fill.k device "
-    "precision",
+    "index files encoder host port key_file examples log timeout_seconds reload_seconds fill.k device precision",
     required=None,
     presets="cluster",
     groups={
