@@ -199,8 +199,8 @@ def raised(before: str, content: str) -> str:
 
     >>> [raised(*each) for each in (("25 m", "2"), ("10", "−6"), ("1", "st"), ("x", "2"))]
     ['²', '⁻⁶', 'st', '²']
-    >>> {raised(*each) for each in (("founder", "1"), ("in 1998", "4"), ("word.", "2"), ("it", "3"), ("x", "[7]"))}
-    {'\\u2001', '\\u2001\\u2001\\u2001'}
+    >>> [raised(*each).strip() for each in (("founder", "1"), ("1998", "4"), ("word.", "2"), ("it", "3"), ("x", "[7]"))]
+    ['', '', '', '', '']
     """
     plain, base = visible(content).strip(), _BASE.search(before)
     if _EXPONENT.fullmatch(plain) and base is not None:

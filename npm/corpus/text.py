@@ -329,7 +329,7 @@ def _function_words(text: str, starts: np.ndarray, ends: np.ndarray) -> tuple[np
 
 
 _WORD = re.compile(r"\w+")
-_LIKE_FUNCTION_WORDS = re.compile(r"(?<!\w)(?:[A-Z]+(?:&[A-Z]+)+|[A-Z]{2,}|May|Will)(?!\w)")
+_LIKE_FUNCTION_WORDS = re.compile(r"(?<!\w)(?:[A-Z]+(?:&[A-Z]+)+|(?<![A-Z] )[A-Z]{2,}(?! [A-Z]{2})|May|Will)(?!\w)")
 
 
 class Stemming(Enum):
@@ -353,11 +353,15 @@ def words_of(text: str, stemming: Stemming = Stemming.none, *, keep_stopwords: b
 def folded_words(text: str) -> list[str]:
     """The full words of a text, folded, function words included; then names that look like these, as they are written.
 
-    >>> folded_words("Ask WHO or AT&T")
-    ['ask', 'who', 'or', 'at', 't', 'WHO', 'AT&T']
+    >>> folded_words("Ask WHO or AT&T"), folded_words("BANK OF AMERICA")
+    (['ask', 'who', 'or', 'at', 't', 'WHO', 'AT&T'], ['bank', 'of', 'america'])
     """
-    names = (name for name in _LIKE_FUNCTION_WORDS.findall(text) if "&" in name or name.lower() in STOP_WORDS)
-    return [*_WORD.findall(folded(text)), *names]
+    return [*_WORD.findall(folded(text)), *names_like_function_words(text)]
+
+
+def names_like_function_words(text: str) -> list[str]:
+    """Names such as WHO, IT and AT&T, in order; none of a run of words in capitals."""
+    return [name for name in _LIKE_FUNCTION_WORDS.findall(text) if "&" in name or name.lower() in STOP_WORDS]
 
 
 def counted_forms(words: Iterable[str], stemming: Stemming, *, keep_stopwords: bool) -> list[str]:

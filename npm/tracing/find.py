@@ -17,7 +17,7 @@ from npm.core.errors import QueryError, SettingError, shown_start
 from npm.core.types import Occurrence, Progress, silent
 from npm.corpus.folding import comparable
 from npm.corpus.markup import readable
-from npm.corpus.text import folded_words
+from npm.corpus.text import folded_words, names_like_function_words
 from npm.retrieval.answers import occurrence_in
 from npm.retrieval.queries import check_text
 
@@ -103,8 +103,11 @@ def _documents_with(index: PhraseIndex, phrase: str, blocks: np.ndarray | None) 
     """The documents i64 [n], ascending, whose blocks of a mask bool [blocks] together hold all words of `phrase`."""
     if index.lexicon is None:
         raise SettingError(f"{index.folder} has no text to look up a phrase in: build an index with text")
-    postings = [index.lexicon.blocks_with(word) for word in dict.fromkeys(folded_words(phrase))]  # i64 [n] each
+    names = names_like_function_words(phrase)  # looked up by their case where the phrase has no other word
+    words = dict.fromkeys(folded_words(phrase)[: -len(names) or None])
+    postings = [index.lexicon.blocks_with(word) for word in words]  # i64 [n] each
     counted = sorted((own for own in postings if own is not None), key=len)
+    counted = counted or [own for own in map(index.lexicon.blocks_with, names) if own is not None and len(own)]
     if not counted:
         raise QueryError(
             f"phrase has no word but function words, got {shown_start(phrase)!r}: add another word",

@@ -150,9 +150,10 @@ def plain_flags(text: str, block: Block) -> list[int]:  # noqa: C901
         is_joined = start < end and bool(joined[start])
         if is_joined:
             flags[number] = flags[number] & ~TokenFlag.STOPWORD | TokenFlag.JOINED
-        is_followed = bool(joined[end : end + 1].any())
-        is_amount = text[start:end] in list("$€£¥₹₩₽%‰°") and (is_joined or is_followed)
-        if is_amount or (text[start:end] in list("-−+±") and is_followed and not is_joined):
+        is_followed = start < end and bool(joined[end : end + 1].any())
+        if is_followed and not is_joined:
+            flags[number] &= ~(TokenFlag.STOPWORD | TokenFlag.LINKING | TokenFlag.PUNCTUATION)
+        elif is_joined and not is_followed:
             flags[number] &= ~TokenFlag.PUNCTUATION
     return [int(own) for own in flags]
 

@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from npm.corpus.html_pages import page_text
 from npm.corpus.markdown import joined_lines, markdown_text
-from npm.corpus.markup import HIDDEN, visible
+from npm.corpus.markup import CELL, HEADER_CELL, HIDDEN, readable, visible
 
 MARKS = "<p> <!-- --> &amp; &#1 <script> ]( ![ ** ``` ~~~ --- === [^1]:"
 LETTERS = st.sampled_from("\n\r\t aB.é<>[](){}%*_`|#-+1\\\ufeff\ue000" + HIDDEN)
 TEXTS = st.lists(LETTERS | st.sampled_from(["    ", *MARKS.split()])).map("".join) | st.text()
+
+
+def marked(text: str) -> str:
+    """A read text with its marks of tables as they were."""
+    return text.replace(CELL, "|").replace(HEADER_CELL, "|")
 
 
 def shown(markdown: str) -> str:
@@ -52,7 +57,12 @@ def test_single_line_breaks_of_a_paragraph_are_joined(wrapped: str, expected: st
     ("markdown", "expected"),
     [
         ("It takes **45\ndays** at *most*.", "It takes 45 days at most."),
-        ("__a__ _b_ ***c*** ~~d~~ un*frigging*real", "a b c d unfriggingreal"),
+        ("__a__ _b_ ***c*** ~~d~~ un*frigging*real", "a b c unfriggingreal"),
+        ("The pump costs ~~400 EUR~~ 350 EUR, <del>net</del>.", "The pump costs 350 EUR, ."),
+        ("==a== [[Ana Duarte|Ana]] [[Bo]]^[a note] ![[b.png]] %% c %% d", "a Ana Bo (a note) d"),
+        ("> [!warning] Freeze\n> It starts\n> in May.", "Freeze\nIt starts in May."),
+        ("25 m<sup>3</sup>, word<sup>1</sup>, CO<sub>2</sub>, **1**<sup>st</sup>", "25 m³, word, CO2, 1st"),
+        ("<table>\n<tr>\n<th>A</th>\n<th>B</th>\n</tr>\n<tr>\n<td>1</td>\n<td>2</td></tr></table>", "A |B\n1 |2"),
         ("snake_case_name, 2 * 3 * 4, `a * b *` and \\*x\\*", "snake_case_name, 2 * 3 * 4, a * b * and *x*"),
         ("**bold *both* [link](x)**", "bold both link"),
         ("[Form](/f(1).pdf 'T'), [ref][r] and [plain]", "Form, ref and [plain]"),
@@ -103,7 +113,8 @@ def test_every_text_keeps_its_length_and_its_visible_characters(text: str) -> No
     for plain in (joined_lines(text), markdown_text(text)[0], markdown_text(text, join_lines=False)[0]):
         assert len(plain) == len(text)
         decodes = "&" in text
-        assert decodes or all(now == given or now.isspace() for now, given in zip(plain, text, strict=True))
+        pairs = zip(marked(plain), text, strict=True)
+        assert decodes or all(now == given or now.isspace() for now, given in pairs)
 
 
 @example("- ")
@@ -111,7 +122,7 @@ def test_every_text_keeps_its_length_and_its_visible_characters(text: str) -> No
 @given(TEXTS)
 def test_nothing_but_space_changes_in_wrapped_text_without_quotes(text: str) -> None:
     text = text.replace(">", "")
-    assert joined_lines(text).split() == text.split()
+    assert marked(joined_lines(text)).split() == text.split()
 
 
 @given(
@@ -133,9 +144,20 @@ PAGE_PARTS = st.sampled_from('\n\r a<>&#1;[]"é/' + HIDDEN) | st.sampled_from(TA
         ("<style>p {}</style><script>if (a<b) x()</script><!-- c --><svg><title>t</title></svg>Text", "Text"),
         ("<nav>Home</nav><template>a</template><noscript>b</noscript>Text<br>line", "Text\nline"),
         ("R&D &amp; &lt;b&gt; &#8364;5&nbsp;m &copy &unheard;", "R&D & <b> €5 m © &unheard;"),
-        ("<table><tr><th>Leave<th>Days<tr><td>Parental</td>\n<td>45</td></table>", "Leave | Days\nParental | 45\n"),
+        ("<table><tr><th>Leave<th>Days<tr><td>Parental</td>\n<td>45</td></table>", "Leave|Days\nParental |45\n"),
+        (
+            "<table><tr><td><p>Item</p><td>Price<tr><td>Pump<td><p>812</p><p>euros</p></table>",
+            "Item |Price\nPump| 812 euros",
+        ),
+        ("<table><tr><td>a<table><tr><td>b<td>c</table><td>d</table>", "a\nb|c\n|d"),
+        ("<p hidden>a<p>b<div style='color:red; display: none'>c<div>d</div>e</div>f<input hidden>g", "b\nfg"),
+        (
+            "founder<sup><a href='#1'>1</a></sup>, 1998<sup>4</sup>, 890 N/mm<sup>2</sup>, 1<sup>st</sup>",
+            "founder, 1998, 890 N/mm², 1st",
+        ),
+        ("costs <s>400</s> 350", "costs 350"),
         ("<pre>a\n  b</pre> c\n d", "a\n  b\nc d"),
-        ("10<sup>6</sup> of CO<sub>2</sub>", "10 6 of CO2"),
+        ("10<sup>6</sup> of CO<sub>2</sub>", "10⁶ of CO2"),
         ("a<![if !IE]>b<![endif]> <a href='x>y'>c</a>", "ab c"),
         ("<ul><li>x<li>y</ul>z", "x\ny\nz"),
     ],
@@ -162,3 +184,29 @@ def test_the_title_is_that_of_the_page_or_its_first_heading(page: str, title: st
 @given(st.lists(PAGE_PARTS).map("".join) | st.text())
 def test_every_page_keeps_its_length(page: str) -> None:
     assert len(page_text(page)[0]) == len(page)
+
+
+TABLE = "# R\n\n| Depot | Rate |\n|---|---|\n| Porto | 737 EUR |\n| a\\|b | |\n| too | many | cells |\n\nEnd.\n"
+
+
+def test_a_row_is_read_with_the_cells_of_its_header() -> None:
+    read = readable(markdown_text(TABLE).text)
+    lines = [line.strip() for line in read.text.splitlines()]
+    assert [line for line in lines if line] == [
+        *("R", "Depot | Rate", "Depot: Porto; Rate: 737 EUR", "Depot: a|b", "too | many | cells", "End."),
+    ]
+    inserted = "".join(char for char, own in zip(read.text, read.is_inserted, strict=True) if own)
+    assert inserted == "Depot: ; Rate: Depot: "
+    for place, char, own in zip(read.places.tolist(), read.text, read.is_inserted.tolist(), strict=False):
+        assert own or char in (TABLE[place], " ")
+
+
+@given(TEXTS, st.integers(0, 40), st.integers(0, 40))
+def test_a_part_of_a_text_is_read_as_in_the_whole(text: str, start: int, length: int) -> None:
+    stored = markdown_text(text).text
+    part = readable(stored, min(start, len(stored)), min(start + length, len(stored)))
+    assert len(part.places) == len(part.text) + 1 == len(part.is_header) + 1
+    assert (part.places[1:] >= part.places[:-1]).all()
+    whole = readable(stored)
+    if "\u0387" not in stored:
+        assert part.text in whole.text

@@ -90,7 +90,7 @@ def test_a_clause_ends_at_a_point_unless_the_next_token_touches_it(from_ends: bo
         ("one year", {"one year"}),
         ("Dr. Low saw mother-in-law O'Hara", {"Dr. Low", "Low", "saw", "mother-in-law O'Hara"}),
         ("b) Oslo (Norway; Bonn", {"Oslo", "Norway", "Bonn"}),
-        ('§ 12 called "Heroes', {"12", "called", "Heroes", "12 called"}),
+        ('§ 12 called "Heroes', {"§ 12", "called", "Heroes", "§ 12 called"}),
     ],
 )
 @pytest.mark.parametrize("from_ends", [True, False])

@@ -127,8 +127,36 @@ def test_a_deleted_document_is_not_read(encoder: Encoder, tmp_path: Path) -> Non
     assert (both.count, both.documents) == (2, 2) and npm.find("capital of Iceland", made).documents == 1
 
 
+@pytest.mark.parametrize(
+    ("phrase", "text", "place"),
+    [
+        ("José Peña", "by Jose\u0301 Pen\u0303a.", "Jose\u0301 Pen\u0303a"),
+        ("final reflection", "The ﬁnal reﬂection", "ﬁnal reﬂection"),
+        ("Johann Andrews", "Jo\xadhann An\xaddrews led", "Jo\xadhann An\xaddrews"),
+        ("helpless", "are help\u200bless\ufeff—God", "help\u200bless\ufeff"),
+        ("izmir", "in İzmir", "İzmir"),
+        ("AB-1234", "ＡＢ－１２３４", "ＡＢ－１２３４"),
+        ("25 m3", "holds 25 m³ of", "25 m³"),
+        ("CO2", "is CO\u2001\u20012\u2001 here", "CO\u2001\u20012"),
+        ("Rate: 737 EUR", "Depot·Rate\nPorto\u037e737 EUR\n".replace("·", "\u0387"), "737 EUR"),
+        ("Rate", "Depot·Rate\nPorto\u037e737 EUR\n".replace("·", "\u0387"), "Rate"),
+    ],
+)
+def test_a_phrase_is_found_as_it_is_read_and_its_place_is_that_of_the_stored_text(
+    phrase: str, text: str, place: str
+) -> None:
+    assert [text[start:stop] for start, stop in SoughtPhrase(phrase).places(text)] == [place]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text"), [("106", "10⁶ cells"), ("21", "2½ cups"), ("cafe", "café"), ("Ann", "Anna")]
+)
+def test_what_looks_similar_is_another_phrase(phrase: str, text: str) -> None:
+    assert not list(SoughtPhrase(phrase).places(text))
+
+
 def test_hidden_characters_of_markdown_are_passed_over() -> None:
-    text = "the\u2001\u2001\u2001bold\u2001\u2001, and  so on"
+    text = "the \u2001\u2001bold\u2001\u2001, and  so on"
     assert list(SoughtPhrase("the bold, and so").places(text)) == [(0, 21)]
 
 
