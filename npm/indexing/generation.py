@@ -163,7 +163,8 @@ class IndexManifest:
         )
         settings.typed("corpus.kept_fields", list[str])
         for name, kind in GROUPS.items():
-            group = settings.typed(name, dict[str, Any])
+            settings.typed(name, dict[str, Any])
+            group = settings[name]
             if name == "vectors" and "tokens" not in group:
                 group = RecordedSettings({**group, "tokens": True}, file=settings.file)
             read = replace(read, **{name: settings_from(kind, group)})

@@ -173,8 +173,11 @@ def _sentence_gaps(
 
 def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: int) -> Iterator[Gap]:
     """Cells of the block's tables in whose rows words of the question occur, but not in the cells themselves."""
+    number = int(store.block_documents[block])
+    if number < 0:  # a block without a document
+        return
     asked, (first, stop) = set(lexicon.counted_words(question)), store.block_chars(block)
-    text = store.document(int(store.block_documents[block])).text
+    text = store.document(number).text
     if CELL not in text[first:stop]:
         return
     total = sum(map(lexicon.form_weight, asked)) or 1

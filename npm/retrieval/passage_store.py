@@ -25,7 +25,6 @@ from npm.core.errors import CorpusError
 from npm.core.types import SURROGATE, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
-from npm.corpus.text import normalized_text
 from npm.models.batches import encode_sequences
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ class GivenWords:
 
     def _find(self, words: str) -> tuple[np.ndarray, np.ndarray]:
         """First token positions and lengths in tokens, i64 [n] each, of all occurrences of `words` as full words."""
-        plain = _folded(normalized_text(words))
+        plain = _folded(" ".join(words.split()))
         pattern = re.compile(f"(?={re.escape(plain)})")  # a lookahead, so that all overlapping occurrences are found
         spans = [
             (starts[match.start()], ends[match.start() + len(plain)])

@@ -99,11 +99,11 @@ def test_beyond_the_coded_ranges_no_character_has_a_category_of_its_own() -> Non
         ("6 ft 3 in, 2½ %, 890 N/mm², 10⁻²⁷ kg", "6________, 2___, 8________, 1_______"),
         ("2024-05-01T12:00:00Z, 5:30 p.m. EST", "2___________________, 5____________"),
         ("+1 (555) 010-4477, § 12(3)(b)", "+________________, §_________"),
-        ("50.466° N, 4.718° W; vitamin A.", "5__________________; vitamin A."),
+        ("50.466° N, 4.718° W; vitamin A.", "5__________________; vitamin _."),
         ("at /etc/npmlm/keys.txt.", "at /__________________."),
         ("MAX_RETRY_COUNT --max-depth -z/--zip", "M______________ -__________ -_______"),
         ("ana@example.org, https://a.org/b?x=1.", "a______________, h__________________."),
-        ("C++17, C#, .NET 8, AT&T and/or R&D", "C____, C_, .______, AT__ and/or R__"),
+        ("C++17, C#, .NET 8, AT&T and/or R&D", "C____, C_, ._____, AT__ and/or R__"),
     ],
 )
 def test_expressions_are_joined(text: str, marked: str) -> None:
