@@ -26,6 +26,10 @@ from tests.helpers.tiny_models import tiny_encoder
 TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
 
 
+PLACE = ["document", "title", "start_char", "end_char", "context", "context_start_char"]
+PLACE += ["context_end_char", "phrase_start", "phrase_end"]
+
+
 def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
     """Every field of an answer in JSON, against the documents that were indexed."""
     assert set(answer) - {"line"} == {"text", "phrases", "cut", "notes", "status", "confidence"}
@@ -39,7 +43,8 @@ def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
         assert list(phrase) == ["phrase", "score", "occurrence_count", "occurrences"]
         assert 1 <= len(phrase["occurrences"]) <= min(3, phrase["occurrence_count"])
         for place in phrase["occurrences"]:
-            assert list(place) == ["document", "title", "start_char", "end_char", "context", "context_start_char"]
+            assert list(place) == PLACE
+            assert place["context"][place["phrase_start"] : place["phrase_end"]].split() == phrase["phrase"].split()
             text = TEXTS[place["document"]]
             surface = text[place["start_char"] : place["end_char"]]
             assert " ".join(surface.casefold().split()) == " ".join(phrase["phrase"].casefold().split())
