@@ -61,7 +61,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
     declared = {name: item for verb in map(find_verb, reversed(MODULES)) for name, item in verb.settings.items()}
     paths = {name for name, item in declared.items() if item.is_path}
     assert paths == {
-        *("corpus.files", "sentences.files", "evaluation.files", "texts", "ids_file"),
+        *("corpus.files", "files", "sentences.files", "evaluation.files", "texts", "ids_file"),
         *("index", "out", "run", "data_dir", "sts_dir", "zero_shot.mlm.index", "corruption.collocations.vocabulary"),
         *(
             "encoder",

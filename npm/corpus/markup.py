@@ -44,7 +44,7 @@ _EXPONENT = re.compile(r"[+\-−]?[\dn]{1,3}")
 _BASE = re.compile(
     r"(?:(?<![\w.,])(?P<number>\d+(?:[.,]\d+)?)|(?P<measure>[\d/·] ?)?(?<![^\W\d_])(?P<letters>[^\W\d_]{1,2}))$"
 )
-"""What a raised number is an exponent of, rather than a note: a number, a unit or a variable of at most two letters."""
+"""Base of a raised number that is an exponent and no note: a number, a unit or a variable of at most two letters."""
 _YEAR = re.compile(r"(?:1[5-9]|20)\d\d")
 
 

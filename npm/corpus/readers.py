@@ -32,7 +32,7 @@ _DECLARED = re.compile(
 DECLARED_WITHIN = 1024
 """First bytes of a page in which it may declare its encoding."""
 _MEANT = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "utf-16": "utf-8", "utf8": "utf-8"}
-"""What browsers read some declared encodings as."""
+"""Encodings that browsers read in place of some declared ones."""
 MAX_LINE_BYTES = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"
 ROWS_PER_BATCH = 256
