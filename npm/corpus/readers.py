@@ -222,8 +222,8 @@ def _table_rows(
     numbered = lines()
     first = next(numbered, "")
     separator = _separator(first, SEPARATORS[format_suffix(file)])
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(chain([first], numbered), delimiter=separator, quoting=quoting, strict=True)
+    rows = chain([first], numbered)
+    reader = csv.reader(rows, delimiter=separator, quoting=0 if quoted else csv.QUOTE_NONE, strict=True)
     names: list[str] = []
     while True:
         try:
