@@ -99,10 +99,10 @@ _EXPRESSIONS = tuple(
         rf"§+{_GAP}\d[\w.]*\w?(?:\(\w{{1,4}}\))*|(?<!\w)\d{{1,3}}(?:\(\w{{1,4}}\))+",
         # addresses: of pages, mail, files and the like; names in programs: MAX_COUNT, --max-depth, C++17, .NET 8
         r"(?:https?|ftp|file|mailto|s3|gs):/{0,2}[^\s<>\"“”|]*[\w/=&#%-]|(?<!\w)www\.[^\s<>\"“”|]*[\w/=&#%-]|(?<![\w.])10\.\d{4,9}/\S*\w",
-        r"[\w.+-]*\w@\w[\w-]*(?:\.\w[\w-]*)+",
+        r"(?<![\w.+-])[\w.+-]*\w@\w[\w-]*(?:\.\w[\w-]*)+",
         r"(?<![\w/.:@])(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]+)*(?<!\.)/?",
         rf"(?<![\w./])\w[\w-]*(?:\.\w[\w-]*)*\.(?:{_ENDINGS})(?![\w-])",
-        r"\w*(?:_+[A-Za-z0-9]+)+(?:\(\))?|(?<![\w-])--?[A-Za-z][\w-]*(?:/--?[A-Za-z][\w-]*)?(?:=[\w./:-]*\w)?",
+        r"(?<!\w)\w*(?:_+[A-Za-z0-9]+)+(?:\(\))?|(?<![\w-])--?[A-Za-z][\w-]*(?:/--?[A-Za-z][\w-]*)?(?:=[\w./:-]*\w)?",
         rf"(?<!\w)[A-Z](?:\+\+\d{{0,2}}|#)(?!\w)|(?<![\w.])\.NET(?:{_SPACE}\d[\d.]*)?(?!\w)",
         # numbers in words, alone where they are several, and with their unit: thirty (30) days
         rf"(?<!\w)(?i:{_NUMBER_WORDS})(?:{_SPACE}\({_DIGITS}%?\))?(?:(?:{_SPACE}|-){_UNIT}|(?!\w))",
