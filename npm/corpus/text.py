@@ -402,12 +402,12 @@ def lexical_query(text: str) -> str:
 
 
 def normalized_text(text: str) -> str:
-    """Folded, runs of space made one, none at the ends.
+    """Case-folded, composed (NFC), runs of space made one, none at the ends.
 
     >>> normalized_text("  Bank of\\nAmerica "), normalized_text("Cafe\\u0301") == normalized_text("CAFÉ")
     ('bank of america', True)
     """
-    return " ".join(folded(text).split())
+    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
 
 
 BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)

@@ -44,6 +44,11 @@ OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
+_LINK = "(?:of|the|and|de|da|van|von|del|der)"
+_NAME_AND_MORE = re.compile(
+    rf"([A-Z][\w'’-]*\.?(?:\s+(?:{_LINK}\s+){{0,2}}[A-Z][\w'’-]*\.?)*)\s+(?!{_LINK}\s+[A-Z])[a-z]+\s"
+)
+"""A name to which the sentence adds something: who did it, and then where, when or how."""
 _PIECE = re.compile(r"\w+|[^\w\s]")
 
 
@@ -106,7 +111,9 @@ class MaskContext:
             for stop, first in closed.items():
                 if len(begins[first]) + len(ends[stop]) >= least:
                     start, end = found[first].start(), found[stop - 1].end()
-                    yield *self._completed(text, start, end), begins[first] + ends[stop]
+                    name = None if words_after else _NAME_AND_MORE.match(text, start, end)
+                    end = name.end(1) if name else end
+                    yield *((start, end) if name else self._completed(text, start, end)), begins[first] + ends[stop]
 
     def _completed(self, text: str, start: int, end: int) -> tuple[int, int]:
         """The characters [start, end) with the rest of a number or an abbreviation next to which the question ends."""
