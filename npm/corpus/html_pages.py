@@ -9,14 +9,13 @@ from npm.corpus.markup import (
     HEADER_CELL,
     HIDDEN,
     INLINE_TAG,
-    SPACE,
     STRUCK_TAG,
-    UNMARKED,
     ReadText,
     decoded,
     hidden,
     raised,
     squeezed,
+    unmarked,
     visible,
 )
 
@@ -36,6 +35,7 @@ _HEADING = re.compile("h[1-6]")
 _VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
 _UNCLOSED = re.compile("p|li|d[td]|option|t[rdh]")
 """Elements whose end tag is often missing: the next one of the kind ends them."""
+_LONG_SPACE = re.compile(r"\s{2,}|[^\S ]")
 _DIGIT = re.compile(r"\d")
 REACH, MOST_OPEN = 8, 500
 """Tokens before a raised number that are looked at; elements in each other that are kept in mind."""
@@ -52,7 +52,7 @@ def page_text(page: str) -> ReadText:
     ('Leave', '\\nUp to 45 days & more.\\nAsk.')
     """
     reader = _Reader()
-    for token in _TOKEN.finditer(page):
+    for token in _TOKEN.finditer(unmarked(page)):
         reader.read(token)
     headings = [(start, " ".join(text.split())) for start, _, text in reader.headings]
     first = (text for (_, tag, _), (_, text) in zip(reader.headings, headings, strict=True) if tag == "h1" and text)
@@ -83,8 +83,8 @@ class _Reader:
         elif token["entity"]:
             read = decoded(token[0])
         else:
-            data = (token["data"] or "").translate(UNMARKED)
-            read = data if self._pre_depth else SPACE.sub(lambda run: " " + hidden(run[0][1:]), data)
+            data = token["data"] or ""
+            read = data if self._pre_depth else _LONG_SPACE.sub(lambda run: " " + hidden(run[0][1:]), data)
         if was_unread and self._open[-1:] == ["title"] and self._unread == len(self._open) - 1 and not tag:
             self.title += visible(read)
         if was_unread or self._unread is not None:

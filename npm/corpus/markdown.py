@@ -16,12 +16,12 @@ from npm.corpus.markup import (
     HIDDEN,
     INLINE_TAG,
     STRUCK_TAG,
-    UNMARKED,
     ReadText,
     decoded,
     hidden,
     raised,
     squeezed,
+    unmarked,
     visible,
 )
 
@@ -67,7 +67,7 @@ def joined_lines(text: str) -> str:
     >>> visible(joined_lines("The Office of\\nCommunications.\\n\\n- one\\n  item\\n- two"))
     'The Office of Communications.\\n\\n- one item\\n- two'
     """
-    runs = _Blocks(is_markdown=False).runs(text.translate(UNMARKED))
+    runs = _Blocks(is_markdown=False).runs(unmarked(text))
     return "".join(
         _joined(run) if kind in (_Kind.text, _Kind.heading) else run.replace("|", _EDGES.get(kind, "|"))
         for kind, run in runs
@@ -225,6 +225,7 @@ _RAISED = re.compile(r"(<sup\b[^<>]*>)((?:(?!</?sup\b)[\s\S])*?)(</sup\s*>)", re
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)(?:\s[^<>]*)?/?>")
 _ENTITY = re.compile(r"&#?\w{1,31};")
 _LITERAL_CHARACTER = "\ue000"
+_LITERAL_RUN = re.compile(f"{_LITERAL_CHARACTER}+")
 
 
 def markdown_text(text: str, *, join_lines: bool = True) -> ReadText:
@@ -237,7 +238,7 @@ def markdown_text(text: str, *, join_lines: bool = True) -> ReadText:
     >>> title, visible(plain)
     ('Leave', 'Leave\\n\\nTake 45 days (form).\\n')
     """
-    text = _SKIPPED.sub(_without_skipped, text.translate(UNMARKED))
+    text = _SKIPPED.sub(_without_skipped, unmarked(text))
     pieces: list[str] = []
     headings: list[tuple[int, str]] = []
     position = 0
@@ -282,9 +283,7 @@ def _inline(text: str) -> str:
     for mark in _MARKS:
         marked = mark.sub(_last_group, marked)
     marked = _ENTITY.sub(lambda entity: decoded(entity[0]), marked)
-    if _LITERAL_CHARACTER not in marked:
-        return marked
-    return "".join(given if now == _LITERAL_CHARACTER else now for given, now in zip(text, marked, strict=True))
+    return _LITERAL_RUN.sub(lambda run: text[slice(*run.span())], marked)
 
 
 def _last_group(found: re.Match[str]) -> str:

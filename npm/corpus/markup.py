@@ -22,6 +22,7 @@ HIDDEN, CELL, HEADER_CELL = "\u2001", "\u037e", "\u0387"
 """EM QUAD, GREEK QUESTION MARK and GREEK ANO TELEIA: absent from text in a Unicode normal form. The first is white
 space to code that does not know it."""
 SPACE = re.compile(r"\s++")
+_HIDING_SPACE = re.compile(rf"[^\S{HIDDEN}]*{HIDDEN}\s*")
 INLINE_TAG = re.compile(
     "a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|input|ins|kbd|label|mark|q|s|samp|small|span|strike"
     "|strong|sub|sup|time|tt|u|var|wbr"
@@ -30,15 +31,12 @@ INLINE_TAG = re.compile(
 STRUCK_TAG = "del|s|strike"
 """HTML tags of text that is no longer valid."""
 
-UNMARKED = str.maketrans({HIDDEN: " ", CELL: ";", HEADER_CELL: "·"})
-"""Translation of a given text, which may have these characters."""
 INVISIBLE = "\u2060"
 """WORD JOINER, a character without width, in place of HIDDEN where offsets count."""
 _EDGE_OF_CELL = re.compile(f"[{CELL}{HEADER_CELL}]")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _AS_BAR = {ord(mark): "|" for mark in (CELL, HEADER_CELL)}
 _AS_SHOWN = {**_AS_BAR, ord(HIDDEN): INVISIBLE}
-_AS_READ = {**_AS_BAR, ord(HIDDEN): None}
 SUPERSCRIPTS = str.maketrans("0123456789+-−n()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿ⁽⁾")
 _EXPONENT = re.compile(r"[+\-−]?[\dn]{1,3}")
 _BASE = re.compile(
@@ -56,6 +54,11 @@ class ReadText(NamedTuple):
     headings: list[tuple[int, str]]  # first character and text of each
 
 
+def unmarked(text: str) -> str:
+    """A given text without the characters that mean something here."""
+    return text.replace(HIDDEN, " ").replace(CELL, ";").replace(HEADER_CELL, "·")
+
+
 def hidden(text: str) -> str:
     """As many HIDDEN as `text` has characters."""
     return HIDDEN * len(text)
@@ -68,7 +71,7 @@ def shown(text: str) -> str:
 
 def visible(text: str) -> str:
     """The text without hidden characters; its offsets are other ones."""
-    return text.translate(_AS_READ)
+    return text.replace(HIDDEN, "").replace(CELL, "|").replace(HEADER_CELL, "|")
 
 
 class Readable(NamedTuple):
@@ -167,7 +170,8 @@ def table_rows(read: Readable) -> Iterator[list[Cell]]:
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], read.is_inserted, [False]])))  # i64 [2 · cells]
     row: list[Cell] = []
-    for (first, stop), after in zip(edges.reshape(-1, 2).tolist(), [*edges[2::2].tolist(), None], strict=True):
+    ends = [*edges[2::2].tolist(), None]  # of each cell, where the header of the next begins
+    for (first, stop), after in zip(edges.reshape(-1, 2).tolist(), ends, strict=False):
         text, ending, _ = read.text[stop:after].partition("\n")
         start, end = read.places[[stop, stop + len(text) - 1]].tolist()
         row.append(Cell(read.text[first:stop].removeprefix("; ").removesuffix(": "), text, start, end + 1))
@@ -221,13 +225,11 @@ def decoded(entity: str) -> str:
 
 def squeezed(text: str) -> str:
     """Of white space with hidden characters one line break or space, the rest hidden; other white space unchanged."""
-    return SPACE.sub(_one_space, text)
+    return _HIDING_SPACE.sub(_one_space, text)
 
 
 def _one_space(run: re.Match[str]) -> str:
     space = run[0]
-    if HIDDEN not in space:
-        return space
     before, line_break, indent = space.rpartition("\n")
     if line_break:
         return line_break + hidden(before) + (hidden(indent) if HIDDEN in indent else indent)

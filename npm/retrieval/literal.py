@@ -185,16 +185,18 @@ def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: i
         return
     asked, (first, stop) = set(lexicon.counted_words(question)), store.block_chars(block)
     text = store.document(number).text
-    if CELL not in text[first:stop]:
+    begin, end = text.rfind("\n", 0, first) + 1, text.find("\n", stop)  # a row may go over blocks
+    end = len(text) if end < 0 else end
+    if CELL not in text[begin:end]:
         return
     total = sum(map(lexicon.form_weight, asked)) or 1
-    for row in table_rows(readable(text, first, stop)):
+    for row in table_rows(readable(text, begin, end)):
         own = [asked.intersection(lexicon.counted_words(cell.text)) for cell in row]
         if known := set().union(*own):
             for cell, words in zip(row, own, strict=True):
                 shared = known | asked.intersection(lexicon.counted_words(cell.header))
                 share = sum(map(lexicon.form_weight, shared)) / total
-                if not words and share >= MIN_SHARE:
+                if not words and share >= MIN_SHARE and first <= cell.start and cell.stop <= stop:
                     yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from npm.corpus.html_pages import page_text
 from npm.corpus.markdown import joined_lines, markdown_text
-from npm.corpus.markup import CELL, HEADER_CELL, HIDDEN, readable, visible
+from npm.corpus.markup import CELL, HEADER_CELL, HIDDEN, readable, table_rows, visible
 
 MARKS = "<p> <!-- --> &amp; &#1 <script> ]( ![ ** ``` ~~~ --- === [^1]:"
 LETTERS = st.sampled_from("\n\r\t aB.é<>[](){}%*_`|#-+1\\\ufeff\ue000" + HIDDEN)
@@ -199,6 +199,11 @@ def test_a_row_is_read_with_the_cells_of_its_header() -> None:
     assert inserted == "Depot: ; Rate: Depot: "
     for place, char, own in zip(read.places.tolist(), read.text, read.is_inserted.tolist(), strict=False):
         assert own or char in (TABLE[place], " ", "\n")
+
+
+def test_a_table_without_a_header_has_no_rows_under_one() -> None:
+    read = readable("a\u037eb\n")
+    assert (read.text, list(table_rows(read))) == ("a|b\n", [])
 
 
 @given(TEXTS, st.integers(0, 40), st.integers(0, 40))

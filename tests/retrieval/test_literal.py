@@ -73,7 +73,10 @@ def gaps_in(question: str, text: str) -> list[tuple[str, int]]:
         ("a b <mask> c d", "a b one. Two c d", []),
         # the mask at the end of a sentence: closed by its end, and open
         ("He lives now in <mask>.", "He lives now in Oslo. Or so.", [("Oslo", 4), ("Oslo.…", 4)]),
-        ("He lives now in <mask>", "He lives now in Oslo with Ann", [("Oslo with Ann", 4), ("Oslo…", 4)]),
+        ("He lives now in <mask>", "He lives now in oslo with Ann", [("oslo with Ann", 4), ("oslo…", 4)]),
+        # a name ends before what the sentence adds to it
+        ("It was made here by <mask>.", "It was made here by Ana Duarte in 2019.", [("Ana Duarte", 5), ("Ana…", 5)]),
+        ("It is now near <mask>.", "It is now near Bank of Oslo by day.", [("Bank of Oslo", 4), ("Bank…", 4)]),
         ("He lives now in <mask>.", "He lives now in", []),
         # the end of a number, an abbreviation, a quotation
         ("The very tall tree is <mask>.", "The very tall tree is 3.5 m.", [("3.5 m", 5), ("3.5…", 5)]),
@@ -265,6 +268,19 @@ def candidates_at(*spans: tuple[int, int]) -> CandidateSpans:
     starts, stops = np.array(spans, dtype=np.int64).reshape(-1, 2).T  # i64 [m] each
     rows = np.arange(len(starts))
     return CandidateSpans(starts, stops - starts, rows, rows, rows.astype(np.uint64))
+
+
+def test_a_cell_is_found_by_its_row_and_its_header(encoder: Encoder, tmp_path: Path) -> None:
+    table = "Depot·Rate·Manager\nPorto;737 euros;Tom Reed\nFaro;960 euros;Uma Nair\n"
+    stored = table.translate({ord("·"): "\u0387", ord(";"): "\u037e"})
+    opened = PhraseIndex.open(built(tmp_path / "index", [record(0, text=stored)], encoder))
+    assert opened.lexicon is not None
+    reader = SurfaceReader(opened.store, encoder.tokenizer)
+    for question in ("The rate of Faro is <mask>.", "What is the rate of Faro? <mask>."):
+        first, second = literal_gaps(opened.store, opened.lexicon, question, np.arange(opened.store.block_count))[:2]
+        assert first.start is not None and first.stop is not None
+        assert reader.texts(np.array([first.start]), np.array([first.stop - first.start])) == ["960 euros"]
+        assert first.share == 1 > second.share
 
 
 def test_what_fills_a_gap_weighs_more_and_all_are_shares_again(index: PhraseIndex) -> None:
