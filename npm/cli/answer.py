@@ -78,7 +78,7 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
     if settings.index:
         filler = settings.open_filler(settings)
     else:
-        from npm.cli.demo import demo_filler, files_filler
+        from npm.cli.fillers import demo_filler, files_filler
         from npm.models.encoder import Encoder
 
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)

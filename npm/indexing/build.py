@@ -191,15 +191,13 @@ class _Build:
 
     def _checked(self, generation: Generation) -> IndexManifest | None:
         finished, compared = generation.manifest, []
-        kinds = {"tokens": True, "blocks": True}
-        stored = {name: getattr(finished.vectors, name) for name in kinds}
-        wanted_kinds = {name: getattr(self.settings.vectors, name) for name in kinds}
-        has_all = not any(wanted_kinds[name] and not stored[name] for name in kinds)
+        stored, wanted_vectors = finished.vectors, self.settings.vectors
+        has_all = stored.tokens >= wanted_vectors.tokens and stored.blocks >= wanted_vectors.blocks
         for recorded in (self.made, finished.settings):
             names = [item.name for item in fields(IndexBuildSettings) if item.name != "segments"]
             own: dict[str, Any] = {name: recorded.get(name) for name in names}
             if not has_all:  # what is missing is added
-                own["vectors"] = {**own["vectors"], **kinds}
+                own["vectors"] = {**own["vectors"], "tokens": True, "blocks": True}
             encoder = {name: value for name, value in recorded["encoder"].items() if name != "name"}
             compared.append({**own, "encoder": encoder})
         refuse_changed(*compared, where=self.folder)

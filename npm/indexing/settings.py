@@ -124,7 +124,7 @@ class IndexBuildSettings(EncoderChoice):
         default = IndexBuildSettings()
         changed = changed_settings(self, default, ["dimensions", "memory", "search.tier", "search.list_count"])
         if changed:
-            raise SettingError(f"{changed[0]} requires vectors of tokens: leave it out, or set vectors.tokens=true")
+            raise SettingError(f"{changed[0]} requires vectors of tokens: leave it out, or build with vectors=tokens")
 
 
 class Stage(Enum):

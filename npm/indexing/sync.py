@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from npm.core.artifact import MANIFEST_NAME
+from npm.core.errors import CorpusError, named
 from npm.core.records import refuse_changed
 from npm.core.types import Progress, silent
 from npm.corpus.documents import read_corpus
@@ -54,34 +55,41 @@ def sync_index(
 ) -> SyncResult:
     """Build the index in `folder` if there is none; else make its documents those of `settings.corpus.files`.
 
-    Files without a change are not read, but for their hash; where rows of a table may be gone, all tables are. Other
-    settings than those of the corpus count for a new index only. Raises as `build_index`, `add_documents` and
-    `delete_documents` do; SettingError for other settings of the corpus than the index was built with.
+    Files without a change are not read, but for their hash; where rows of a table may be gone, all tables are. With
+    `corpus.skip_bad`, a file that cannot be read any more keeps its documents. Other settings than those of the corpus
+    count for a new index only. Raises as `build_index`, `add_documents` and `delete_documents` do; ArtifactError for
+    other settings of the corpus than the index was built with.
     """
-    folder = Path(folder)
-    sources = find_sources(settings.corpus.files)
+    folder, corpus = Path(folder), settings.corpus
+    sources = find_sources(corpus.files)
     if not (folder / MANIFEST_NAME).is_file():
         manifest = build_index(folder, settings, encoder, progress=progress, notice=notice).manifest
         assert manifest is not None, "all stages were run"
         return SyncResult(manifest, False, len(sources), manifest.counts.documents, 0)
     generation = Generation.read(folder)
-    refuse_changed(recorded_corpus(settings.corpus), generation.manifest.settings["corpus"], where=folder)
-    known = _recorded_sources(generation)
+    refuse_changed(recorded_corpus(corpus), generation.manifest.settings["corpus"], where=folder)
+    known, moved = _recorded_sources(generation), _moved(generation, sources, corpus)
     changed = [
         source
         for source, record in zip(sources, input_record(sources), strict=True)
-        if known.get(source.name) != record
+        if known.get(source.name) != record or source in moved
     ]
     added = deleted = 0
     if changed:
-        chosen = AddSettings(corpus=replace(settings.corpus, files=[source.path for source in changed]), replace=True)
-        result = add_documents(folder, chosen, encoder, sources=changed, progress=progress)
-        added, deleted = result.added_documents, result.deleted_documents
-        if result.skipped:
-            notice(result.skipped)
-    is_gone = not {*known} <= {source.name for source in sources}
-    has_new_rows = not all(_is_whole(source, settings.corpus) for source in changed)
-    stale = list(_stale_ids(Generation.read(folder), sources, settings.corpus)) if is_gone or has_new_rows else []
+        chosen = AddSettings(corpus=replace(corpus, files=[source.path for source in changed]), replace=True)
+        try:
+            result = add_documents(folder, chosen, encoder, sources=changed, progress=progress)
+        except CorpusError as error:
+            if not corpus.skip_bad:
+                raise
+            notice(f"{named([source.path for source in changed])}: {error}; documents read before stay")
+        else:
+            added, deleted = result.added_documents, result.deleted_documents
+            if result.skipped:
+                notice(result.skipped)
+    is_gone = bool(moved) or not {*known} <= {source.name for source in sources}
+    has_new_rows = not all(_is_whole(source, corpus) for source in changed)
+    stale = list(_stale_ids(Generation.read(folder), sources, corpus)) if is_gone or has_new_rows else []
     if stale:
         deleted += delete_documents(folder, DeleteSettings(ids=stale)).deleted_documents
     manifest = Generation.read(folder).manifest
@@ -103,13 +111,29 @@ def _is_whole(source: Source, corpus: CorpusSettings) -> bool:
     return source.format in PART_NAMES
 
 
+def _moved(generation: Generation, sources: Sequence[Source], corpus: CorpusSettings) -> list[Source]:
+    """The sources whose documents have the path of a file of the same name that is no source any more."""
+    paths = {source.identifier for source in sources}
+    files = {file_of_part(identifier) or identifier for identifier in _live_ids(generation)}
+    left = {Path(file).name for file in files - paths}
+    return [
+        source
+        for source in sources
+        if _is_whole(source, corpus) and source.identifier not in files and Path(source.identifier).name in left
+    ]
+
+
+def _live_ids(generation: Generation) -> list[str]:
+    """The ids of all documents that are not deleted."""
+    store = BlockStore.open(*(segment.corpus for segment in generation.segments))
+    return store.document_ids(np.flatnonzero(live_documents(generation, store)))
+
+
 def _stale_ids(generation: Generation, sources: Sequence[Source], corpus: CorpusSettings) -> Iterator[str]:
     """The ids of live documents that no source has any more."""
     paths = {source.identifier for source in sources if _is_whole(source, corpus)}
     tables = [source for source in sources if not _is_whole(source, corpus)]
     rows = {document.id for document in read_corpus(corpus, sources=tables)} if tables else set()
-    store = BlockStore.open(*(segment.corpus for segment in generation.segments))
-    live = np.flatnonzero(live_documents(generation, store))  # i64 [live documents]
-    for identifier in store.document_ids(live):
+    for identifier in _live_ids(generation):
         if identifier not in rows and (file_of_part(identifier) or identifier) not in paths:
             yield identifier

@@ -210,7 +210,7 @@ class SurfaceReader:
 
 
 def occurrence_in(document: Document, first: int, last: int, context: tuple[int, int] | None = None) -> Occurrence:
-    """The characters [first, last) of a document, with those of the `context`, else of the sentence, around them."""
+    """The characters [first, last) of a document, within the characters `context`; None: the sentence around them."""
     start, end = context or sentence_around(document.text, first, last)
     read = readable(document.text, start, end)
     places = read.places[:-1]  # i64 [characters]

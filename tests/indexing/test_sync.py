@@ -143,3 +143,26 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are(
     notes: list[str] = []
     folder, _ = files_index([str(docs)], encoder, notice=notes.append)
     assert len(texts(folder)) == 9 and any("skipped" in note for note in notes)
+
+
+def test_a_file_that_has_moved_is_found_under_its_new_path_alone(docs: Path, encoder: Encoder) -> None:
+    synced(docs, encoder)
+    (docs / "b.md").rename(docs / "more/b.md")
+    assert (synced(docs, encoder).files, synced(docs, encoder).was_current) == (1, True)
+    opened = PhraseIndex.open(docs.parent / "index")
+    assert opened.document(str(docs / "more/b.md")) is not None and opened.document(str(docs / "b.md")) is None
+
+
+def test_a_file_that_cannot_be_read_any_more_keeps_its_text(
+    docs: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(docs.parent / "cache"))
+    folder, _ = files_index([str(docs)], encoder)
+    before, notes = texts(folder), list[str]()
+    index = docs.parent / "index"
+    sync_index(index, settings_of(docs), encoder)
+    (docs / "b.md").write_bytes(b"\xff\xfe\x00")
+    assert files_index([str(docs)], encoder, notice=notes.append)[1].was_current
+    assert texts(folder) == before and any("b.md" in note for note in notes)
+    with pytest.raises(CorpusError):  # without corpus.skip_bad
+        sync_index(index, settings_of(docs), encoder)
