@@ -41,7 +41,7 @@ SPACE = ord(" ")
 LEAST_GIVEN = 4
 """Spaces of a page per gap that a PDF library takes for one: with fewer, gaps are its only spaces."""
 LEAST_GAP = 0.9
-"""Width of a gap between letters of a PDF, in those of its spaces, that is one too."""
+"""Least width of a gap between letters of a PDF that is read as a space, as a multiple of the width of a space."""
 _LIGATURES = str.maketrans(
     {
         "ﬀ": "ff",

@@ -97,10 +97,9 @@ class SpanFinder:
     ) -> CandidateSpans:
         """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
 
-        An expression may be longer than the limits. `neighbors` are those of the mask: where the text itself has the
-        other part of an expression (`$<mask>`, `<mask> days`), the span is the part that is missing. `end_rows` None
-        means that every row that may be an end is
-        also searched as a start, as in restricted search: growing to the left could then find nothing new.
+        An expression may exceed the limits. `neighbors` are the characters next to the mask: if they begin or finish an
+        expression (`$<mask>`, `<mask> days`), the span is the missing part. `end_rows` None means that every possible
+        end row is also searched as a start, as in restricted search, so that growing to the left finds nothing new.
         """
         from_starts = self._grow(start_rows, neighbors, rightward=True)
         if not self._rules.reference and self._max_words is None:
