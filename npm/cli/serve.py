@@ -43,7 +43,7 @@ class ServeCommand(ServeSettings, EncoderCommand):
     required=None,
     presets="cluster",
     groups={
-        "fill": "k occurrences min_share min_confidence overlaps retrieval literal_weight where",
+        "fill": "k occurrences min_share min_confidence reader overlaps retrieval bm25_blocks literal_weight where",
         "fill.scoring": "",
     },
 )

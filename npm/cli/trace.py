@@ -32,7 +32,7 @@ COLUMNS = [
     *("file", "start_char", "end_char", "kind", "text", "verdict", "support"),
     *("place", "other", "other_score", "other_place"),
 ]
-STYLES = {"found": "green", "other": "bold yellow", "not_found": "bold red"}
+STYLES = {"found": "green", "supported": "green", "other": "bold yellow", "not_found": "bold red"}
 
 
 class FindCommand(FilterSettings, OutputCommand, IndexCommand):

@@ -77,7 +77,10 @@ _CONNECTORS = tuple(
         # ranges, sizes and ratios: 7800 – 6400, 1 to 5 mg, 10 × 20 cm
         rf"\d(?:{_GAP}-{_GAP}|{_SPACE}to{_SPACE})"
         rf"(?={_DIGITS}(?:{_SPACE}{_MAGNITUDE})?{_GAP}{_UNIT})",
-        rf"\d{_GAP}(?:[{_DASH}]|[×x](?!\w)){_GAP}(?=\d)|\d×(?=\d)",
+        rf"\d{_GAP}[×x](?!\w){_GAP}(?=\d)|\d×(?=\d)",
+        # neither a life's years, as in (701–762), nor its dates, 1578 – 31 March 1621; but 3–5 May
+        rf"(?:(?<!\(\d\d)(?<!\(\d\d\d)\d|\d(?=[{_DASH}]\d\d?(?!\d))){_GAP}[{_DASH}]{_GAP}(?=\d)(?!{_DAY}{_SPACE}{_MONTH})",
+        rf"(?<!\d)\d{{1,2}}{_GAP}[{_DASH}]{_GAP}(?={_DAY}{_SPACE}{_MONTH})",
         r"\w&(?=\w)|\w[⁺⁻]?(?=[⁰¹²³⁴-⁹₀-₉])|[⁺⁻](?=[⁰¹²³⁴-⁹])",  # AT&T, 10⁻²⁷, H₂O
         rf"(?<=\w){_SPACE}(?=A(?![\w'’])(?!{_SPACE}[A-Z]))",  # vitamin A
     )

@@ -9,7 +9,7 @@ Shapes: n questions, f features.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,32 +31,53 @@ WITHHELD, MOST_LOST = 0.9, 0.125
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """A fitted function, and what cross-validation says of it."""
+class Observed:
+    """Answers to n questions, every other one asked without its passage."""
 
-    confidence: Confidence
-    questions: int
-    right: int
+    features: np.ndarray  # f64 [n, f]
+    right: np.ndarray  # bool [n], the first phrase
+    without: np.ndarray  # bool [n], its passage
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What numbers say of the answers that they are given to."""
+
     auroc: float | None
     """Right first phrases against wrong ones."""
     calibration_error: float
-    """Mean distance of confidence and share of right answers, over ten bins of equally many questions."""
+    """Mean distance of the number and the share of right answers, over ten bins of equally many questions."""
+    surer_half: float
+    """Share of right answers among the surer half of the questions with their passage."""
     withheld: float
     """Share of the questions without their passage that are withheld."""
     kept: float
     """Share of the right answers kept."""
 
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fitted function, what cross-validation says of it, and what is to be said of the saved one."""
+
+    confidence: Confidence
+    questions: int
+    right: int
+    fitted: Measures
+    saved: Measures | None = None
+
     def table(self) -> Table:
         """The measures, for people."""
+        columns = {"fitted here": self.fitted} | ({"saved": self.saved} if self.saved else {})
+        each = columns.values()
         rows = [
-            ["questions, right first", f"{self.questions:,}, {self.right:,}"],
-            ["AUROC, right against wrong", "–" if self.auroc is None else f"{self.auroc:.3f}"],
-            ["expected calibration error", f"{self.calibration_error:.3f}"],
-            ["withheld below", f"{self.confidence.withheld_below:.3f}"],
-            ["withheld of those without their passage", f"{100 * self.withheld:.1f} %"],
-            ["kept of the right answers", f"{100 * self.kept:.1f} %"],
+            ["AUROC, right against wrong", *("–" if one.auroc is None else f"{one.auroc:.3f}" for one in each)],
+            ["expected calibration error", *(f"{one.calibration_error:.3f}" for one in each)],
+            ["right in the surer half", *(f"{100 * one.surer_half:.1f} %" for one in each)],
+            ["withheld of those without their passage", *(f"{100 * one.withheld:.1f} %" for one in each)],
+            ["kept of the right answers", *(f"{100 * one.kept:.1f} %" for one in each)],
         ]
-        return Table("", ["five-fold cross-validation", ""], rows)
+        title = f"{self.questions:,} questions, {self.right:,} right first"
+        return Table(title, ["fitted here: five-fold cross-validation", *columns], rows)
 
 
 class _ObservedFiller(PhraseFiller):
@@ -74,9 +95,30 @@ class _ObservedFiller(PhraseFiller):
 
 
 def calibrate(filler: PhraseFiller, asked: Sequence[Asked], *, progress: Progress = silent) -> Calibration:
-    """Fit the confidence of the reader of `filler`, whose index is over the passages of `asked`.
+    """Fit the confidence of the reader of `filler`, whose index is over the passages of `asked`, and measure it.
 
     Raises CorpusError for too few questions that were read, or if all or none of the answers are right.
+    """
+    seen = observed(filler, asked, progress=progress)
+    found = fitted(seen)
+    reader = filler.reader(filler.settings)
+    saved = reader.confidence if reader is not None else None
+    if saved is None:
+        return found
+    return replace(found, saved=measures(saved.of(seen.features), seen, saved.withheld_below))
+
+
+def observed(
+    filler: PhraseFiller,
+    asked: Sequence[Asked],
+    *,
+    passages: Sequence[str] | None = None,
+    progress: Progress = silent,
+) -> Observed:
+    """The answers to the questions of `asked`, of which every other one is asked without its passage.
+
+    With `passages`, the id of a document for each question, only that one is read.
+    Raises SettingError without a reader that reads, CorpusError if the index is not over the passages of `asked`.
     """
     store, reader = filler.index.store, filler.reader(filler.settings)
     if reader is None or not filler.settings.joint_share or filler.settings.retrieval is not Retrieval.hybrid:
@@ -84,27 +126,28 @@ def calibrate(filler: PhraseFiller, asked: Sequence[Asked], *, progress: Progres
     ids = store.document_ids(range(store.document_count))
     if not {each.passage for each in asked} <= {*ids}:
         raise CorpusError(f"{filler.index.folder} is not over the passages of the questions: give another index=")
-    observed = _ObservedFiller(filler.index, filler.encoder, filler.settings, reader=reader)
+    observing = _ObservedFiller(filler.index, filler.encoder, filler.settings, reader=reader)
     rows: list[tuple[np.ndarray, bool, bool]] = []
     for number, each in enumerate(asked):
         progress("questions", number, len(asked))
-        absent, observed.seen = number % 2 == 1, None
+        absent, observing.seen = number % 2 == 1, None
+        others = [name for name in ids if name != each.passage] if absent else None
         try:
-            answer = observed.fill(
-                each.question, documents=[name for name in ids if name != each.passage] if absent else None
-            )
+            answer = observing.fill(each.question, documents=[passages[number]] if passages else others)
         except QueryError:  # too long for the encoder: it has no features
             continue
-        if observed.seen is not None:
-            rows.append((observed.seen, exact_match(answer.phrases[0].phrase, each.answers), absent))
+        if observing.seen is not None:
+            rows.append((observing.seen, exact_match(answer.phrases[0].phrase, each.answers), absent))
     progress("questions", len(asked), len(asked))
     features, right, without = zip(*rows, strict=True) if rows else ([], [], [])
-    found = np.array(features).reshape(-1, len(FEATURES))  # f64 [n, f]
-    return fitted(found, np.array(right, dtype=bool), np.array(without, dtype=bool))
+    return Observed(
+        np.array(features).reshape(-1, len(FEATURES)), np.array(right, dtype=bool), np.array(without, dtype=bool)
+    )
 
 
-def fitted(features: np.ndarray, right: np.ndarray, without: np.ndarray) -> Calibration:
-    """The calibration by features f64 [n, f] of answers that are `right` or asked without a passage, bool [n] each."""
+def fitted(seen: Observed) -> Calibration:
+    """The confidence fitted to answers, with its threshold, and its measures by cross-validation."""
+    features, right, absent = seen.features, seen.right, seen.without & ~seen.right  # f64 [n, f], bool [n] each
     if len(right) < FEWEST or right.all() or not right.any():
         raise CorpusError(
             f"{len(right)} questions were read and {int(right.sum())} of their first phrases are right: at least"
@@ -115,8 +158,8 @@ def fitted(features: np.ndarray, right: np.ndarray, without: np.ndarray) -> Cali
     for fold in range(FOLDS):
         weights, bias = fit(features[folds != fold], right[folds != fold])
         held_out[folds == fold] = probabilities(features[folds == fold] @ weights + bias)
-    absent, kept = held_out[without & ~right], held_out[right & ~without]
-    withheld_below = float(np.quantile(absent, WITHHELD)) if len(absent) else 0.0
+    withheld_below = float(np.quantile(held_out[absent], WITHHELD)) if absent.any() else 0.0
+    kept = held_out[right & ~seen.without]  # f64 [right]
     if len(kept):
         withheld_below = min(withheld_below, float(np.quantile(kept, MOST_LOST)))
     weights, bias = fit(features, right)
@@ -124,9 +167,21 @@ def fitted(features: np.ndarray, right: np.ndarray, without: np.ndarray) -> Cali
         confidence=Confidence(tuple(weights.tolist()), bias, withheld_below),
         questions=len(right),
         right=int(right.sum()),
-        auroc=auroc(held_out[right], held_out[~right]),
-        calibration_error=calibration_error(held_out, right),
-        withheld=float((absent < withheld_below).mean()) if len(absent) else 0.0,
+        fitted=measures(held_out, seen, withheld_below),
+    )
+
+
+def measures(numbers: np.ndarray, seen: Observed, withheld_below: float) -> Measures:
+    """The measures of `numbers` f64 [n] from 0 to 1 that are given to answers, and of a threshold."""
+    right, absent = seen.right, seen.without & ~seen.right  # bool [n] each
+    kept = numbers[right & ~seen.without]  # f64 [right]
+    answerable, answered = numbers[~seen.without], right[~seen.without]  # f64, bool [n / 2]
+    surer = np.argsort(-answerable, kind="stable")[: len(answerable) // 2]  # i64 [n / 4]
+    return Measures(
+        auroc=auroc(numbers[right], numbers[~right]),
+        calibration_error=calibration_error(numbers, right),
+        surer_half=float(answered[surer].mean()) if len(surer) else 0.0,
+        withheld=float((numbers[absent] < withheld_below).mean()) if absent.any() else 0.0,
         kept=float((kept >= withheld_below).mean()) if len(kept) else 0.0,
     )
 

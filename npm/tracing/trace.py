@@ -5,7 +5,8 @@ The support of a span is the logistic function of
     w · (share of its best place, score of the best other phrase, log score of phrases that match it) + b
 
 with shares as in `npm.tracing.evidence`; 0 for a span that the corpus does not have. It was fitted to sentences with
-exchanged spans, and the threshold to the share of right ones that pass it (`scripts/measure_trace.py`).
+exchanged spans, and the threshold to the share of right ones that pass it (`scripts/measure_trace.py`). Spans of a
+sentence that the corpus has word for word are `found` without filling.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from npm.corpus.text import normalized_text
 from npm.indexing.phrase_index import select
 from npm.retrieval.filler import Filler
 from npm.retrieval.queries import check_text
-from npm.tracing.evidence import CorpusEvidence
+from npm.tracing.evidence import CorpusEvidence, Place
+from npm.tracing.find import SoughtPhrase
 from npm.tracing.settings import SpanKind, TraceSettings, Verdict
 from npm.tracing.spans import Span, spans_of
 
@@ -31,11 +33,11 @@ PHRASES_COMPARED = 20
 """Phrases of an answer that are compared with a span."""
 SPANS_AT_ONCE = 32
 LONG_QUOTATION_WORDS = 5
-"""A quotation of so many words is looked up only: no phrase is as long, and chance does not repeat it."""
-WEIGHTS, BIAS = (1.34, -1.687, 0.336), 1.904
+"""Fewest words of a quotation that is looked up only."""
+WEIGHTS, BIAS = (1.392, -1.58, 0.365), 2.027
 LEAST_SCORE = 1e-4
 """Floor of the score of which the logarithm is taken."""
-RIGHT_PASSED = ((0.5, 0.8, 0.9, 0.95, 0.99), (0.823, 0.332, 0.113, 0.092, 0.061))
+RIGHT_PASSED = ((0.5, 0.8, 0.9, 0.95, 0.99), (0.846, 0.375, 0.119, 0.087, 0.059))
 """Shares of right spans, and the support that so many of them reach."""
 OTHER_SCORE = 0.7
 """Least score of a phrase that is shown in place of another.
@@ -123,13 +125,17 @@ class Tracer:
         """The verdicts on some spans of a text, which are filled together."""
         plain = _plain(text)
         masked = [_masked(plain, span) for span in spans]
-        words = [len(plain[span.start : span.stop].split()) for span in spans]
-        lookups = zip(spans, words, strict=True)
-        is_short = [span.kind != "quotation" or count < LONG_QUOTATION_WORDS for span, count in lookups]
-        answers = iter(self._filled([each for each, short in zip(masked, is_short, strict=True) if short]))
+        surfaces = [" ".join(visible(text[span.start : span.stop]).split()) for span in spans]
+        pairs = zip(surfaces, masked, strict=True)
+        places = [self._evidence.best_place(surface, sentence) for surface, sentence in pairs]
+        is_asked = [
+            not (_is_long_quotation(span, surface) or _is_copied(plain, span, place))
+            for span, surface, place in zip(spans, surfaces, places, strict=True)
+        ]
+        answers = iter(self._filled([each for each, asked in zip(masked, is_asked, strict=True) if asked]))
         return [
-            self._verdict(text, span, masked[number], next(answers) if is_short[number] else None)
-            for number, span in enumerate(spans)
+            self._verdict(span, surface, place, next(answers) if asked else None)
+            for span, surface, place, asked in zip(spans, surfaces, places, is_asked, strict=True)
         ]
 
     def _filled(self, masked: list[str]) -> list[Answer]:
@@ -138,9 +144,7 @@ class Tracer:
         documents, where = self._documents, self._where
         return self._filler.fill(masked, PHRASES_COMPARED, occurrences=1, documents=documents, where=where)
 
-    def _verdict(self, text: str, span: Span, masked: str, answer: Answer | None) -> TracedSpan:
-        surface = " ".join(visible(text[span.start : span.stop]).split())
-        best = self._evidence.best_place(surface, masked)
+    def _verdict(self, span: Span, surface: str, best: Place | None, answer: Answer | None) -> TracedSpan:
         place = None if best is None else best.occurrence
         traced = TracedSpan(span.kind, surface, span.start, span.stop, "not_found", 0.0, place)
         if answer is None:
@@ -152,11 +156,14 @@ class Tracer:
             support = 1 / (1 + np.exp(-(features @ WEIGHTS + BIAS)))
             traced = replace(traced, support=round(float(support), 4))
         if traced.support >= self._least_support:
-            return replace(traced, verdict="found")
+            about = {found.document for phrase in own or answer.phrases[:1] for found in phrase.occurrences}
+            if place is not None and place.document in about:
+                return replace(traced, verdict="found")
+            return replace(traced, verdict="supported", place=own[0].occurrences[0] if own else place)
         if other is None or other.score < OTHER_SCORE or not _is_like(other.phrase, span.kind):
             return traced
-        score, place = round(other.score, 4), other.occurrences[0]
-        return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=place)
+        score, instead = round(other.score, 4), other.occurrences[0]
+        return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=instead)
 
     def features(self, share: float, own: Sequence[Phrase], other: Phrase | None) -> np.ndarray:
         """The input f64 [3] of the support: `share` of the best place, phrases that match, the best that does not."""
@@ -172,6 +179,17 @@ def matches(span: str, phrase: str) -> bool:
     """
     one, other = (f" {normalized_text(text)} " for text in (span, phrase))
     return one in other or other in one
+
+
+def _is_long_quotation(span: Span, surface: str) -> bool:
+    """Return True if a span is looked up only: no phrase is as long, and chance does not repeat it."""
+    return span.kind == "quotation" and len(surface.split()) >= LONG_QUOTATION_WORDS
+
+
+def _is_copied(plain: str, span: Span, place: Place | None) -> bool:
+    """Return True if the corpus has the full sentence of a span word for word at the span's place."""
+    sentence = visible(plain[span.first : span.last])
+    return place is not None and place.share > 0.999 and any(SoughtPhrase(sentence).places(place.occurrence.context))
 
 
 def _is_like(phrase: str, kind: SpanKind) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from npm.cli.main import main
 from npm.core.errors import CorpusError
-from npm.evaluation.calibration import BINS, calibration_error, fitted
+from npm.evaluation.calibration import BINS, Observed, calibration_error, fitted, measures
 from npm.evaluation.reading import read_passages
 from npm.evaluation.settings import SampleSettings
 from npm.reading.confidence import FEATURES, read_confidence
@@ -19,29 +19,39 @@ from tests.helpers.tiny_models import tiny_encoder
 SMALL = ["blocks.max_block_tokens=64"]
 
 
-def drawn(count: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(count: int = 2000, seed: int = 0) -> Observed:
     """Features, of which the first two decide, right answers, and questions without their passage."""
     rng = np.random.default_rng(seed)
     without = np.arange(count) % 2 == 1
     features = rng.normal(size=(count, len(FEATURES)))
     features[without, 0] -= 3
     right = rng.random(count) < 1 / (1 + np.exp(-(2 * features[:, 0] + features[:, 1] - 0.5)))
-    return features, right & ~without, without
+    return Observed(features, right & ~without, without)
 
 
 def test_the_function_is_calibrated_and_withholds_what_was_agreed() -> None:
-    features, right, without = drawn()
-    found = fitted(features, right, without)
-    assert found.auroc is not None and found.auroc > 0.85
-    assert found.calibration_error < 0.05
-    assert found.kept >= 0.875 - 1 / right.sum()
-    assert found.withheld == pytest.approx(0.9, abs=0.01) or found.kept == pytest.approx(0.875, abs=0.01)
-    features, right, without = drawn(seed=1)  # others of the same kind
-    confidence = found.confidence.of(features)
-    shown = confidence >= found.confidence.withheld_below
-    assert shown[right].mean() > 0.84
-    assert shown[without & ~right].mean() < 0.2
-    assert calibration_error(confidence, right) < 0.05
+    found = fitted(drawn())
+    assert found.fitted.auroc is not None and found.fitted.auroc > 0.85
+    assert found.fitted.calibration_error < 0.05
+    assert found.fitted.kept >= 0.875 - 1 / found.right
+    assert found.fitted.withheld == pytest.approx(0.9, abs=0.01) or found.fitted.kept == pytest.approx(0.875, abs=0.01)
+    others = drawn(seed=1)
+    known = measures(found.confidence.of(others.features), others, found.confidence.withheld_below)
+    assert known.kept > 0.84
+    assert known.withheld > 0.8
+    assert known.calibration_error < 0.05
+
+
+def test_measures_by_hand() -> None:
+    numbers = np.array([0.9, 0.8, 0.7, 0.3, 0.2, 0.1])
+    right = np.array([True, False, True, False, True, False])
+    without = np.array([False, True, False, False, False, True])
+    found = measures(numbers, Observed(np.zeros((6, len(FEATURES))), right, without), 0.25)
+    assert found.auroc == pytest.approx(6 / 9)  # of three right and three wrong ones
+    assert found.surer_half == 1.0  # .9 and .7 of the four with their passage
+    assert found.withheld == 0.5  # .1, but not .8
+    assert found.kept == pytest.approx(2 / 3)
+    assert found.calibration_error == pytest.approx(np.abs(numbers - right).mean())  # a bin for each
 
 
 def test_calibration_error_by_hand() -> None:
@@ -54,7 +64,7 @@ def test_calibration_error_by_hand() -> None:
 @pytest.mark.parametrize("right", [np.zeros(60, dtype=bool), np.ones(60, dtype=bool), np.arange(20) % 2 == 0])
 def test_too_little_to_learn_from_is_refused(right: np.ndarray) -> None:
     with pytest.raises(CorpusError):
-        fitted(np.zeros((len(right), len(FEATURES))), right, np.zeros(len(right), dtype=bool))
+        fitted(Observed(np.zeros((len(right), len(FEATURES))), right, np.zeros(len(right), dtype=bool)))
 
 
 def test_the_command_writes_the_function_of_a_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

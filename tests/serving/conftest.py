@@ -46,11 +46,17 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def page_server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for the tests of a file of the page, started only where there is a browser."""
+def page_server(
+    browser: Browser, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """One server for the tests of a file of the page, started only where there is a browser.
+
+    It says shares, without a reader, unless the file has a READER.
+    """
     from tests.serving.shown_page import shown_server
 
-    with shown_server(tmp_path_factory.mktemp("page")) as running:
+    reader = getattr(request.module, "READER", "none")
+    with shown_server(tmp_path_factory.mktemp("page"), f"fill.reader={reader}") as running:
         yield running
 
 

@@ -50,15 +50,15 @@ TEXTS = {str(document["id"]): str(document["text"]) for document in DOCUMENTS}
 
 
 @contextmanager
-def shown_server(folder: Path) -> Iterator[RunningServer]:
-    """A server over the documents, with a key."""
+def shown_server(folder: Path, *more: str) -> Iterator[RunningServer]:
+    """A server over the documents, with a key; `more` are further settings."""
     build(write_corpus(folder / "corpus.jsonl", DOCUMENTS), folder / "index", **{"corpus.kept_fields": ["lang"]})
     keys, examples = folder / "keys", folder / "examples"
     keys.write_text(f"{KEY}\n", encoding="utf-8")
     examples.write_text(f"{QUESTION}\n# Rivers\nThe <mask> flows to the North Sea.\n", encoding="utf-8")
     # a random encoder: with overlaps merged, or with literal evidence, little would be left to look at
     plain = ("fill.overlaps=keep", "fill.literal_weight=0")
-    given = (f"key_file={keys}", f"examples={examples}", "about=Eight short texts", *plain)
+    given = (f"key_file={keys}", f"examples={examples}", "about=Eight short texts", *plain, *more)
     with RunningServer(folder / "index", *given) as running:
         yield running
 

@@ -93,15 +93,15 @@ def test_every_field_is_described() -> None:
 def test_the_files_of_the_page_stay_small() -> None:
     files = [path for path in (REPOSITORY / "npm" / "serving" / "static").iterdir() if path.is_file()]
     assert len(files) > 5
-    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 25 * 1024
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 26 * 1024
 
 
 DEMO = REPOSITORY / "npm" / "assets" / "demo"
 RIGHT = {
     "The biggest moon in the whole Solar System is <mask>.": ["Ganymede"],
-    "Captain Ahab hunts a white whale in the novel by <mask>.": ["Herman Melville"],
+    "Who wrote the novel about Captain Ahab and the white whale?": ["Herman Melville"],
     "Who painted The Last Supper?": ["Leonardo da Vinci"],
-    "Plato and Aristotle walk side by side in a Vatican fresco by <mask>.": ["Raphael"],
+    "Who painted The School of Athens?": ["Raphael"],
     "Charles Bridge in Prague crosses the <mask>.": ["Vltava"],
     "Penicillin was discovered by <mask> in <mask>.": ["Alexander Fleming", "September 1928"],
     "What is the currency of Hungary?": ["forint"],

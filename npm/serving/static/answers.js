@@ -5,6 +5,7 @@ import { button, codePoints, copyButton, documentOf, element, folded, MASK, perc
 const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a blank, above its answer
 const STRENGTHS = [[0.8, "Strong"], [0.4, "Mixed"], [0, "Weak"]];
 const CONFIDENCES = [[0.8, "Sure"], [0.5, "Likely"], [0, "Unsure"]];
+const ALSO_LIKELY = 0.2; // share of a second candidate from which all of them are shown unasked
 const CLOSE_RATIO = 1.5; // of the first share to the second, below which neither is the answer
 const MEANING =
   "The percentage is the share of the evidence that points to a phrase. It is not the probability " +
@@ -62,10 +63,12 @@ export function answerView(response, actions) {
   }
 
   const rows = row(joint ? "Best combinations" : "Candidates", choices, (number) => choices[number].chosen);
+  const isOpen = joint || !isKnown(answer) || choices[1]?.score >= ALSO_LIKELY;
+  const others = isOpen ? rows : choices.length > 1 ? [folded("Other candidates", ...rows.slice(1))] : [];
   const ofBlank = (own, blank) => row(`Blank ${blank + 1}`, own, (number) => chosen.with(blank, number));
   const ofBlanks = joint ? blanks.flatMap(ofBlank) : [];
   const heard = choose(chosen);
-  return { shown: [head, ...bands, ...rows, found, ...ofBlanks], heard };
+  return { shown: [head, ...bands, ...(joint ? [...others, found] : [found, ...others]), ...ofBlanks], heard };
 }
 
 // --- candidates: phrases inside one another are one ---
@@ -140,9 +143,12 @@ function isKnown(answer) {
 function trustIn(answer, choice, choices) {
   if (!isKnown(answer)) return evidence(choice);
   if (choice !== choices[0]) return [];
-  const [, word] = CONFIDENCES.find(([least]) => answer.confidence >= least);
-  const line = element("p", {}, element("b", {}, word), ` – right in about ${percent(answer.confidence)} of such cases.`);
+  const line = element("p", {}, element("b", {}, wordOf(answer)), ` – right in about ${percent(answer.confidence)} of such cases.`);
   return [element("div", { class: "trust" }, line)];
+}
+
+function wordOf({ confidence }) {
+  return CONFIDENCES.find(([least]) => confidence >= least)[1];
 }
 
 /** How much of the evidence a choice has, in words: the share is no probability. */
@@ -165,6 +171,9 @@ function doubtOf(answer, settings, choices, choice, isShare) {
     return ["No clear answer. Closest passages:", unknown ? `N${unknown.slice(1)}.` : low];
   }
   if (!choice) return ["This combination is not among the best."];
+  if (isKnown(answer) && choice === first && answer.confidence < CONFIDENCES[0][0]) {
+    return [`${wordOf(answer)}. Read the sentence:`, `Right in about ${percent(answer.confidence)} of such cases.`];
+  }
   if (!isShare || isKnown(answer)) return null;
   if (second && first.score < CLOSE_RATIO * second.score && [first, second].includes(choice)) {
     const shares = [first, second].map(({ phrase, score }) => `${phrase} ${percent(score)}`);
@@ -256,8 +265,8 @@ function source(sentence, chosen, response, actions, onOpen) {
   return element(
     "li",
     {},
-    element("p", { class: "from" }, ...documentOf(place, onOpen)),
     element("blockquote", { dir: "auto" }, ...markedSentence(sentence, chosen)),
+    element("p", { class: "from" }, ...documentOf(place, onOpen)),
     element("p", { class: "acts" }, ...copyButton("Copy citation", citation), button("Ask only this document", () => actions.askOnly(id))),
   );
 }

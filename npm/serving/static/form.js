@@ -7,6 +7,7 @@ const NUMBERS = ["k", "occurrences", "min_share"];
 const ID = "document ID"; // of the filter by documents, among the fields
 
 let filters = { where: [], documents: [], scoring: "default" }; // shown as chips
+let example = ""; // the first of the index, shown while nothing is asked
 let changed = null; // called when a chip is removed or added
 
 /** The defaults of a request over an index. */
@@ -70,9 +71,9 @@ export function writeForm(request) {
 function showView(view) {
   const traces = view === "trace";
   byId("fill-form").dataset.view = view;
-  byId("ask").textContent = traces ? "Trace" : "Ask";
-  byId("text").placeholder = traces ? "Paste a text to compare with the documents." : "The Mona Lisa was painted by <mask>.";
-  byId("text").setAttribute("aria-label", traces ? "Text to trace" : "Sentence with a blank, or a question");
+  byId("ask").textContent = traces ? "Check" : "Ask";
+  byId("text").placeholder = traces ? "Paste a text to compare with the documents." : example;
+  byId("text").setAttribute("aria-label", traces ? "Text to check" : "Sentence with a blank, or a question");
   for (const part of document.querySelectorAll("[data-only]")) part.classList.toggle("off", part.dataset.only !== view);
   for (const [name, current] of [["to-ask", !traces], ["to-trace", traces]]) {
     if (current) byId(name).setAttribute("aria-current", "page");
@@ -151,7 +152,8 @@ export function connectFilters(onChange) {
   });
 }
 
-export function offerFields({ fields, limits, defaults: usual }) {
+export function offerFields({ fields, limits, defaults: usual, examples }) {
+  example = examples.find((each) => !each.startsWith("#")) ?? example;
   byId("where-field").replaceChildren(...[...fields, ID].map((field) => element("option", {}, field)));
   byId("where-operator").hidden = fields.length === 0;
   for (const name of NUMBERS) byId(name).max = limits[name] ?? 1;

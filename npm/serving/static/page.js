@@ -21,6 +21,7 @@ const kept = new Map(); // address → what was shown there
 
 /** Ask what the form holds, and put it into the address. */
 function submit() {
+  if (matchMedia("(pointer: coarse)").matches) byId("text").blur(); // else its keyboard goes at the next tap, which is lost
   const request = readForm();
   const address = addressOf(request, index);
   if (address !== location.search) history.pushState(null, "", address);
