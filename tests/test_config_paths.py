@@ -70,6 +70,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "zero_shot.t5.model",
             "sts.before.encoder",
             "objective.block_teacher.encoder",
+            "objective.span_supervision.reader",
         ),
         *("start.from_run", "packed", "key_file", "examples", "log", "task"),
         *("table", "treebank", "target", "grammar.file", "labeled.files", "questions"),

@@ -203,10 +203,10 @@ class LabeledBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class QuestionBatch(Batch):
-    """Questions with one mask and the blocks that answer them, as R = 4n + m + w rows, in this order.
+    """Questions with one mask and the blocks that answer them, as R = r + 3n + w rows, in this order.
 
-    n questions, each read with its block; m of them read with a passage in which no answer occurs; the n blocks, and w
-    wrong ones of those passages; the n questions; the n questions without their mask.
+    The first k of n questions, each read with its block, and r - k of them read with their wrong block, in which no
+    answer occurs; the n blocks, and w wrong ones; the n questions; the n questions without their mask.
     """
 
     input_ids: torch.Tensor  # i64 [R, L]
@@ -214,7 +214,9 @@ class QuestionBatch(Batch):
     block_tokens: torch.Tensor  # bool [R, L], tokens of blocks, titles excluded: the keys
     start_slots: torch.Tensor  # i64 [n], position in [0, L) of the start query
     end_slots: torch.Tensor  # i64 [n], position in [0, L) of the end query
-    readers: torch.Tensor  # i64 [n + m], the question of each row that reads a block
+    joint_count: int  # k
+    readers: torch.Tensor  # i64 [r], the question of each row that reads a block
+    wrong_questions: torch.Tensor  # i64 [w], the question of each wrong block, ascending
     phrase_token_ids: torch.Tensor  # i64 [a, longest], padded with -1: answers, and rivals of answers
     phrase_questions: torch.Tensor  # i64 [a], the question of each phrase
     is_answer: torch.Tensor  # bool [a]

@@ -50,7 +50,10 @@ class SupervisionSettings(Settings):
     negative_fraction: Fraction = 0.5
     """Fraction of the questions that are read with a passage without an answer: one of their `negatives`, their wrong
     context, or a similar passage of another question. `objective.reader_weight` reads it instead of the right one,
-    `objective.span_supervision_weight` too, where the row has one."""
+    `objective.span_supervision_weight` in addition, among the passages of the batch."""
+    joint_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of the questions that `objective.span_supervision_weight` reads jointly with passages, which takes half
+    of its time; the others are compared with stored vectors only."""
     max_answer_words: Annotated[PositiveInt, INNER] = 12
     """Longer answers are left out, and so are questions that have no other."""
     max_questions_per_context: Annotated[PositiveInt | None, INNER] = None

@@ -11,6 +11,7 @@ Shapes: B clean copies, L padded length, d dimensions.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
-from npm.objectives.encoded import EncodedBatch
+from npm.objectives.encoded import EncodedBatch, Passes
 
 
 class FrozenModel:
@@ -36,10 +37,14 @@ class FrozenModel:
     @torch.no_grad()
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states [B, L, d] of token ids i64 [B, L], on their device, all rows in one pass."""
-        if next(self.model.parameters()).device != input_ids.device:
-            self.model.to(input_ids.device)
-        vectors: torch.Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        model = self.model.to(input_ids.device)
+        vectors: torch.Tensor = model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return vectors  # [B, L, d]
+
+    @torch.no_grad()
+    def packed_states(self, input_ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Last hidden states [N, d] of concatenated rows, token ids i64 [N], on their device."""
+        return Passes(self.model.to(input_ids.device)).packed_states(input_ids, lengths)
 
 
 class BlockTeacher(nn.Module):

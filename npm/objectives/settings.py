@@ -87,13 +87,17 @@ class SpanSupervisionSettings(Settings):
     read_weight: NonNegativeFloat = 0.5
     """Weight of the same with the query of the question read with its passage."""
     rank_weight: NonNegativeFloat = 0.5
-    """Weight of ranking a question's own passage first by vectors of questions and passages."""
+    """Weight of ranking a question's own passage first by vectors of questions and passages, as far as `reader` does.
+    """
     teacher_weight: NonNegativeFloat = 3.0
     """Weight of 1 − cosine to the passage vectors of `objective.block_teacher.encoder`, or of the start."""
     rival_weight: PositiveFloat = 1.0
     """Weight of each of a question's `rivals` among the negatives of the joint pass."""
     distill_weight: NonNegativeFloat = 0.0
-    """Weight of teaching the vectors of an index the joint pass's distribution over the tokens of a passage."""
+    """Weight of teaching the vectors of an index the distribution over the tokens of a passage of `reader`."""
+    reader: PathText = ""
+    """A frozen reader: folder, hub name or `reader-mini`, with the tokenizer of the start; empty: `distill_weight`
+    takes the joint pass of the encoder that is trained."""
 
 
 class ObjectiveSettings(Settings):

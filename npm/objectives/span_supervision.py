@@ -9,18 +9,23 @@ the weight of rivals where k ∉ S⁺_i begins a phrase that could be taken for 
     absent        the same over a passage without an answer, where c is the only positive
     query_alone   −log Σ_{k ∈ K_i ∩ S⁺_i} exp s(q_i, k) + log Σ_{k ∈ K_i ∪ ⋃_j (K_j ∖ S⁺_i)} exp s(q_i, k)
     query_read    the same with q_i'
-    rank          −log softmax_j(ρ cos(v(question i), v(block j)))_i over i and the blocks j without an answer of i
+    rank          KL(t_i ‖ softmax_j ρ cos(v(question i), v(block j))) over i and the blocks j without an answer of i
     teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.block_teacher`
-    distill       KL(softmax_{k ∈ K_i'} s(q_i', k) ‖ softmax_{k ∈ K_i} s(q_i, k)), the first without gradient
+    distill       KL(p_i ‖ softmax_k s(q_i, k)) over the keys of `query_alone`
 
-The blocks j are those of all questions, and the wrong blocks that some are read with. Each term is a mean over
-questions; `absent`, `query_alone`, `query_read` and `distill` are also means over start and end, and `answer_end` is
-`answer_start` with end queries and last tokens. Joint reading is that of `npm.objectives.reading`; rivals are the other
-names or numbers of the block (Lee et al. 2021, arXiv 2012.12624, §3.2 has both `query_alone` with in-batch negatives
-and `distill`, its equation 9).
+The blocks j are those of all questions, and the wrong block that some have. p_i is a distribution over K_i only, so
+that the tokens of other blocks are taught to have none: the reader's (`npm.objectives.reader_teacher`) or, without a
+reader, softmax_{k ∈ K_i'} s(q_i', k), without gradient. t_i is all on i or, with a reader, the softmax of `here` over i
+and its wrong block; other blocks would cost a pass each, and hardly any of them could hold an answer.
 
-Shapes: n questions of this rank, N blocks of all ranks, m that read a passage without an answer, w wrong blocks, a
-answers and rivals, T tokens of the joint passes of this rank with their first tokens, K tokens of the blocks of all
+Each term is a mean over questions: `answer_start`, `answer_end`, `absent`, `query_read` and the self-taught `distill`
+over the k that are read jointly, the others over all. `absent`, `query_alone`, `query_read` and `distill` are also
+means over start and end, and `answer_end` is `answer_start` with end queries and last tokens. Joint reading is that of
+`npm.objectives.reading`; rivals are the other names or numbers of the block (Lee et al. 2021, arXiv 2012.12624, §3.2
+has both `query_alone` with in-batch negatives and, over one passage, `distill`, its equation 9).
+
+Shapes: n questions of this rank, k that are read jointly, r their joint passes, N blocks of all ranks, w wrong blocks,
+a answers and rivals, T tokens of the joint passes of this rank with their first tokens, K tokens of the blocks of all
 ranks, R rows, L padded length, d dimensions.
 """
 
@@ -37,6 +42,7 @@ from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.objectives.ranks import gather_rows, rank, row_counts
+from npm.objectives.reader_teacher import ReaderTeacher
 from npm.objectives.reading import reading_losses
 from npm.objectives.sentence import contrast_logits
 from npm.objectives.settings import SpanSupervisionSettings
@@ -53,10 +59,16 @@ class SpanSupervision(nn.Module):
     view = "questions"
     reads_clean_copies = False
 
-    def __init__(self, settings: SpanSupervisionSettings, scale: float, teacher: BlockTeacher) -> None:
+    def __init__(
+        self,
+        settings: SpanSupervisionSettings,
+        scale: float,
+        teacher: BlockTeacher,
+        reader: ReaderTeacher | None = None,
+    ) -> None:
         """`scale` is the similarity scale of the phrase loss."""
         super().__init__()
-        self.settings, self._scale, self._teacher = settings, scale, teacher
+        self.settings, self._scale, self._teacher, self.reader = settings, scale, teacher, reader
         self.pooler = teacher.pooler
         self._weights = {"answer_start": 0.5, "answer_end": 0.5}
         self._weights |= {
@@ -70,11 +82,13 @@ class SpanSupervision(nn.Module):
             self._weights["distill"] = settings.distill_weight
 
     def counts(self, batch: QuestionBatch) -> dict[str, int]:
-        """Questions of this rank; for `absent` those that read a block without an answer."""
-        questions = len(batch.start_slots)
+        """Questions of this rank that a term is over; for `absent` those that read a block without an answer."""
         names = (*self._weights, *(f"{name}_top1" for name in WITH_TOP1))
-        absent = len(batch.readers) - questions
-        return {name: absent if name.startswith("absent") else questions for name in names}
+        counts = dict.fromkeys(names, len(batch.start_slots))
+        joint = ["answer_start", "answer_end", "query_read", *["distill"] * (self.reader is None)]
+        counts |= {name: batch.joint_count for name in names if name.removesuffix("_top1") in joint}
+        absent = len(batch.readers) - batch.joint_count
+        return counts | {name: absent for name in names if name.startswith("absent")}
 
     def forward(self, encoded: EncodedRows[QuestionBatch]) -> dict[str, Term]:
         """The terms of one batch; keys and blocks of all ranks are compared with, with gradient."""
@@ -87,13 +101,13 @@ class SpanSupervision(nn.Module):
 
     def _sums(self, batch: QuestionBatch, states: torch.Tensor) -> dict[str, torch.Tensor]:
         """The sum of each term but `teacher` over the questions of this rank."""
-        count, reading_count = len(batch.start_slots), len(batch.readers)
+        count, joint_count, reading_count = len(batch.start_slots), batch.joint_count, len(batch.readers)
         reading = slice(0, reading_count)
-        is_key = batch.block_tokens[reading].clone()  # bool [n + m, L]
+        is_key = batch.block_tokens[reading].clone()  # bool [r, L]
         is_key[:, 0] = True
         passes, places = is_key.nonzero(as_tuple=True)  # i64 [T] each
         joint = Keys(states[reading][is_key], batch.input_ids[reading][is_key], passes)
-        own_pass = passes == torch.arange(reading_count, device=passes.device)[:, None]  # bool [n + m, T]
+        own_pass = passes == torch.arange(reading_count, device=passes.device)[:, None]  # bool [r, T]
         answers, answer_questions = batch.is_answer, batch.phrase_questions[batch.is_answer]  # bool [a], i64 [answers]
         rival_questions = batch.phrase_questions[~answers]  # i64 [rivals]
         blocks, first_block, block_count = _block_keys(batch, states)
@@ -101,38 +115,47 @@ class SpanSupervision(nn.Module):
             count, device=passes.device
         )  # i64 [n], own blocks among those of all ranks
         own_block = blocks.sequences == numbers[:, None]  # bool [n, K]
+        taught = None if self.reader is None else self.reader.scores(batch)
         joint_edges = phrase_edges(batch.phrase_token_ids, joint)  # bool [a, T] each
         block_edges = phrase_edges(batch.phrase_token_ids[answers], blocks)  # bool [answers, K] each
         alone_rows = torch.arange(count, device=passes.device) + batch.block_rows.stop  # i64 [n]
         nothing = states.new_zeros(())
         sums = dict.fromkeys(["absent", "query_alone", "query_read", "distill"], nothing)
         sums |= {f"{name}_top1": nothing for name in WITH_TOP1}
-        for side, slots, in_passes, in_blocks in zip(
-            SIDES, (batch.start_slots, batch.end_slots), joint_edges, block_edges, strict=True
+        for number, (side, slots, in_passes, in_blocks) in enumerate(
+            zip(SIDES, (batch.start_slots, batch.end_slots), joint_edges, block_edges, strict=True)
         ):
             alone = states[alone_rows, slots]  # f32 [n, d]
-            read = states[torch.arange(reading_count, device=passes.device), slots[batch.readers]]  # f32 [n + m, d]
-            logits = read @ joint.vectors.T * self._scale  # f32 [n + m, T]
-            wanted = _of_questions(in_passes[answers], answer_questions, count)[batch.readers]  # bool [n + m, T]
-            rivals = _of_questions(in_passes[~answers], rival_questions, count)[batch.readers]  # bool [n + m, T]
-            log_weights = (rivals & ~wanted) * math.log(self.settings.rival_weight)  # f32 [n + m, T]
-            losses, right = reading_losses(logits, wanted, own_pass, places == 0, log_weights)  # [n + m] each
-            sums[f"answer_{side}"], sums[f"answer_{side}_top1"] = losses[:count].sum(), right[:count].sum()
-            sums["absent"] = sums["absent"] + losses[count:].sum() / 2
-            sums["absent_top1"] = sums["absent_top1"] + right[count:].sum() / 2
+            read = states[torch.arange(reading_count, device=passes.device), slots[batch.readers]]  # f32 [r, d]
+            logits = read @ joint.vectors.T * self._scale  # f32 [r, T]
+            wanted = _of_questions(in_passes[answers], answer_questions, count)[batch.readers]  # bool [r, T]
+            rivals = _of_questions(in_passes[~answers], rival_questions, count)[batch.readers]  # bool [r, T]
+            log_weights = (rivals & ~wanted) * math.log(self.settings.rival_weight)  # f32 [r, T]
+            losses, right = reading_losses(logits, wanted, own_pass, places == 0, log_weights)  # [r] each
+            sums[f"answer_{side}"], sums[f"answer_{side}_top1"] = losses[:joint_count].sum(), right[:joint_count].sum()
+            sums["absent"] = sums["absent"] + losses[joint_count:].sum() / 2
+            sums["absent_top1"] = sums["absent_top1"] + right[joint_count:].sum() / 2
             found = _of_questions(in_blocks, answer_questions, count)  # bool [n, K]
             # an occurrence in the block of another question may answer too: it is neither positive nor negative
             compared = own_block | ~found  # bool [n, K]
-            for name, queries in (("query_alone", alone), ("query_read", read[:count])):
-                to_blocks = queries @ blocks.vectors.T * self._scale  # f32 [n, K]
-                losses, right = choice_losses(to_blocks, found & own_block, compared)  # [n] each
+            for name, queries in (("query_alone", alone), ("query_read", read[:joint_count])):
+                asked = slice(0, len(queries))
+                to_blocks = queries @ blocks.vectors.T * self._scale  # f32 [n or k, K]
+                positive = (found & own_block)[asked]  # bool [n or k, K]
+                losses, right = choice_losses(to_blocks, positive, compared[asked])  # [n or k] each
                 sums[name] = sums[name] + losses.sum() / 2
                 sums[f"{name}_top1"] = sums[f"{name}_top1"] + right.sum() / 2
                 if name == "query_alone" and self.settings.distill_weight:
-                    in_pass = own_pass[:count] & (places > 0)  # bool [n, T]
-                    sums["distill"] = sums["distill"] + _divergence(logits[:count], in_pass, to_blocks, own_block) / 2
+                    if taught is None:
+                        in_pass = own_pass[:joint_count] & (places > 0)  # bool [k, T]
+                        asked, log_p = slice(0, joint_count), _log_shares(logits[:joint_count].detach(), in_pass)
+                    else:
+                        log_p = taught.log_probabilities[number]
+                    divergence = _divergence(log_p, own_block[asked], to_blocks[asked], compared[asked])
+                    sums["distill"] = sums["distill"] + divergence / 2
             if side == "start":
-                sums |= self._rank(batch, states, found, numbers, blocks.sequences, block_count)
+                here = None if taught is None else taught.here
+                sums |= self._rank(batch, states, found, numbers, blocks.sequences, block_count, here)
         return sums
 
     def _rank(
@@ -143,15 +166,25 @@ class SpanSupervision(nn.Module):
         numbers: torch.Tensor,
         block_of_key: torch.Tensor,
         block_count: int,
+        here: torch.Tensor | None,
     ) -> dict[str, torch.Tensor]:
-        """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are not negatives."""
+        """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are not negatives.
+
+        `here` f32 [n + w] are the log-odds of an answer in each block for its question.
+        """
         pooled = pool(self.pooler, states, batch.attention_mask)  # f32 [R, d]
         count = len(numbers)
         logits = contrast_logits(pooled[-count:], pooled[batch.block_rows], temperature=1 / RANK_SCALE)  # f32 [n, N]
         has_answer = torch.zeros_like(logits).index_add_(1, block_of_key, found.to(logits)) > 0  # bool [n, N]
         own = torch.arange(block_count, device=numbers.device) == numbers[:, None]  # bool [n, N]
-        losses, right = choice_losses(logits, own, own | ~has_answer)
-        return {"rank": losses.sum(), "rank_top1": right.sum()}
+        odds = torch.where(own, 0.0, -torch.inf)  # f32 [n, N]
+        if here is not None:
+            questions = torch.cat([torch.arange(count, device=numbers.device), batch.wrong_questions])  # i64 [n + w]
+            odds[questions, numbers[0] + torch.arange(len(here), device=numbers.device)] = here
+        judged, compared = odds > -torch.inf, own | ~has_answer  # bool [n, N] each
+        _, right = choice_losses(logits, own, compared)  # bool [n]
+        loss = _divergence(_log_shares(odds, judged), judged, logits, compared)
+        return {"rank": loss, "rank_top1": right.sum()}
 
 
 def _blocks(batch: QuestionBatch, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -180,15 +213,17 @@ def _of_questions(edges: torch.Tensor, questions: torch.Tensor, count: int) -> t
     return sums.index_add_(0, questions, edges.float()) > 0
 
 
-def _divergence(
-    taught: torch.Tensor, taught_keys: torch.Tensor, learned: torch.Tensor, learned_keys: torch.Tensor
-) -> torch.Tensor:
-    """Σ_i KL(p_i ‖ q_i) of the softmax of `taught` f32 [n, T], without gradient, and of `learned` f32 [n, K].
+def _log_shares(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Log-softmax of each row of logits f32 [n, K] over its chosen keys, bool [n, K]: f32 [chosen keys of all rows]."""
+    return logits.masked_fill(~chosen, -torch.inf).log_softmax(1)[chosen]
 
-    Each row is taken over its keys in two masks of the same shapes, which are the same tokens in the same order.
+
+def _divergence(
+    log_p: torch.Tensor, taught: torch.Tensor, logits: torch.Tensor, compared: torch.Tensor
+) -> torch.Tensor:
+    """Σ_i KL(p_i ‖ softmax of the logits f32 [n, K] over the compared keys); p_i is 0 but at taught keys, bool [n, K].
+
+    `log_p` f32 [taught keys of all rows] are in the order of the keys.
     """
-    log_p, log_q = (
-        logits.masked_fill(~keys, -torch.inf).log_softmax(1)[keys]  # f32 [keys of all rows]
-        for logits, keys in ((taught.detach(), taught_keys), (learned, learned_keys))
-    )
+    log_q = logits.masked_fill(~compared, -torch.inf).log_softmax(1)[taught]  # f32 [taught keys of all rows]
     return (log_p.exp() * (log_p - log_q)).sum()

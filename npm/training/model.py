@@ -31,9 +31,10 @@ from npm.objectives.labeled import LabeledContrast, LabeledText
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.reader import ReaderLoss
+from npm.objectives.reader_teacher import ReaderTeacher
 from npm.objectives.reading import JointReading
 from npm.objectives.sentence import SentenceContrast
-from npm.objectives.settings import BlockTeacherSettings
+from npm.objectives.settings import BlockTeacherSettings, SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.objectives.token_contrast import TokenContrast
 from npm.training.optimizer import freeze
@@ -205,7 +206,9 @@ def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[st
     if teacher is not None and chosen.block_teacher_weight:
         parts["block_teacher"] = teacher
     if teacher is not None and chosen.span_supervision_weight:
-        parts["span_supervision"] = SpanSupervision(chosen.span_supervision, scale, teacher)
+        parts["span_supervision"] = SpanSupervision(
+            chosen.span_supervision, scale, teacher, _reader_teacher(chosen.span_supervision, encoder)
+        )
     if chosen.reader_weight:
         parts["reader"] = ReaderLoss(scale)
     if chosen.token_contrast_weight:
@@ -236,6 +239,13 @@ def _block_teacher(settings: BlockTeacherSettings, encoder: Encoder) -> BlockTea
     if teacher is not encoder and encoder.device.type == "cpu":
         use_plain_attention(teacher.model)
     return BlockTeacher(encoder, teacher)
+
+
+def _reader_teacher(settings: SpanSupervisionSettings, encoder: Encoder) -> ReaderTeacher | None:
+    if not settings.reader:
+        return None
+    reader = Encoder.load(settings.reader, device=str(encoder.device), dtype=Precision.float32)
+    return ReaderTeacher(encoder, reader)
 
 
 def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens:

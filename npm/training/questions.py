@@ -24,24 +24,29 @@ from npm.corpus.questions import (
 from npm.masking.rendering import PASSAGES, QUESTIONS, VIEW_NUMBERS, padded_rows
 from npm.models.encoder import Encoder
 
+Titled = tuple[np.ndarray, np.ndarray]
+"""Token ids i64 [.] of a passage's title with a full stop, and i64 [.] of its text."""
 NEAR_ROWS = 24
 """Rows before and after a question's, and as many at random, among whose passages a wrong one is looked for."""
 
 
-def question_batch(questions: Sequence[Question], reads: Sequence[int | None], encoder: Encoder) -> QuestionBatch:
-    """Questions as one batch on the CPU; `reads` says which of its passages without an answer each reads too."""
+def question_batch(
+    questions: Sequence[Question], wrong: Sequence[Titled | None], encoder: Encoder, *, joint_fraction: float = 1.0
+) -> QuestionBatch:
+    """Questions as one batch on the CPU, with a passage without an answer for each, if any.
+
+    `joint_fraction` of them, at least one, are read jointly with their passages.
+    """
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
     asked = [np.concatenate([each.before, masks, each.after]) for each in questions]  # i64 [.] each
-    read = [(number, each.title, each.block) for number, each in enumerate(questions)]
-    read += [
-        (number, *questions[number].without_answer[which]) for number, which in enumerate(reads) if which is not None
-    ]
-    blocks = [(each.title, each.block) for each in questions]
-    blocks += [each.wrong for each, which in zip(questions, reads, strict=True) if which == len(each.negatives)]
+    right: list[Titled] = [(each.title, each.block) for each in questions]
+    wrong_blocks = [(number, passage) for number, passage in enumerate(wrong) if passage is not None]
+    joint_count = max(1, round(joint_fraction * len(questions)))
+    read = [each for each in [*enumerate(right), *wrong_blocks] if each[0] < joint_count]
     # as texts are read with blocks by an index: question, suffix, title and block (npm/retrieval/reading.py)
-    rows = [(np.concatenate([asked[number], suffix, title]), passage) for number, title, passage in read]
-    rows += blocks + [(ids, suffix[:0]) for ids in asked]
+    rows = [(np.concatenate([asked[number], suffix, title]), passage) for number, (title, passage) in read]
+    rows += right + [passage for _, passage in wrong_blocks] + [(ids, suffix[:0]) for ids in asked]
     rows += [(np.concatenate([each.before, each.after]), suffix[:0]) for each in questions]
     offsets = np.cumsum([0, *(len(head) + len(passage) for head, passage in rows)])  # i64 [R + 1]
     around = {"prefix_ids": tuple(encoder.prefix_ids), "suffix_ids": tuple(encoder.suffix_ids)}
@@ -62,7 +67,9 @@ def question_batch(questions: Sequence[Question], reads: Sequence[int | None], e
         block_tokens=is_block.bool(),
         start_slots=start_slots,
         end_slots=start_slots + encoder.query_masks - 1,
-        readers=torch.tensor([number for number, _, _ in read]),
+        joint_count=joint_count,
+        readers=torch.tensor([number for number, _ in read]),
+        wrong_questions=torch.tensor([number for number, _ in wrong_blocks], dtype=torch.int64),
         phrase_token_ids=phrase_ids,
         phrase_questions=torch.tensor([number for number, _, _ in phrases]),
         is_answer=torch.tensor([is_answer for _, _, is_answer in phrases]),
@@ -137,25 +144,25 @@ class QuestionSource:
         chosen = [(row, self.table[row]) for row in rows[own].tolist()]
         is_wrong = (draws[own, 0] < self.settings.negative_fraction).tolist()  # [n]
         which = draws[own, 1].tolist()  # [n]
+        wrong_passages = [
+            self.wrong_passage(row, question, draw) if wrong else None
+            for (row, question), wrong, draw in zip(chosen, is_wrong, which, strict=True)
+        ]
+        questions = [question for _, question in chosen]
         if self.view == PASSAGES:
             reads = [
-                (question, *self.wrong_passage(row, question, draw))
-                if wrong
-                else (question, question.title, question.block)
-                for (row, question), wrong, draw in zip(chosen, is_wrong, which, strict=True)
+                (each, *(passage or (each.title, each.block)))
+                for each, passage in zip(questions, wrong_passages, strict=True)
             ]
             return {PASSAGES: passage_batch(reads, self.encoder)}
-        numbers = [
-            int(draw * len(question.without_answer)) if wrong and question.without_answer else None
-            for (_, question), wrong, draw in zip(chosen, is_wrong, which, strict=True)
-        ]
-        return {QUESTIONS: question_batch([question for _, question in chosen], numbers, self.encoder)}
+        joint = self.settings.joint_fraction
+        return {QUESTIONS: question_batch(questions, wrong_passages, self.encoder, joint_fraction=joint)}
 
-    def wrong_passage(self, row: int, question: Question, draw: float) -> tuple[np.ndarray, np.ndarray]:
-        """Title and text of a passage without an answer: one of the row's by `draw` from [0, 1), else a similar one.
+    def wrong_passage(self, row: int, question: Question, draw: float) -> Titled | None:
+        """A passage without an answer: one of the row's by `draw` from [0, 1), else a similar one.
 
         That is, of some rows near to this one in its file and some at random, the passage that shares the rarest tokens
-        with the question; the right one where all of them have an answer.
+        with the question; None where all of them have an answer.
         """
         if given := question.without_answer:
             return given[int(draw * len(given))]
@@ -166,7 +173,8 @@ class QuestionSource:
         candidates = np.append(near, rng.choice(same_file, NEAR_ROWS))  # i64 [c]
         asked = np.unique(np.append(question.before, question.after))  # i64 [.]
         weights = self.table.token_weights[asked]  # f64 [.]
-        best, most = (question.title, question.block), -1.0
+        best: Titled | None = None
+        most = -1.0
         for number in np.unique(candidates).tolist():
             other = self.table[number]
             shared = float(weights[np.isin(asked, other.block)].sum())

@@ -30,14 +30,15 @@ def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
     if Path(settings.encoder).is_dir():
         own["encoder"] = Path(settings.encoder).name
-    teacher = settings.objective.block_teacher.encoder
-    if teacher and Path(teacher).is_dir():
-        own["objective"]["block_teacher"]["encoder"] = Path(teacher).name
+    objectives = own["objective"]
+    for group, name in ((objectives["block_teacher"], "encoder"), (objectives["span_supervision"], "reader")):
+        if group[name] and Path(group[name]).is_dir():
+            group[name] = Path(group[name]).name
     return flat_record(recorded(own)) | {"world_size": ranks}
 
 
 FACTS = re.compile(
-    r"(world_size|encoder|teacher|collocations|packed|start\.from_run|questions|(corpus|evaluation|sentences|labeled)"
+    r"(world_size|encoder|teacher|reader|collocations|packed|start\.from_run|questions|(corpus|evaluation|sentences|labeled)"
     r"\.(files|sources))([._].*)?"
 )
 """Recorded names of a run's inputs."""

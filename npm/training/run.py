@@ -65,9 +65,7 @@ def run_training(
     objective = make_objective(settings, trained, make_objectives)
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelled file is reported before anything is made
-    if settings.objective.block_teacher.encoder:  # else it is the start
-        teachers = [part for part in objective.modules() if isinstance(part, BlockTeacher)]
-        facts["teacher_fingerprint"] = teachers[0].fingerprint
+    facts |= _teacher_facts(settings, objective)
     evaluators = make_evaluators(trained, objective)
     if launched_ranks() > world_size() and os.environ.get("RANK", "0") == "0":
         announce(f"waiting for {launched_ranks()} ranks (WORLD_SIZE)")
@@ -101,6 +99,17 @@ def run_training(
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     return trainer.run_folder.encoder_path
+
+
+def _teacher_facts(settings: TrainingSettings, objective: WeightedSum) -> dict[str, str]:
+    """Fingerprints of the frozen models that teach, other than the start of the run."""
+    facts: dict[str, str] = {}
+    for part in objective.modules():
+        if isinstance(part, BlockTeacher) and settings.objective.block_teacher.encoder:
+            facts["teacher_fingerprint"] = part.fingerprint
+        if isinstance(part, SpanSupervision) and part.reader is not None:
+            facts["reader_fingerprint"] = part.reader.fingerprint
+    return facts
 
 
 def number_format(settings: TrainingSettings, trainer: Trainer) -> str:

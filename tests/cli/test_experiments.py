@@ -38,6 +38,7 @@ CUT = {
     "mlm_scratch": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "encoder_mini": MASK_PAIRS,
     "encoder_mini_2": [*MASK_PAIRS, "blocks.title_tokens=4"],
+    "encoder_mini_4": [*MASK_PAIRS, "blocks.title_tokens=4", *BLOCKS],
     "npm_mlm": MASK_PAIRS,
     "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],
     **{name: ["start.fresh.dimensions=16"] for name in EXPERIMENTS if name.startswith("ul2_")},
@@ -49,7 +50,10 @@ CUT = {
 def start(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Settings that name an encoder and a corpus."""
     folder = tmp_path_factory.mktemp("experiments")
-    tiny_encoder("bert").save(folder / "encoder")
+    encoder = tiny_encoder("bert")
+    encoder.save(folder / "encoder")
+    encoder.reads_jointly = True
+    encoder.save(folder / "reader")
     order = random.Random(0)
     texts = (" ".join(order.choices(SENTENCES, k=20)) for _ in range(12))
     lines = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
@@ -70,10 +74,12 @@ def test_an_experiment_trains(experiment: str, npmlm: CommandLine, start: list[s
     texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
     if experiment == "transfer_target":
         texts = [corpus, corpus.replace("corpus.", "evaluation.")]
-    if experiment in ("reader", "span_supervision"):
-        texts = [f"questions={written(tmp_path, ROW, ROW)}"]
     batch = SENTENCES_A_STEP if experiment.startswith("simcse") else BLOCKS
-    batch = QUESTIONS_A_STEP if experiment in ("reader", "span_supervision") else batch
+    if experiment in ("reader", "span_supervision", "encoder_mini_4"):
+        texts = [f"questions={written(tmp_path, ROW, ROW)}"]
+        batch = QUESTIONS_A_STEP
+    if experiment == "encoder_mini_4":
+        texts += [corpus, f"objective.span_supervision.reader={Path(encoder.partition('=')[2]).parent / 'reader'}"]
     run = tmp_path / "run"
     outcome = npmlm(
         "train",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskRenderer
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch, EncodedRows
+from npm.objectives.reader_teacher import ReaderScores
 from npm.objectives.reading import JointReading, reading_losses
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
@@ -30,20 +32,23 @@ FRAME: Any = SimpleNamespace(
 """What a batch is made with of an encoder."""
 
 
+def passage(*token_ids: int) -> tuple[np.ndarray, np.ndarray]:
+    """A passage without a title."""
+    return np.array([], dtype=np.int64), np.array(token_ids, dtype=np.int64)
+
+
 def question(
     before: list[int],
     after: list[int],
     block: list[int],
     *answers: list[int],
     title: tuple[int, ...] = (),
-    wrong: tuple[list[int], list[int]] = ([], []),
-    negatives: Sequence[list[int]] = (),
     rivals: Sequence[list[int]] = (),
 ) -> Question:
     """A question from token ids."""
-    texts = [np.array(ids, dtype=np.int64) for ids in (before, after, title, block, *wrong)]
-    lists = [[np.array(ids, dtype=np.int64) for ids in given] for given in (negatives, rivals, answers)]
-    return Question(*texts[:4], (texts[4], texts[5]), *lists)
+    texts = [np.array(ids, dtype=np.int64) for ids in (before, after, title, block)]
+    lists = [[np.array(ids, dtype=np.int64) for ids in given] for given in (rivals, answers)]
+    return Question(*texts, passage(), [], *lists)
 
 
 def terms_of(
@@ -52,48 +57,72 @@ def terms_of(
     *,
     distances: torch.Tensor | None = None,
     scale: float = 1.0,
+    scores: ReaderScores | None = None,
     **settings: float,
 ) -> dict[str, float]:
-    """The mean of each term of a batch whose rows are encoded as `states`; its teacher says `distances`."""
+    """The mean of each term of a batch whose rows are encoded as `states`.
+
+    Its teacher says `distances`, its reader, if any, `scores`.
+    """
     taught = torch.zeros(len(batch.start_slots)) if distances is None else distances
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=lambda *_: taught)
-    objective = SpanSupervision(SpanSupervisionSettings(**settings), scale, teacher)
+    reader: Any = scores and SimpleNamespace(scores=lambda _: scores)
+    objective = SpanSupervision(SpanSupervisionSettings(**settings), scale, teacher, reader)
     encoded = cast(EncodedRows[QuestionBatch], SimpleNamespace(batch=batch, states=lambda: states))
     terms, counts = objective(encoded), objective.counts(batch)
     assert {name: term.count for name, term in terms.items()} == counts
     return {name: float(term.sum) / max(1, term.count) for name, term in terms.items()}
 
 
-def test_the_terms_of_one_question_worked_by_hand() -> None:
-    batch = question_batch([question([5], [], [6, 7], [7], negatives=[[8]], rivals=[[6]])], [0], FRAME)
+def one_question() -> tuple[QuestionBatch, torch.Tensor]:
+    """A question with its block and a wrong one, and the states of its rows."""
+    batch = question_batch([question([5], [], [6, 7], [7], rivals=[[6]])], [passage(8)], FRAME)
     assert batch.input_ids.tolist() == [
         [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, 6, 7, LAST_ID],
         [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, 8, LAST_ID, PAD_ID],
         [FIRST_ID, 6, 7, LAST_ID, *[PAD_ID] * 4],
+        [FIRST_ID, 8, LAST_ID, *[PAD_ID] * 5],
         [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, *[PAD_ID] * 3],
         [FIRST_ID, 5, LAST_ID, *[PAD_ID] * 5],
     ]
-    states = torch.zeros(5, 8, 1)
+    states = torch.zeros(6, 8, 1)
     states[0, :, 0] = torch.tensor([1.0, 0, 1, 2, 0, 3, 4, 0])  # "not here" 1, start query 1, end query 2, keys 3 and 4
     states[1, :, 0] = torch.tensor([2.0, 0, 1, 3, 0, 1, 0, 0])  # "not here" 2, queries 1 and 3, key 1
     states[2, :, 0] = torch.tensor([9.0, 1, 2, 9, 0, 0, 0, 0])  # keys 1 and 2
-    states[3, :, 0] = torch.tensor([9.0, 9, 3, -1, 9, 0, 0, 0])  # queries 3 and -1
-    found = terms_of(batch, states, distances=torch.tensor([0.25]), distill_weight=1.0, rival_weight=2.0)
+    states[3, :, 0] = torch.tensor([-9.0, -1, -9, 0, 0, 0, 0, 0])  # key -1
+    states[4, :, 0] = torch.tensor([9.0, 9, 3, -1, 9, 0, 0, 0])  # queries 3 and -1
+    states[5, :, 0] = torch.tensor([1.0, 1, 1, 0, 0, 0, 0, 0])  # cosines 1 and -1 with the blocks
+    return batch, states
+
+
+def test_the_terms_of_one_question_worked_by_hand() -> None:
+    found = terms_of(*one_question(), distances=torch.tensor([0.25]), distill_weight=1.0, rival_weight=2.0)
     # logits of the joint pass and of the index, for start and end
-    pairs = [((3.0, 4.0), (3.0, 6.0)), ((6.0, 8.0), (-1.0, -2.0))]
+    pairs = [((3.0, 4.0), (3.0, 6.0, -3.0)), ((6.0, 8.0), (-1.0, -2.0, 1.0))]
     expected = {
         "answer_start": math.log(math.exp(1) + 2 * math.exp(3) + math.exp(4)) - 4,  # 6 counts twice
         "answer_end": math.log(math.exp(2) + 2 * math.exp(6) + math.exp(8)) - 8,
         "absent": (log_sum([2, 1]) - 2 + log_sum([6, 3]) - 6) / 2,
-        "query_alone": (log_sum([3, 6]) - 6 + log_sum([-1, -2]) + 2) / 2,
-        "query_read": (log_sum([1, 2]) - 2 + log_sum([2, 4]) - 4) / 2,
-        "rank": 0.0,  # there is no other block
+        "query_alone": (log_sum([3, 6, -3]) - 6 + log_sum([-1, -2, 1]) + 2) / 2,
+        "query_read": (log_sum([1, 2, -1]) - 2 + log_sum([2, 4, -2]) - 4) / 2,
+        "rank": math.log1p(math.exp(-40)),
         "teacher": 0.25,
         "distill": sum(divergence(*pair) for pair in pairs) / 2,
     }
     right = {"answer_start": 1, "answer_end": 1, "absent": 1, "query_alone": 0.5, "query_read": 1, "rank": 1}
     expected |= {f"{name}_top1": share for name, share in right.items()}
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_a_reader_teaches_worked_by_hand() -> None:
+    # starting at 6 or 7, ending there; log-odds of an answer in the right and in the wrong block
+    scores = ReaderScores(torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log(), torch.tensor([2.0, 2.0 - math.log(3)]))
+    found = terms_of(*one_question(), scores=scores, distill_weight=1.0)
+    starts = 0.25 * (math.log(0.25) - 3) + 0.75 * (math.log(0.75) - 6) + log_sum([3, 6, -3])
+    ends = 0.5 * (math.log(0.5) + 1) + 0.5 * (math.log(0.5) + 2) + log_sum([-1, -2, 1])
+    assert found["distill"] == pytest.approx((starts + ends) / 2, abs=1e-5)
+    # three to one for the right block, whose logit is 40 above the other's
+    assert found["rank"] == pytest.approx(0.75 * math.log(0.75) + 0.25 * (math.log(0.25) + 40), abs=1e-5)
 
 
 def occurrences(answers: list[np.ndarray], text: list[int]) -> list[tuple[int, int]]:
@@ -111,97 +140,147 @@ def log_sum(values: Sequence[float]) -> float:
 
 
 def divergence(p: Sequence[float], q: Sequence[float]) -> float:
-    """KL of the softmax of the logits `p` and of the logits `q`."""
-    return sum(math.exp(a - log_sum(p)) * (a - log_sum(p) - b + log_sum(q)) for a, b in zip(p, q, strict=True))
+    """KL of the softmax of the logits `p` and of the logits `q`; those of `q` beyond `p` have no part in `p`."""
+    return sum(math.exp(a - log_sum(p)) * (a - log_sum(p) - b + log_sum(q)) for a, b in zip(p, q, strict=False))
 
 
-def shown_passages(
-    questions: list[Question], reads: list[int | None]
-) -> tuple[list[tuple[int, np.ndarray, list[int]]], list[tuple[np.ndarray, list[int]]]]:
-    """What is read with which question, and the blocks of the batch, as titles and texts."""
-    readers = [(number, each.title, each.block.tolist()) for number, each in enumerate(questions)]
-    blocks = [(each.title, each.block.tolist()) for each in questions]
-    for number, which in enumerate(reads):
-        each = questions[number]
-        if which is not None and which < len(each.negatives):
-            readers.append((number, each.title, each.negatives[which].tolist()))
-        elif which is not None:
-            readers.append((number, each.wrong[0], each.wrong[1].tolist()))
-            blocks.append((each.wrong[0], each.wrong[1].tolist()))
-    return readers, blocks
+@dataclass
+class PlainBatch:
+    """The terms of a batch, one question, one block and one key at a time."""
 
+    questions: list[Question]
+    wrong: list[tuple[np.ndarray, np.ndarray] | None]
+    states: torch.Tensor
+    scale: float
+    joint_count: int
 
-def plain_terms(
-    questions: list[Question], reads: list[int | None], states: torch.Tensor, scale: float, rival_weight: float
-) -> dict[str, float]:
-    """The means of all terms but the teacher's, one question, one block and one key at a time."""
-    count = len(questions)
-    readers, titled = shown_passages(questions, reads)
-    sums = dict.fromkeys(("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank", "distill"), 0.0)
-    clean = [
-        [states[len(readers) + number, 1 + len(title) + at] for at in range(len(block))]
-        for number, (title, block) in enumerate(titled)
-    ]
-    asked_alone = len(readers) + len(titled)
+    def __post_init__(self) -> None:
+        self.shown = [(number, each.title, each.block.tolist()) for number, each in enumerate(self.questions)]
+        self.shown += [(number, each[0], each[1].tolist()) for number, each in enumerate(self.wrong) if each]
+        self.readers = [each for each in self.shown if each[0] < self.joint_count]
+        first = len(self.readers)
+        self.clean = [
+            [self.states[first + number, 1 + len(title) + at] for at in range(len(text))]
+            for number, (_, title, text) in enumerate(self.shown)
+        ]
 
-    def score(a: torch.Tensor, b: torch.Tensor) -> float:
-        return scale * float(a @ b)
+    def score(self, a: torch.Tensor, b: torch.Tensor) -> float:
+        return self.scale * float(a @ b)
 
-    for row, (number, title, text) in enumerate(readers):
-        each = questions[number]
+    def alone(self, number: int, side: int) -> torch.Tensor:
+        """The start or end query of a question alone."""
+        row = len(self.readers) + len(self.shown) + number
+        return self.states[row, 1 + len(self.questions[number].before) + side]
+
+    def read(self, row: int, side: int) -> tuple[torch.Tensor, float, list[float]]:
+        """Start or end query of a joint pass, and the logits of "not here" and of the passage's tokens."""
+        number, title, text = self.readers[row]
+        each = self.questions[number]
+        query = self.states[row, 1 + len(each.before) + side]
         key = 1 + len(each.before) + 2 + len(each.after) + 1 + len(title)
-        for side, name in enumerate(("answer_start", "answer_end")):
-            query = states[row, 1 + len(each.before) + side]
-            logits = [score(query, states[row, key + at]) for at in range(len(text))]
-            absent = score(query, states[row, 0])
-            edges = {edge[side] for edge in occurrences(each.answers, text)}
-            hard = {edge[side] for edge in occurrences(each.rivals, text)} - edges
-            weighted = [logit + math.log(rival_weight) * (at in hard) for at, logit in enumerate(logits)]
-            if row >= count:
-                assert not edges
-                sums["absent"] += (log_sum([absent, *weighted]) - absent) / 2
-                continue
-            sums[name] += log_sum([absent, *weighted]) - log_sum([logits[at] for at in edges])
-            alone = states[asked_alone + number, 1 + len(each.before) + side]
-            for term, asking in (("query_alone", alone), ("query_read", query)):
-                near, all_of_them = [], []
-                for other, (_, other_text) in enumerate(titled):
-                    hits = {edge[side] for edge in occurrences(each.answers, other_text)}
-                    for at, vector in enumerate(clean[other]):
-                        if other == number and at in hits:
-                            near.append(score(asking, vector))
-                        if other == number or at not in hits:
-                            all_of_them.append(score(asking, vector))
-                sums[term] += (log_sum(all_of_them) - log_sum(near)) / 2
-            stored = [score(alone, vector) for vector in clean[number]]
-            sums["distill"] += divergence(logits, stored) / 2
-    for number, each in enumerate(questions):
-        unmasked = states[asked_alone + count + number, : 2 + len(each.before) + len(each.after)].mean(0)
-        cosines = {
-            other: 20 * float(torch.cosine_similarity(unmasked, states[len(readers) + other, :size].mean(0), dim=0))
-            for other, (title, block) in enumerate(titled)
-            if other == number or not occurrences(each.answers, block)
-            for size in [2 + len(title) + len(block)]
-        }
-        sums["rank"] += log_sum(list(cosines.values())) - cosines[number]
-    return {name: total / (len(readers) - count if name == "absent" else count) for name, total in sums.items()}
+        logits = [self.score(query, self.states[row, key + at]) for at in range(len(text))]
+        return query, self.score(query, self.states[row, 0]), logits
+
+    def stored(self, number: int, side: int, query: torch.Tensor) -> tuple[list[float], list[float]]:
+        """Logits of the positives, and of all that a question is compared with, those of its own block first."""
+        near, every = [], []
+        for other in (number, *(other for other in range(len(self.shown)) if other != number)):
+            hits = {edge[side] for edge in occurrences(self.questions[number].answers, self.shown[other][2])}
+            for at, vector in enumerate(self.clean[other]):
+                if other == number and at in hits:
+                    near.append(self.score(query, vector))
+                if other == number or at not in hits:
+                    every.append(self.score(query, vector))
+        return near, every
+
+    def joint_terms(self, rival_weight: float) -> dict[str, float]:
+        """The sums of `answer_start`, `answer_end`, `absent`, `query_read` and the self-taught `distill`."""
+        sums = dict.fromkeys(("answer_start", "answer_end", "absent", "query_read", "distill"), 0.0)
+        for row, (number, _, text) in enumerate(self.readers):
+            each = self.questions[number]
+            for side, name in enumerate(("answer_start", "answer_end")):
+                query, absent, logits = self.read(row, side)
+                edges = {edge[side] for edge in occurrences(each.answers, text)}
+                hard = {edge[side] for edge in occurrences(each.rivals, text)} - edges
+                weighted = [logit + math.log(rival_weight) * (at in hard) for at, logit in enumerate(logits)]
+                if row >= self.joint_count:
+                    assert not edges
+                    sums["absent"] += (log_sum([absent, *weighted]) - absent) / 2
+                    continue
+                sums[name] += log_sum([absent, *weighted]) - log_sum([logits[at] for at in edges])
+                near, every = self.stored(number, side, query)
+                sums["query_read"] += (log_sum(every) - log_sum(near)) / 2
+                every = self.stored(number, side, self.alone(number, side))[1]
+                sums["distill"] += divergence(logits, every) / 2
+        return sums
+
+    def stored_terms(self, scores: ReaderScores | None) -> dict[str, float]:
+        """The sums of `query_alone` and of the `distill` of a reader."""
+        sums = dict.fromkeys(("query_alone", "distill"), 0.0)
+        first = 0
+        for number, each in enumerate(self.questions):
+            for side in (0, 1):
+                near, every = self.stored(number, side, self.alone(number, side))
+                sums["query_alone"] += (log_sum(every) - log_sum(near)) / 2
+                if scores is not None:
+                    taught = scores.log_probabilities[side, first : first + len(each.block)].tolist()
+                    sums["distill"] += divergence(taught, every) / 2
+            first += len(each.block)
+        return sums
+
+    def rank(self, scores: ReaderScores | None) -> float:
+        """The sum of `rank`."""
+        total = 0.0
+        for number, each in enumerate(self.questions):
+            unmasked = self.states[len(self.states) - len(self.questions) + number]
+            pooled = unmasked[: 2 + len(each.before) + len(each.after)].mean(0)
+            cosines = {
+                other: 20 * float(torch.cosine_similarity(pooled, row[: 2 + len(title) + len(text)].mean(0), dim=0))
+                for other, (_, title, text) in enumerate(self.shown)
+                if other == number or not occurrences(each.answers, text)
+                for row in [self.states[len(self.readers) + other]]
+            }
+            here = {number: 0.0}
+            if scores is not None:
+                here = {at: float(scores.here[at]) for at, (asker, *_) in enumerate(self.shown) if asker == number}
+            others = [other for other in cosines if other not in here]
+            total += divergence(list(here.values()), [cosines[other] for other in (*here, *others)])
+        return total
+
+    def terms(self, rival_weight: float, scores: ReaderScores | None) -> dict[str, float]:
+        """The means of all terms but the teacher's."""
+        count = len(self.questions)
+        joint = self.joint_terms(rival_weight)
+        counts = dict.fromkeys(joint, self.joint_count) | {"absent": len(self.readers) - self.joint_count}
+        means = {name: total / counts[name] for name, total in joint.items()}
+        stored = {name: total / count for name, total in self.stored_terms(scores).items()}
+        distill = means["distill"] if scores is None else stored["distill"]
+        return means | stored | {"distill": distill, "rank": self.rank(scores) / count}
 
 
-def test_all_terms_equal_plain_loops_with_titles_several_answers_and_answers_in_other_blocks() -> None:
+@pytest.mark.parametrize("with_reader", [False, True])
+@pytest.mark.parametrize("joint_count", [4, 3, 1])
+def test_all_terms_equal_plain_loops_with_titles_several_answers_and_answers_in_other_blocks(
+    joint_count: int, with_reader: bool
+) -> None:
     questions = [
         # one of its rivals begins with an answer
-        question(
-            [11], [12, 13], [5, 6, 7, 5, 6], [5, 6], [7], title=(14, 15), negatives=[[10, 8]], rivals=[[6, 7], [7, 5]]
-        ),
+        question([11], [12, 13], [5, 6, 7, 5, 6], [5, 6], [7], title=(14, 15), rivals=[[6, 7], [7, 5]]),
         question([], [16], [8, 5, 6], [8]),  # its block contains an answer of the first question
-        question([17, 18], [], [9, 9, 10], [9], title=(14,), negatives=[[7]], wrong=([15], [5, 6, 8, 7])),
-        question([19], [], [10, 8], [10], wrong=([], [7, 8]), rivals=[[8]]),
+        question([17, 18], [], [9, 9, 10], [9], title=(14,)),
+        question([19], [], [10, 8], [10], rivals=[[8]]),
     ]
-    reads = [0, None, 1, 0]
-    batch = question_batch(questions, reads, FRAME)
-    states = torch.randn(*batch.input_ids.shape, 4, generator=torch.Generator().manual_seed(0))
-    found = terms_of(batch, states, scale=0.7, distill_weight=1.0, rival_weight=3.0)
-    expected = plain_terms(questions, reads, states, 0.7, 3.0)
+    wrong = [(np.array([14, 15]), np.array([10, 8])), None, (np.array([15]), np.array([5, 6, 8, 7])), passage(7, 8)]
+    batch = question_batch(questions, wrong, FRAME, joint_fraction=joint_count / 4)
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(*batch.input_ids.shape, 4, generator=generator)
+    scores = ReaderScores(
+        torch.cat([torch.randn(2, len(each.block), generator=generator).log_softmax(1) for each in questions], dim=1),
+        torch.randn(7, generator=generator),
+    )
+    given = scores if with_reader else None
+    found = terms_of(batch, states, scale=0.7, scores=given, distill_weight=1.0, rival_weight=3.0)
+    expected = PlainBatch(questions, wrong, states, 0.7, joint_count).terms(3.0, given)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 

@@ -17,6 +17,7 @@ from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.ranks import sum_over_ranks
+from npm.objectives.reader_teacher import ReaderScores
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.questions import QuestionSource
@@ -72,11 +73,20 @@ def gradients(rank: int, world_size: int, micro_step: int) -> dict[str, torch.Te
         return 1 - torch.cosine_similarity(pool(PoolerKind.avg, states, mask), torch.ones(16), dim=1)  # f32 [n]
 
     teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=distances)
-    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5, rival_weight=2.0), 0.5, teacher)
+    reader: Any = SimpleNamespace(scores=scores_of_ids)
+    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5, rival_weight=2.0), 0.5, teacher, reader)
     counts = sum_over_ranks(objective.counts(batch), torch.device("cpu"))
     terms = objective(EncodedRows(Passes(encoder), batch))
     torch.stack([term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]).sum().backward()
     return {name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None}
+
+
+def scores_of_ids(batch: QuestionBatch) -> ReaderScores:
+    """What a reader might say, from token ids alone."""
+    keys = [row[is_key].float() for row, is_key in zip(batch.input_ids, batch.block_tokens, strict=True)]
+    keys = keys[batch.block_rows]
+    shares = [(ids / 4).log_softmax(0) for ids in keys[: len(batch.start_slots)]]
+    return ReaderScores(torch.cat(shares).expand(2, -1), torch.stack([ids.mean() / 8 for ids in keys]))
 
 
 def write_gradients(rank: int, runs: Path) -> None:

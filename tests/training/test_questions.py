@@ -15,14 +15,15 @@ import torch
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document, PassageBatch, QuestionBatch
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.questions import SupervisionSettings, question_table
+from npm.corpus.questions import Question, SupervisionSettings, question_table
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
 from npm.models.masked_texts import masked_inputs
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedPassages, Passes
 from npm.objectives.reader import ReaderLoss
-from npm.objectives.settings import ObjectiveSettings
+from npm.objectives.reader_teacher import ReaderTeacher
+from npm.objectives.settings import ObjectiveSettings, SpanSupervisionSettings
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage
 from npm.training.questions import AlternatingSource, QuestionSource, passage_batch, question_batch
@@ -65,6 +66,7 @@ def test_texts_are_shown_as_an_index_shows_and_reads_them(tmp_path: Path) -> Non
     encoder = tiny_encoder("bert")
     table = question_table([written(tmp_path, ROW)], encoder.tokenizer, SupervisionSettings(), title_tokens=4)
     batch = question_batch([table[0]], [None], encoder)
+    assert batch.block_rows == slice(1, 2)
     (inputs,) = masked_inputs(encoder, [ROW["question"]], encoder.query_masks).sequences
     packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=64, title_tokens=4))
     (block,) = packer.pack(Document(id="a", title=ROW["title"], text=ROW["context"]))
@@ -106,17 +108,24 @@ def test_rows_of_one_batch_differ_and_too_few_rows_are_refused() -> None:
         QuestionSource(toy_table(), FRAME, replace(settings, questions_per_device_batch=13), seed=0)
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0.0), (0.25, 2.5), (1.0, 10.0)])
-def test_of_the_questions_with_a_passage_without_answer_that_fraction_reads_one(
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0.0), (0.25, 3.0), (1.0, 12.0)])
+def test_that_fraction_of_the_questions_has_a_wrong_passage_and_a_part_of_them_is_read(
     fraction: float, expected: float
 ) -> None:
-    settings = SupervisionSettings(
-        questions_per_device_batch=12, negative_fraction=fraction
-    )  # of the 12 rows 6 have one
+    settings = SupervisionSettings(questions_per_device_batch=12, negative_fraction=fraction, joint_fraction=0.5)
     source = QuestionSource(toy_table(), FRAME, settings, seed=0)
     batches = [source.views(micro_step)["questions"] for micro_step in range(50)]
-    read = [len(batch.readers) - 12 for batch in batches if isinstance(batch, QuestionBatch)]
-    assert np.mean(read) == pytest.approx(expected, abs=0.5 * (0 < fraction < 1))
+    shown, read = [], []
+    for batch in batches:
+        assert isinstance(batch, QuestionBatch)
+        wrong = batch.wrong_questions.tolist()
+        assert batch.joint_count == 6
+        assert batch.readers.tolist() == [*range(6), *(number for number in wrong if number < 6)]
+        assert len(batch.input_ids) == len(batch.readers) + 12 + len(wrong) + 2 * 12
+        shown.append(len(wrong))
+        read.append(len(batch.readers) - 6)
+    assert np.mean(shown) == pytest.approx(expected, abs=0.5 * (0 < fraction < 1))
+    assert np.mean(read) == pytest.approx(expected / 2, abs=0.5 * (0 < fraction < 1))
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.3, 0.8])
@@ -334,8 +343,58 @@ def test_a_wrong_passage_shares_the_rarest_words_of_the_question_and_has_no_answ
     rows[0]["answers"] = ["Seine"]
     table = question_table([written(tmp_path, *rows)], encoder.tokenizer, SupervisionSettings(), title_tokens=0)
     source = QuestionSource(table, encoder, SupervisionSettings(questions_per_device_batch=2), seed=0, view="passages")
-    _, passage = source.wrong_passage(0, table[0], 0.5)
-    assert passage.tolist() == table[1].block.tolist()
+    wrong = source.wrong_passage(0, table[0], 0.5)
+    assert wrong is not None
+    assert wrong[1].tolist() == table[1].block.tolist()
+
+
+def test_a_reader_that_teaches_reads_as_in_an_answer(encoder: Encoder, tmp_path: Path) -> None:
+    questions = [toy_question(encoder, tmp_path, row) for row in ROWS]
+    wrong = [questions[1], None, questions[0], None]
+    passages = [each and (each.title, each.block) for each in wrong]
+    batch = question_batch(questions, passages, encoder, joint_fraction=0.25)
+    encoder.reads_jointly = True
+    scores = ReaderTeacher(encoder, encoder).scores(batch)
+    pairs = [(row, row) for row in ROWS] + [(ROWS[0], ROWS[1]), (ROWS[2], ROWS[0])]
+    expected, here = [], []
+    for asked, shown in pairs:
+        passage = Passage(str(shown["context"]), str(shown.get("title", "")))
+        ((found,),) = MaskReader(encoder).read([(str(asked["question"]), passage)])
+        total = np.logaddexp.reduce(found.scores, axis=1, keepdims=True)  # f64 [2, 1]
+        expected.append(found.scores - total)
+        here.append(float((total[:, 0] - found.not_here).mean()))
+    np.testing.assert_allclose(scores.log_probabilities, np.concatenate(expected[:4], axis=1), atol=1e-4)
+    np.testing.assert_allclose(scores.here, here, atol=1e-4)
+
+
+def toy_question(encoder: Encoder, folder: Path, row: dict[str, Any]) -> Question:
+    return question_table([written(folder, row)], encoder.tokenizer, SupervisionSettings(), title_tokens=4)[0]
+
+
+def test_a_reader_teaches_a_run_and_one_with_other_tokens_or_that_cannot_read_is_refused(tmp_path: Path) -> None:
+    plain = question_settings(tmp_path)
+    folders = {}
+    for name, start in (("reader", Encoder.load(plain.encoder)), ("foreign", tiny_encoder("roberta"))):
+        start.reads_jointly = True
+        start.save(tmp_path / name)
+        folders[name] = str(tmp_path / name)
+    deaf = Encoder.load(plain.encoder)
+    deaf.reads_jointly = False
+    deaf.save(tmp_path / "deaf")
+
+    def taught_by(folder: Path | str) -> TrainingSettings:
+        teaching = SpanSupervisionSettings(reader=str(folder), distill_weight=1.0)
+        objective = ObjectiveSettings(nonparametric_weight=0.0, span_supervision_weight=1.0, span_supervision=teaching)
+        return replace(plain, objective=objective, schedule=ScheduleSettings(max_steps=40, learning_rate=3e-3))
+
+    run_training(tmp_path / "run", taught_by(folders["reader"]))
+    lines = metrics_of(tmp_path / "run")
+    assert lines[-1]["distill"] < 0.8 * lines[0]["distill"]
+    recorded = json.loads((tmp_path / "run" / "settings.json").read_text(encoding="utf-8"))
+    assert recorded["reader_fingerprint"] == Encoder.load(folders["reader"]).fingerprint
+    for folder in (folders["foreign"], tmp_path / "deaf"):
+        with pytest.raises(SettingError, match=r"objective\.span_supervision\.reader"):
+            run_training(tmp_path / "refused", taught_by(folder))
 
 
 @pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
