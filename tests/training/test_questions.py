@@ -351,7 +351,7 @@ def test_a_wrong_passage_shares_the_rarest_words_of_the_question_and_has_no_answ
 def test_a_reader_that_teaches_reads_as_in_an_answer(encoder: Encoder, tmp_path: Path) -> None:
     questions = [toy_question(encoder, tmp_path, row) for row in ROWS]
     wrong = [questions[1], None, questions[0], None]
-    passages = [each and (each.title, each.block) for each in wrong]
+    passages = [None if each is None else (each.title, each.block) for each in wrong]
     batch = question_batch(questions, passages, encoder, joint_fraction=0.25)
     encoder.reads_jointly = True
     scores = ReaderTeacher(encoder, encoder).scores(batch)
