@@ -78,8 +78,9 @@ class Span(BaseModel):
     text: str
     start_char: int
     verdict: Verdict = Field(
-        description="found: the document that the sentence is about has it word for word; supported: it is there in other "
-        "words or in another document; other: the documents have something else there; not_found. None of them means true or false"
+        description="found: the document that the sentence is about has it word for word; supported: it is there in "
+        "other words or in another document; other: the documents have something else there; not_found. None of them "
+        "means true or false"
     )
     support: float = Field(description="How much the documents speak for it, from 0 to 1")
     place: Place | None = Field(description="The best place in the documents; read the sentence")
