@@ -14,6 +14,8 @@ from npm.cli.main import MULTIRUN, split_arguments
 from npm.cli.multirun import FOLDERS, combinations
 from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
+from npm.core.settings import config_folder
+from npm.evaluation.run import BUILT_IN_TASKS
 from scripts.study import Study
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.shell_blocks import pages_of_docs
@@ -22,8 +24,6 @@ PAGES = [REPOSITORY / "README.md", *pages_of_docs(), *sorted((REPOSITORY / "docs
 CODE = re.compile(r"^```\w*\n(.*?)^```|((?:^    .*\n)+)|`([^`\n]+(?:\n[^`\n]+)?)`", flags=re.MULTILINE | re.DOTALL)
 DOTTED = re.compile(r"(?<![\w./$-])([a-z]\w*(?:\.[a-z]\w*)+)=")
 PROGRAM = re.compile(r"python (-m )?((?:scripts|benchmarks)[\w./]+)")
-NOT_TYPED = re.compile(r"[…\[{]|^(out|run)=$")
-"""Parts of a command that only stand for something."""
 
 
 def code_of(page: Path) -> Iterator[str]:
@@ -53,13 +53,18 @@ def commands_of(page: Path, program: str) -> Iterator[list[str]]:
 
 
 ALL_SETTINGS = {name for verb in MODULES for name in find_verb(verb).settings}
-INNER = {"search.tier"}
+GROUPS = {name.partition(".")[0] for name in ALL_SETTINGS if "." in name}
+TASKS = {*BUILT_IN_TASKS, "demo", *(path.stem for path in (config_folder() / "task").glob("*.yaml"))}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
 def test_every_dotted_setting_is_one_of_a_verb(page: Path) -> None:
-    named = {name for code in code_of(page) for name in DOTTED.findall(code)}
-    assert not sorted(named - ALL_SETTINGS)
+    codes = list(code_of(page))
+    named = {name for code in codes for name in DOTTED.findall(code)}
+    alone = {code for code in codes if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", code) and code.partition(".")[0] in GROUPS}
+    groups = {name.rpartition(".")[0] for name in ALL_SETTINGS}
+    files = {name for name in alone if name.rpartition(".")[2] in ("py", "md", "json", "yaml", "jsonl", "csv")}
+    assert not sorted((named | alone) - ALL_SETTINGS - groups - files)
 
 
 def typed(words: list[str]) -> list[str]:
@@ -81,7 +86,9 @@ def test_every_command_with_a_preset_a_task_or_several_values_composes(page: Pat
         needed = find_verb(verb).required
         for job in jobs:
             given = needed and not any(setting.startswith(f"{needed}=") for setting in job)
-            compose_settings(verb, [*job, f"{needed}=x"] if given else job)
+            settings = compose_settings(verb, [*job, f"{needed}=x"] if given else job)
+            if verb == "evaluate":
+                assert not [task for task in settings.task if task not in TASKS and not task.endswith(".yaml")], job
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
