@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding
 
 
 def commands() -> list[list[str]]:
-    blocks = re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.partition("\n## Plots\n")[0], flags=re.DOTALL)
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith("npmlm evaluate ")]
 
 
