@@ -20,7 +20,7 @@ HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
 ENTRYPOINT ["npmlm"]
 CMD ["serve", "index=/data", "host=0.0.0.0"]
 
-# A GPU is used by torch alone: FAISS on a GPU was no faster, so both images have the one for processors.
+# A GPU is used by torch alone: FAISS on a GPU was never measured, so both images have the one for processors.
 FROM runtime AS cuda
 ARG TORCH=torch==2.13.0
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \

@@ -51,10 +51,10 @@ class SearchSettings(Settings):
     list_count: PositiveInt | None = None
     """Number of inverted lists, with 384 dimensions at most 35,848; unset: about 4 times the square root of the rows,
     a power of two."""
-    probed_lists: Annotated[PositiveInt | None, INNER] = None
+    probed_lists: PositiveInt | None = None
     """Number of inverted lists searched for one query; unset: a 32nd of the lists, at least 256; all if there are
     fewer."""
-    rerank_factor: Annotated[PositiveInt | None, INNER] = None
+    rerank_factor: PositiveInt | None = None
     """Candidates scored exactly per requested hit; unset: 4 with codes of one or two bits per dimension, else 2."""
     train_iterations: PositiveInt = 10
     """Iterations of k-means."""

@@ -3,7 +3,7 @@
 A scan of the signs finds candidates, which are then scored by the stored vectors: memory holds a sixteenth of half
 precision vectors, and those themselves stay in their mapped files. A row's score in the scan is the sum of a query's
 values, each with the sign of the row there: the query is not rounded to signs, as it would be for a Hamming
-distance, which needs eight times as many candidates for the same recall (docs/results/index-at-scale.md).
+distance, which needs eight times as many candidates for the same recall (docs/results/scale.md).
 
 Shapes: q queries, k hits per query, n rows, m candidates, d dimensions.
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the zero-shot tables of docs/results/zero-shot.md with the shipped encoder: trains the parametric baseline, builds
+# Makes the zero-shot tables of docs/studies/npm.md with the shipped encoder: trains the parametric baseline, builds
 # the reference indexes of both encoders, evaluates. Training and builds go on where they stopped; an evaluation that is there is not repeated.
 #   make zero-shot DATA=DIR        or: scripts/zero_shot.sh DATA [OUT]
-# DATA holds classification/, glue/, open/ and corpora/ as docs/results/zero-shot.md lists them. About three hours on 2 CPU cores, and
+# DATA holds classification/, glue/, open/ and corpora/ as docs/studies/npm.md lists them. About three hours on 2 CPU cores, and
 # 20 GB of disk under OUT (runs/zero-shot).
 set -euo pipefail
 data=${1:?usage: scripts/zero_shot.sh DATA [OUT]}

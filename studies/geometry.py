@@ -85,6 +85,31 @@ def spectrum(units: np.ndarray) -> dict[str, Any]:
     return {"effective_rank": float(rank), "top_share": float(shares[0]), "values": (values / values[0]).tolist()}
 
 
+def group_scores(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How well vectors f64 [n, d] show their groups i64 [n], for the m of them that share a group with another one.
+
+    bool [m]: the nearest centroid is that of the own group, taken without the vector. f64 [m]: silhouette with the
+    distance 1 − cosine (Rousseeuw 1987). There are two groups at least.
+
+    >>> group_scores(np.array([[1.0, 0], [1, 0], [0, 1]]), np.array([0, 0, 1]))
+    (array([ True,  True]), array([1., 1.]))
+    """
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # f64 [n, d]
+    distances = 1 - units @ units.T  # f64 [n, n]
+    right, silhouettes = [], []
+    for number, own in enumerate(groups):
+        others = np.arange(len(groups)) != number  # bool [n]
+        members = {group: others & (groups == group) for group in np.unique(groups)}
+        if not members[own].any():
+            continue
+        gaps = {group: ((vectors[rows].mean(0) - vectors[number]) ** 2).sum() for group, rows in members.items()}
+        right.append(min(gaps, key=gaps.__getitem__) == own)
+        means = {group: distances[number, rows].mean() for group, rows in members.items()}
+        nearest = min(mean for group, mean in means.items() if group != own)
+        silhouettes.append((nearest - means[own]) / max(nearest, means[own]))
+    return np.array(right), np.array(silhouettes)
+
+
 @torch.inference_mode()
 def layer_geometry(encoder: Encoder, sentences: Sequence[str]) -> list[dict[str, float]]:
     """Mean cosine of two different tokens, special ones included, after the embeddings and each layer.

@@ -31,7 +31,7 @@ from studies.finetuning.settings import FinetuneSettings
         "start": "hidden_dropout attention_dropout",
         "start.fresh": "layers dimensions attention_heads max_input_tokens",
         "start.frozen": "",
-        "trainer": "optimizer weight_decay",
+        "trainer": "optimizer weight_decay dropout_from_step dropout_until_step",
     },
 )
 def run_finetune(settings: FinetuneSettings) -> int:

@@ -157,9 +157,10 @@ def test_filters_are_checked_before_a_client_is_served(
 
 def test_the_retriever_of_the_page_returns_sentences_with_their_sources(filler: PhraseFiller) -> None:
     pytest.importorskip("langchain_core")
-    [code] = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/agents.md").read_text(encoding="utf-8"), re.DOTALL)
+    page = (REPOSITORY / "docs/python.md").read_text(encoding="utf-8")
+    [code] = [block for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "class PhraseRetriever" in block]
     names: dict[str, Any] = {"__name__": "component"}
-    exec(compile(code, "docs/agents.md", "exec", dont_inherit=True), names)
+    exec(compile(code, "docs/python.md", "exec", dont_inherit=True), names)
     found = names["PhraseRetriever"](filler=filler, k=3).invoke(QUESTION)
     expected = [place for phrase in filler.fill(QUESTION, k=3).phrases for place in phrase.occurrences[:1]]
     assert [document.metadata["source"] for document in found] == [place.document for place in expected]

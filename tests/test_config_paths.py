@@ -98,3 +98,17 @@ def test_config_refuses_an_experiment_file_without_settings(content: str | None,
         file.write_text(content, encoding="utf-8")
     with pytest.raises(SettingError, match=r"mine\.yaml"):
         compose_settings("train", ["run=r", f"experiment={file}"])
+
+
+def test_config_of_an_experiment_file_starts_from_the_shipped_ones_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [mlm_scratch, _self_]\nschedule: {learning_rate: 1.0e-4}\n", encoding="utf-8")
+    mine, shipped = (compose_settings("train", ["run=r", f"experiment={name}"]) for name in (file, "mlm_scratch"))
+    assert mine.schedule.learning_rate == 1e-4 and mine.schedule.max_steps == shipped.schedule.max_steps
+    assert mine.start.fresh == shipped.start.fresh and mine.start.fresh.window_tokens == 16
+    file.write_text("schedule: {learning_rate: 1.0e-4}\ndefaults: [_self_, mlm_scratch]\n", encoding="utf-8")
+    assert compose_settings("train", ["run=r", f"experiment={file}"]) == shipped
+    for wrong in ("defaults: [nowhere]", "defaults: {size: mini}", f"defaults: ['{file}']"):
+        file.write_text(wrong, encoding="utf-8")
+        with pytest.raises(SettingError, match="experiment"):
+            compose_settings("train", ["run=r", f"experiment={file}"])

@@ -1,4 +1,4 @@
-"""Shell blocks of README.md and docs/*.md do what they say: those that can run here run, the others say why not."""
+"""Shell blocks of README.md and of docs do what they say: those that can run here run, the others say why not."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_line import REPOSITORY, CommandLine
-from tests.helpers.shell_blocks import bash_blocks, commands_of, make_workplace, run_block
+from tests.helpers.shell_blocks import bash_blocks, commands_of, make_workplace, pages_of_docs, run_block
 
-PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")))]
+PAGES = ["README.md", *(path.relative_to(REPOSITORY).as_posix() for path in pages_of_docs())]
 WIKI_BUILD = (
     'npmlm build "corpus.files=[wiki/*.jsonl.zst]" "corpus.kept_fields=[lang,year]" index=wiki-index '
     "vectors.tokens_per_shard=2048"
@@ -66,13 +66,13 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm sync", ("",)),
         Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is intact")),
     ),
-    "docs/own-task.md": (
+    "docs/extend.md": (
         Runs("npmlm build", ("", ACCURACY)),
         Runs("npmlm evaluate", (ACCURACY, ACCURACY, COMPARED, COMPARED)),
     ),
-    "docs/plots.md": (Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("Open tasks…hit@5",)),),
+    "docs/evaluation.md": (Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("Open tasks…hit@5",)),),
     "docs/trace.md": (Runs("npmlm trace", ("file,start_char…1503,found",)),),
-    "docs/studies.md": (
+    "docs/studies/interventions.md": (
         Runs("npmlm edit", ("", "")),
         Runs("npmlm train encoder=DIR", ("",)),
     ),
@@ -83,8 +83,8 @@ SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
     "README.md": {
         "train": ("schedule.max_minutes=null", "schedule.max_steps=2", "groups.sequences_per_group=4"),
     },
-    "docs/plots.md": {"evaluate": ("limit=20",)},
-    "docs/studies.md": {"train": ("schedule.max_epochs=1",)},
+    "docs/evaluation.md": {"evaluate": ("limit=20",)},
+    "docs/studies/interventions.md": {"train": ("schedule.max_epochs=1",)},
 }
 """Settings with which a command of a page is short enough to run, by verb."""
 
@@ -95,16 +95,17 @@ NEEDS_STEPS = "trains for hours, from the extra pretrained"
 NEEDS_MACHINES = "needs several GPUs, a cluster or its scheduler"
 WAITS = "waits for requests: tests/serving and tests/cluster start servers"
 DOES_NOT_RUN: dict[str, dict[str, str]] = {
-    "docs/adapt.md": {"npmlm adapt": "takes minutes and a user's corrections: tests/cli/test_adapt.py runs it"},
     "README.md": {
         "make demo": "makes an environment and runs this suite",
         "pip install": NEEDS_NETWORK,
         "npmlm serve": WAITS,
     },
-    "docs/analyses.md": {"": NEEDS_DATA},
-    "docs/evaluation.md": {"": NEEDS_DATA},
-    "docs/index.md": {"pip install": NEEDS_NETWORK, "npmlm serve": WAITS},
-    "docs/installing.md": {"": NEEDS_NETWORK},
+    "docs/evaluation.md": {
+        "npmlm evaluate": NEEDS_DATA,
+        "npmlm geometry": NEEDS_DATA,
+        "python scripts/make_article_questions.py": NEEDS_DATA,
+    },
+    "docs/index.md": {"pip install": NEEDS_NETWORK, "uv tool": NEEDS_NETWORK, "npmlm serve": WAITS},
     "docs/large-corpora.md": {
         "pip install": NEEDS_MACHINES,
         "export RAY": NEEDS_MACHINES,
@@ -113,26 +114,20 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "job=": NEEDS_MACHINES,
         "aws s3": "needs an object store: tests/corpus/test_addresses.py reads a corpus from one in memory",
     },
-    "docs/own-corpus.md": {"npmlm calibrate": NEEDS_DATA},
-    "docs/plots.md": {
-        "npmlm evaluate task=agn": NEEDS_DATA,
-        "npmlm geometry": NEEDS_DATA,
+    "docs/own-corpus.md": {
+        "npmlm calibrate": NEEDS_DATA,
+        "npmlm adapt": "takes minutes and a user's corrections: tests/cli/test_adapt.py runs it",
     },
-    "docs/reproduction.md": {"": NEEDS_WEIGHTS},
     "docs/serving.md": {
         "pip install": NEEDS_NETWORK,
         "curl": WAITS,
         "npmlm serve": WAITS,
         "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
     },
-    "docs/studies.md": {
-        "npmlm evaluate task=sts": NEEDS_DATA,
-        "npmlm geometry": NEEDS_DATA,
-        "npmlm finetune": NEEDS_DATA,
-        "awk": NEEDS_DATA,
-        "npmlm generate": NEEDS_DATA,
-        "python scripts/split_lines.py": NEEDS_DATA,
-    },
+    "docs/studies/artificial-text.md": {"": NEEDS_DATA},
+    "docs/studies/interventions.md": {"npmlm finetune": NEEDS_DATA, "awk": NEEDS_DATA},
+    "docs/studies/masking.md": {"": NEEDS_DATA},
+    "docs/studies/npm.md": {"": "reads public data sets, or the published weights"},
     "docs/training.md": {
         "python -m scripts.make_questions": NEEDS_DATA,
         "python -m scripts.found_passages": "needs a GPU: tests/test_distil_reader.py runs the parts without one",

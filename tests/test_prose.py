@@ -9,24 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.command_line import REPOSITORY
+from tests.helpers.shell_blocks import pages_of_docs
 
 PAGES = (
-    *("README.md", "SECURITY.md", "docs/index.md", "docs/installing.md", "docs/own-corpus.md", "docs/own-task.md"),
-    *(
-        "docs/prompt.md",
-        "docs/adapt.md",
-        "docs/trace.md",
-        "docs/python.md",
-        "docs/serving.md",
-        "docs/http-api.md",
-        "docs/large-corpora.md",
-        "docs/training.md",
-    ),
-    *("docs/evaluation.md", "docs/plots.md", "docs/security.md", "docs/glossary.md", "CONTRIBUTING.md"),
-    *("docs/analyses.md", "docs/studies.md", "docs/own-objective.md", "docs/results/index.md"),
-    *("docs/how-it-works.md", "docs/results/findings.md"),
-    *("docs/reproduction.md", "docs/results/quality.md", "docs/results/zero-shot.md"),
-    *("docs/label.md", "docs/results/serving.md", "docs/results/studies.md", "docs/results/trainer.md"),
+    *("README.md", "SECURITY.md", "CONTRIBUTING.md"),
+    *(path.relative_to(REPOSITORY).as_posix() for path in pages_of_docs()),
+    *(f"docs/results/{name}.md" for name in ("index", "findings", "quality", "scale", "serving")),
 )
 IDIOMS = re.compile(
     r"\b(stands? (?!for\b)|beside\b|anew\b|go(es)? on with\b|whatever\b|lack(s|ing)?\b|passed over\b|at hand\b"

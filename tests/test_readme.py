@@ -13,6 +13,7 @@ from npm.cli.main import split_arguments
 from npm.cli.registry import find_verb
 from npm.cli.settings import compose_settings
 from npm.core.artifact import read_manifest
+from tests.helpers.shell_blocks import pages_of_docs
 from tests.test_imports import ORDER
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +26,7 @@ def blocks(language: str, page: str = README) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
-PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [path.read_text(encoding="utf-8") for path in pages_of_docs()]
 
 
 def commands() -> Iterator[list[str]]:

@@ -27,7 +27,7 @@ from tests.helpers.browsers import WatchedPages, running_browser
 from tests.helpers.command_line import REPOSITORY, run_subprocess
 
 DOCS = REPOSITORY / "docs"
-API = (DOCS / "api.md").read_text(encoding="utf-8")
+API = (DOCS / "python.md").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = json.loads((DOCS / "openapi.json").read_text(encoding="utf-8"))
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
 FROM_ELSEWHERE = re.compile(
@@ -103,7 +103,9 @@ def nav_entries(entry: Any) -> Iterator[str]:
 def test_the_navigation_has_every_page_once() -> None:
     config = tomllib.loads((REPOSITORY / "zensical.toml").read_text(encoding="utf-8"))["project"]
     named = list(nav_entries(config["nav"]))
-    written = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "generated" not in path.parts]
+    elsewhere = ("generated", "history")
+    paths = [path.relative_to(DOCS) for path in DOCS.rglob("*.md")]
+    written = [path.as_posix() for path in paths if path.parts[0] not in elsewhere]
     generated = ["generated/commands.md", "generated/http.md"]
     generated += [f"generated/notebooks/{script.stem}.md" for script in NOTEBOOKS]
     assert sorted(named) == sorted([*written, *generated])
@@ -129,9 +131,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow("site")
 def test_the_site_is_built_without_a_warning_and_has_every_page(site: Path) -> None:
-    for name in ("", "glossary", "results/quality", "generated/commands/fill", "generated/http", "api"):
+    for name in ("", "how-it-works", "results/quality", "studies/npm", "generated/commands/fill", "generated/http"):
         assert (site / name / "index.html").is_file(), name
-    assert 'id="npm.PhraseFiller.fill"' in (site / "api" / "index.html").read_text(encoding="utf-8")
+    assert 'id="npm.PhraseFiller.fill"' in (site / "python" / "index.html").read_text(encoding="utf-8")
+    assert not (site / "history").exists()
 
 
 class LinkedPage(HTMLParser):
@@ -181,7 +184,13 @@ def test_a_browser_opens_pages_without_a_request_that_leaves_the_server(site: Pa
     with running_browser() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         pages = WatchedPages(browser, f"http://127.0.0.1:{server.server_port}")
-        for name in ("", "api/", "generated/commands/fill/", "generated/notebooks/first_answers/", "results/quality/"):
+        for name in (
+            "",
+            "python/",
+            "generated/commands/fill/",
+            "generated/notebooks/first_answers/",
+            "results/quality/",
+        ):
             opened = pages.open(name)
             assert opened.locator("article h1").first.is_visible()
         pages.close()
@@ -207,25 +216,3 @@ def test_what_a_browser_would_fetch_from_elsewhere_is_found() -> None:
     assert not FROM_ELSEWHERE.search(
         '<a href="https://a.example">there</a><link rel="canonical" href="https://a.example">'
     )
-
-
-def table_rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading, its header first."""
-    table = "|" + page[page.index(f"\n{heading}\n") :].partition("\n|")[2].split("\n\n")[0]
-    return [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in table.splitlines()]
-
-
-def test_our_numbers_beside_the_published_ones_are_those_of_the_results() -> None:
-    header, _, *rows = table_rows((DOCS / "reproduction.md").read_text(encoding="utf-8"), "## Closed sets: accuracy, %")
-    results = (DOCS / "results" / "zero-shot.md").read_text(encoding="utf-8")
-    tasks, _, *found = table_rows(results, "## Closed tasks: accuracy, %")
-    names = [task.partition(" (")[0] for task in tasks]
-    ours = {row[0]: dict(zip(names, (cell.strip("*") for cell in row), strict=True)) for row in found}
-    compared = 0
-    for row in (row for row in rows if not row[0].startswith("paper: ")):
-        (method,) = re.findall(r"`[\w-]+`", row[0])
-        method += ", third edition" * ("third edition" in row[0])
-        for name, cell in zip(header[1:10], row[1:10], strict=True):
-            assert cell == ours[method].get(name, ""), (row[0], name)
-            compared += bool(cell)
-    assert compared == 30

@@ -6,6 +6,7 @@ A value of the command line is a text until the class of the setting reads it, s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,7 +78,16 @@ def _preset(verb: Verb, group: str, name: str) -> dict[str, Any]:
             raise SettingError(f"{group}: cannot read {name}: {reason}") from error
         if not isinstance(found, dict):
             raise SettingError(f"{group}: {name} must be a YAML file of settings")
-        return found
+        bases = found.pop("defaults", ["_self_"])
+        if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+            raise SettingError(f"{group}: defaults of {name} must be a list of shipped experiments, got {bases!r:.80}")
+        parts = [found if base == "_self_" else _shipped_preset(verb, group, base) for base in bases]
+        return reduce(merged, parts if "_self_" in bases else [*parts, found])
+    return _shipped_preset(verb, group, name)
+
+
+def _shipped_preset(verb: Verb, group: str, name: str) -> dict[str, Any]:
+    """The settings in a file of configs/, composed by hydra."""
     if name not in verb.choices[group]:
         raise unknown(group, name, verb.choices[group])
     from hydra import compose, initialize_config_dir

@@ -1,4 +1,4 @@
-"""Types, names and shapes shared between packages. docs/glossary.md has the words.
+"""Types, names and shapes shared between packages. docs/how-it-works.md has the words.
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded sequences, L padded length, d dimensions.
 """

@@ -76,7 +76,7 @@ class ClosedScoring(Settings):
 class ResolvedScoring:
     """A `ClosedScoring` with the defaults for what is not set."""
 
-    # what held on the development data of SST-2, AGN and Subj (docs/results/zero-shot.md)
+    # what held on the development data of SST-2, AGN and Subj (docs/studies/npm.md)
     retrieval: ClosedRetrieval = "exact"
     k: int = 4096
     temperature: float = 2.0

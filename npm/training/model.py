@@ -44,7 +44,7 @@ TrainableModel = Encoder | Denoiser
 SavedModel = TrainableModel | SentenceEncoder
 """Model that training changes and a run folder keeps."""
 MakeObjectives = Callable[[TrainableModel], Mapping[str, tuple[nn.Module, float]]]
-"""Makes objectives of the caller's own, each with its weight, by name (docs/own-objective.md)."""
+"""Makes objectives of the caller's own, each with its weight, by name (docs/extend.md)."""
 
 
 def load_start(settings: TrainingSettings) -> TrainableModel:

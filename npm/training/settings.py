@@ -108,6 +108,10 @@ class TrainerSettings(Settings):
     """Decoupled weight decay, on matrices and embeddings only (not on biases and norms)."""
     max_gradient_norm: Annotated[float, Field(ge=1e-9)] = 2.0
     """Gradients longer than this are shortened to it."""
+    dropout_from_step: NonNegativeInt = 0
+    """Late dropout: none before this step (Liu et al. 2023, arXiv 2303.01500)."""
+    dropout_until_step: PositiveInt | None = None
+    """Early dropout: none from this step on; null: to the end."""
     log_every_steps: PositiveInt = 10
     """Optimizer steps between two lines of metrics."""
     checkpoint_every_minutes: NonNegativeFloat = 10.0
@@ -118,6 +122,20 @@ class TrainerSettings(Settings):
     """Project of Weights & Biases that the metrics are sent to (extra `wandb`); empty: none."""
     workers: NonNegativeInt = 0
     """Background processes that mask and render batches; 0 does it in the training process."""
+
+    def check(self) -> None:
+        """Refuse a dropout schedule that ends before it starts, or that gradient checkpointing would not see."""
+        if self.dropout_until_step is not None and self.dropout_until_step <= self.dropout_from_step:
+            raise SettingError(
+                f"trainer.dropout_until_step must be above trainer.dropout_from_step={self.dropout_from_step}, "
+                f"got {self.dropout_until_step}"
+            )
+        if self.gradient_checkpointing and (self.dropout_from_step or self.dropout_until_step):
+            raise exclusive("trainer.gradient_checkpointing", "trainer.dropout_from_step or trainer.dropout_until_step")
+
+    def has_dropout(self, step: int) -> bool:
+        """Return True if dropout is on in the step after `step` steps."""
+        return self.dropout_from_step <= step and (self.dropout_until_step is None or step < self.dropout_until_step)
 
 
 class StartSettings(Settings):

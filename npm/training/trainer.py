@@ -151,6 +151,7 @@ class Trainer:
         self.early_stopping = EarlyStopping()
         self._since_line = {"tokens": 0.0, "seconds": 0.0, "waiting": 0.0}
         self._loggers: list[Log] = []
+        self._with_dropout: list[torch.nn.Module] = []
 
     @property
     def model(self) -> TrainedModel:
@@ -166,6 +167,9 @@ class Trainer:
         """
         self.resume()
         self.model.train()
+        dropouts = [part for part in self.model.objective.modules() if isinstance(part, torch.nn.Dropout)]
+        # a frozen teacher stays in evaluation mode
+        self._with_dropout = [self.model.encoder_model, *(part for part in dropouts if part.training)]
         with ExitStack() as stack:
             if rank() == 0:
                 # the evaluation before the first step belongs to step 0, and is not repeated when it was saved
@@ -191,6 +195,8 @@ class Trainer:
         patience = self.held_out.settings.patience_evaluations if self.held_out else None
         while self._progress() < 1.0 and not self.early_stopping.patience_exhausted(patience):
             self._set_learning_rate()
+            for part in self._with_dropout:
+                part.train(self.settings.has_dropout(self.step))
             started = time.perf_counter()
             window = [next(stream) for _ in range(self.settings.accumulation_steps)]
             self._since_line["waiting"] += time.perf_counter() - started

@@ -25,7 +25,7 @@ from pydantic import Field, PositiveInt
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.files import read_object
 from npm.core.records import read_as
-from npm.core.settings import INNER, PathText, Settings
+from npm.core.settings import PathText, Settings
 from studies.artificial.treebank import ROOT, Tree
 
 ROOT_RELATION, PUNCTUATION = "root", "punct"
@@ -38,13 +38,13 @@ Count = Annotated[int, Field(ge=1, lt=1 << 53)]
 class GrammarSettings(Settings):
     """Settings of counting a grammar in a treebank, and of drawing sentences from it."""
 
-    subtypes: Annotated[bool, INNER] = True
+    subtypes: bool = True
     """Relations with their subtypes, such as obl:mod; otherwise obl alone."""
-    punctuation: Annotated[bool, INNER] = False
+    punctuation: bool = False
     """Treat punctuation as a relation like the others; otherwise it is removed."""
     relations: PositiveInt = 20
     """Relations kept, the most frequent ones."""
-    removed: Annotated[Literal["subtree", "splice"], INNER] = "subtree"
+    removed: Literal["subtree", "splice"] = "subtree"
     """Nodes removed with one of another relation: `subtree`, all that depends on it, or `splice`, itself alone."""
     max_tokens: PositiveInt = 126
     """Longest sentence; longer ones are rejected and drawn again."""

@@ -119,7 +119,7 @@ class EditSettings(Settings):
     new_vocabulary, oracle, reversed, shuffled_word_embeddings, swapped_embeddings or untied."""
     edits: list[dict[str, Any]] = field(default_factory=list)
     """The edits, in order, such as [{name: keep_layers, layers: [0,1]}, {name: reinitialize, scope: head}], in
-    place of edit=; docs/studies.md lists them."""
+    place of edit=; docs/studies/interventions.md lists them."""
     donor: PathText = ""
     """Donor of an edit swap_embeddings or average that names none."""
     tokenizer: PathText = ""

@@ -42,6 +42,7 @@ CUT = {
     "npm_mlm": MASK_PAIRS,
     "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],
     **{name: ["start.fresh.dimensions=16"] for name in EXPERIMENTS if name.startswith("ul2_")},
+    "ul2r": ["start.fresh.layers=2", "start.fresh.dimensions=16"],
 }
 """What else an experiment needs to be small."""
 

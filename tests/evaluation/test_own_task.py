@@ -1,4 +1,4 @@
-"""The example of docs/own-task.md: its files are what the page says, and it works as the page says."""
+"""The example of docs/extend.md: its files are what the page says, and it works as the page says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from npm.evaluation.tasks import ClosedScoring, Label, Split, Task, TaskData, lo
 from tests.evaluation.task_samples import read_examples
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "own-task.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "docs" / "example-task"
 NO_TASKS = Path("no-folder")
 

@@ -22,6 +22,11 @@ class Command:
     output: str | None = None
 
 
+def pages_of_docs() -> list[Path]:
+    """The written pages of docs that tell a user what to type: not those of results, and none of the past."""
+    return sorted([*(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "docs/studies").glob("*.md")])
+
+
 def bash_blocks(page: str) -> list[str]:
     """The fenced blocks of a page that are marked as bash."""
     return re.findall(r"^```bash\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)

@@ -12,7 +12,15 @@ import torch
 
 from npm.core.errors import CorpusError
 from npm.evaluation.sts import SentenceVectors
-from studies.geometry import alignment, layer_geometry, mean_cosine, measure_geometry, spectrum, uniformity
+from studies.geometry import (
+    alignment,
+    group_scores,
+    layer_geometry,
+    mean_cosine,
+    measure_geometry,
+    spectrum,
+    uniformity,
+)
 from tests.evaluation.test_sts import ANGLES, in_the_plane, pairs_of
 from tests.helpers.command_line import CommandLine
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
@@ -33,6 +41,15 @@ def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_abov
     assert geometry["layers"] == []
     with pytest.raises(CorpusError, match="scores up to 1"):
         measure_geometry(plane, [pairs_of([("a", "b", 1.0), ("a", "d", 0.4)])], seed=0)
+
+
+def test_a_group_of_one_vector_counts_in_no_score_and_spoils_none() -> None:
+    vectors = np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.6, 0.8]])
+    right, silhouettes = group_scores(vectors, np.array([0, 0, 1, 1, 2]))
+    # centroids without (1, 0): (3, 0) at 4, (0, 1.5) at 3.25, (0.6, 0.8) at 0.8, and so on
+    assert right.tolist() == [False, True, False, True]
+    # own distance 0, the nearest other group that of (0.6, 0.8): the silhouette is 1 for all
+    assert silhouettes == pytest.approx([1, 1, 1, 1])
 
 
 def test_the_verb_measures_an_encoder_and_its_layers(npmlm: CommandLine, tmp_path: Path) -> None:

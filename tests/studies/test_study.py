@@ -151,7 +151,9 @@ def test_what_would_be_refused_is_found_before_anything_is_trained(
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_every_command_of_a_shipped_study_composes(name: str) -> None:
-    study = Study.of(name, [*ARGUMENTS[name], "out=o", "seeds=[5]"])
+    cells = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["cells"]
+    every = f"cells=[{','.join(repr(cell) for cell in cells)}]"  # those by name alone, too
+    study = Study.of(name, [*ARGUMENTS[name], every, "out=o", "seeds=[5]"])
     commands = study.left(study.seeds, {})
     assert len({tuple(stage.command) for stage in commands}) == len(commands) > len(study.chosen)
     for stage in commands:

@@ -167,6 +167,31 @@ def test_what_does_not_fit_a_run_on_labels_is_refused(tmp_path: Path) -> None:
         TrainingSettings(schedule=ScheduleSettings(max_epochs=1))
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [({"dropout_until_step": 2}, "110000"), ({"dropout_from_step": 4}, "000011")]
+)
+def test_dropout_is_on_in_the_steps_that_are_named(tmp_path: Path, given: dict[str, int], expected: str) -> None:
+    modes = ""
+
+    class Watched(LabeledText):
+        def forward(self, encoded: EncodedRows[LabeledBatch]) -> Any:
+            nonlocal modes
+            assert self.training
+            modes += str(int(encoded.passes.model.training))
+            assert {part.training for part in self.head if isinstance(part, torch.nn.Dropout)} == {modes[-1] == "1"}
+            return super().forward(encoded)
+
+    settings = settings_of(tmp_path, trainer=TrainerSettings(log_every_steps=1, **given))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("npm.training.model.LabeledText", Watched)
+        run_training(tmp_path / "run", settings)
+    assert modes == expected
+    with pytest.raises(SettingError, match="dropout_until_step"):
+        TrainerSettings(gradient_checkpointing=True, **given)
+    with pytest.raises(SettingError, match="dropout_until_step"):
+        TrainerSettings(dropout_from_step=2, dropout_until_step=2)
+
+
 def test_cross_entropy_and_contrast_share_one_pass(tmp_path: Path) -> None:
     weights = {"nonparametric_weight": 0.0, "labeled_weight": 0.1, "labeled_contrast_weight": 0.9}
     run_training(tmp_path / "run", settings_of(tmp_path, objective=ObjectiveSettings(**weights)))
