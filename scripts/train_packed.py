@@ -14,11 +14,11 @@ from npm.core.errors import UserError
 from npm.core.settings import read_settings
 from npm.training.checkpoints import METRICS, RunFolder
 from npm.training.loggers import read_metrics
-from npm.training.plotting import CurveSettings, can_draw, draw_runs, save_figure
 from npm.training.record import settings_of_record
 from npm.training.run import run_training
 from npm.training.settings import HELD_OUT_LOSS, TrainingSettings
 from npm.training.trainer import StepReport
+from studies.plotting import CurveSettings, can_draw, draw_runs, save_figure
 
 say = partial(print, file=sys.stderr, flush=True)
 

@@ -18,6 +18,7 @@ from npm.models.settings import EncoderChoice, PoolerKind
 from studies.artificial.generate import GenerateSettings
 from studies.edits.settings import EditSettings
 from studies.finetuning.settings import FinetuneSettings
+from studies.plotting import CurveSettings
 
 
 @verb(
@@ -130,4 +131,32 @@ def run_geometry(settings: GeometryCommand) -> int:
         dtype=settings.precision,
     )
     write_report(settings.output, found, report_text([*geometry_tables(found)]))
+    return 0
+
+
+class PlotCommand(OutputCommand, CurveSettings):
+    """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
+
+    out: PathText = ""
+    """The figure, FILE.svg or FILE.png; one that npmlm plot drew is replaced. Required."""
+
+
+@verb(
+    PlotCommand,
+    "npmlm plot runs/mine runs/other out=curves.svg",
+    "out terms x smoothed_points output",
+    required="out",
+    takes_texts=True,
+)
+def run_plot(settings: PlotCommand, folders: list[str]) -> int:
+    """Draw, and print the numbers."""
+    from npm.core.display import report_text
+    from studies.plotting import check_figure, draw_runs, save_figure
+
+    out = Path(settings.out)
+    check_figure(out)
+    drawn = draw_runs([Path(folder) for folder in folders], settings)
+    save_figure(drawn.figure, out)
+    write_report(settings.output, drawn.record, report_text([drawn.table]))
+    say(f"the figure is in {out}")
     return 0

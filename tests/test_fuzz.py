@@ -38,7 +38,7 @@ from npm.corpus.store import build_block_store
 from npm.evaluation.results import write_results
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_queries
-from npm.training.plotting import CurveSettings, read_curves
+from studies.plotting import CurveSettings, read_curves
 from tests.cli.test_fill import TEXTS
 from tests.helpers.command_line import DOCUMENTS, all_bytes
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer

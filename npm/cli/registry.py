@@ -39,7 +39,6 @@ OVERVIEW = {
         "npm.cli.train": {
             "train": "train an encoder",
             "tokenizer": "learn a tokenizer from a corpus",
-            "plot": "draw the curves of training runs",
         }
     },
     "Measure": {
@@ -57,6 +56,7 @@ STUDIES = {
         "generate": "generate artificial text from the grammar of a treebank",
         "edit": "change a checkpoint without training it",
         "geometry": "measure the vectors of sentences and of their tokens",
+        "plot": "draw the curves of training runs",
     }
 }
 if has_studies():

@@ -1,4 +1,4 @@
-"""The verbs that make encoders and tokenizers and draw runs, with their settings."""
+"""The verbs that make encoders and tokenizers, with their settings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npm.cli.base import TEXT_SETTINGS, OutputCommand, say, write_report
+from npm.cli.base import TEXT_SETTINGS, say
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.errors import SettingError
 from npm.core.settings import PathText
 from npm.corpus.tokenizers import TokenizerSettings
-from npm.training.plotting import CurveSettings
 from npm.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -98,34 +97,6 @@ def run_tokenizer(settings: TokenizerCommand) -> int:
         say(f"{settings.out} is finished already, with the same text and settings: nothing to do")
     encoder = shlex.quote(f"encoder={settings.out}")
     say(f"{learned.pieces:,} pieces are in {settings.out}: npmlm train {encoder} start.fresh.layers=4 …")
-    return 0
-
-
-class PlotCommand(OutputCommand, CurveSettings):
-    """Draw the curves of training runs in one figure: npmlm plot RUN [RUN …] out=FILE.svg."""
-
-    out: PathText = ""
-    """The figure, FILE.svg or FILE.png; one that npmlm plot drew is replaced. Required."""
-
-
-@verb(
-    PlotCommand,
-    "npmlm plot runs/mine runs/other out=curves.svg",
-    "out terms x smoothed_points output",
-    required="out",
-    takes_texts=True,
-)
-def run_plot(settings: PlotCommand, folders: list[str]) -> int:
-    """Draw, and print the numbers."""
-    from npm.core.display import report_text
-    from npm.training.plotting import check_figure, draw_runs, save_figure
-
-    out = Path(settings.out)
-    check_figure(out)
-    drawn = draw_runs([Path(folder) for folder in folders], settings)
-    save_figure(drawn.figure, out)
-    write_report(settings.output, drawn.record, report_text([drawn.table]))
-    say(f"the figure is in {out}")
     return 0
 
 

@@ -10,7 +10,7 @@ from npm.cli.registry import MODULES
 from npm.evaluation.methods.registry import METHODS
 from tests.helpers.command_line import run_subprocess
 
-VERBS, WRITERS = {"edit", "finetune", "generate", "geometry"}, {"causal", "causal-pmi", "causal-knn", "t5"}
+VERBS, WRITERS = {"edit", "finetune", "generate", "geometry", "plot"}, {"causal", "causal-pmi", "causal-knn", "t5"}
 
 
 def test_the_verbs_and_methods_of_studies_are_registered_where_the_folder_is(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from npm.core.errors import SettingError, UserError
-from npm.training.plotting import (
+from npm.training.settings import TrainingEvaluationSettings
+from npm.training.trainer import StepReport
+from studies.plotting import (
     CurveSettings,
     check_figure,
     draw_runs,
     folder_names,
     save_figure,
 )
-from npm.training.settings import TrainingEvaluationSettings
-from npm.training.trainer import StepReport
 from tests.helpers.toy_training import toy_trainer
 
 pytest.importorskip("matplotlib")
@@ -154,7 +154,7 @@ def test_the_same_figure_has_the_same_bytes_and_takes_the_place_of_none_but_our_
     for name, named in ((f"a{suffix}", "was not drawn by npmlm"), (f"folder{suffix}", "PNG"), ("x.pdf", "PNG or SVG")):
         with pytest.raises(UserError, match=named):
             check_figure(tmp_path / name)
-    monkeypatch.setattr("npm.training.plotting.find_spec", lambda _: None)
+    monkeypatch.setattr("studies.plotting.find_spec", lambda _: None)
     with pytest.raises(SettingError, match="pip install matplotlib"):
         check_figure(tmp_path / "x.png")
 
