@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MASK_TEXT = "<mask>"
 """Mark of a missing phrase in users' texts, independent of the encoder's own mask token."""
+MASKS_PER_SPAN = 2
+"""A mask pair is the tokenizer's mask token this many times: the first is the start query, the last the end query."""
 REPR_CHARS, REPR_PHRASES = 80, 3
 """Maximum characters and phrases of an answer in its `repr`."""
 SURROGATE = re.compile("[\ud800-\udfff]")

@@ -17,8 +17,7 @@ from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from npm.core.errors import SettingError
-from npm.core.types import MASK_TEXT
-from npm.masking.rendering import MASKS_PER_SPAN
+from npm.core.types import MASK_TEXT, MASKS_PER_SPAN
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag, View
+from npm.core.types import MASKS_PER_SPAN, MaskedBatch, Sequences, Spans, TokenFlag, View
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
 from npm.masking.masker import (
@@ -29,10 +29,6 @@ from npm.masking.masker import (
 
 if TYPE_CHECKING:
     import torch
-
-MASKS_PER_SPAN = 2
-"""A mask pair is the tokenizer's mask token this many times: the first is the start query, the last the end query."""
-
 
 EDGE_BITS = 32
 """Bits of a token id; if only full words count, the flags of a word's ends are above them."""

@@ -70,6 +70,7 @@ class StoredModel:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
+        self.title_tokens = 0  # read before each block
         self.for_reading = False  # loaded for inference, perhaps without the parts needed only for saving
         self.language_model: PreTrainedModel | None = None  # once `attach_masked_head` has given it one
         self._weights_digest: str | None = None

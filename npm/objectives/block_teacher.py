@@ -19,7 +19,7 @@ from torch import nn
 from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
-from npm.models.sentences import pool
+from npm.models.sentences import Pooler, pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch, Passes
 
@@ -69,6 +69,11 @@ class BlockTeacher(nn.Module):
         self.pooler = teacher.block_pooler or PoolerKind.avg
         self.fingerprint = teacher.fingerprint
         self._teacher = FrozenModel(teacher.model)
+
+    @property
+    def saved_pooler(self) -> Pooler:
+        """The pooler that is saved with the encoder."""
+        return Pooler(self.pooler, 0)
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Clean copies of this rank."""

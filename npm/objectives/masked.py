@@ -16,8 +16,11 @@ import torch
 from torch import nn
 
 from npm.core.types import MaskedBatch, Term
-from npm.models.masked_lm import MaskedHead, VisibleOnly
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import MaskedHead, VisibleOnly, attach_masked_head
+from npm.models.names import locate_encoder
 from npm.objectives.encoded import EncodedBatch
+from npm.objectives.settings import MaskedSettings
 
 
 class MaskedTokens(nn.Module):
@@ -59,3 +62,13 @@ class MaskedTokens(nn.Module):
         ).float()  # f32 [Q, Lq, d]
         vectors: torch.Tensor = decoded[batch.span_sequences, batch.start_slots]  # f32 [n, d]
         return vectors
+
+
+def masked_tokens(settings: MaskedSettings, encoder: Encoder, place: str | None) -> MaskedTokens:
+    """The loss with the head of the encoder at `place`, or a fresh one; the encoder keeps the head."""
+    located = None if place is None else locate_encoder(place)
+    head = attach_masked_head(encoder, located, trained=False, untied=settings.untied)
+    if not settings.visible_only:
+        return MaskedTokens(head)
+    encoder.language_model = None  # the head reads the decoder's vectors, so that without it the head is not saved
+    return MaskedTokens(head, visible=VisibleOnly(encoder, decoder_layers=1))

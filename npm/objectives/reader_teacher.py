@@ -21,6 +21,7 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import QuestionBatch
 from npm.models.encoder import Encoder
+from npm.models.settings import Precision
 from npm.objectives.block_teacher import FrozenModel
 
 
@@ -75,3 +76,10 @@ class ReaderTeacher:
             if number < count:
                 log_probabilities.append(logits[:, 1:].log_softmax(1))  # f32 [2, t]
         return ReaderScores(torch.cat(log_probabilities, dim=1), torch.stack(here))
+
+
+def load_reader_teacher(name: str, encoder: Encoder) -> ReaderTeacher | None:
+    """The reader in a folder or of a name; None without one."""
+    if not name:
+        return None
+    return ReaderTeacher(encoder, Encoder.load(name, device=str(encoder.device), dtype=Precision.float32))

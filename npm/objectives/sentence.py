@@ -32,6 +32,11 @@ class SentenceContrast(nn.Module):
         self.temperature = temperature
         self.pooler = Pooler(settings.pooler, dimensions, mlp_only_train=settings.mlp_only_train)
 
+    @property
+    def saved_pooler(self) -> Pooler:
+        """The pooler that is saved with the encoder."""
+        return self.pooler
+
     def counts(self, batch: SentenceBatch) -> dict[str, int]:
         """Anchors of this rank."""
         return {"sentence": batch.pair_count, "sentence_top1": batch.pair_count}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, fields
 from enum import Enum
 from typing import Annotated
 
@@ -139,8 +139,5 @@ class ObjectiveSettings(Settings):
 
     def weights(self) -> dict[str, float]:
         """The weights of all known losses by the names of their settings."""
-        names = (
-            *("nonparametric", "masked", "sentence", "token_contrast", "reading", "block_teacher"),
-            *("span_supervision", "reader", "labeled", "labeled_contrast", "denoising"),
-        )
-        return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}
+        names = [item.name for item in fields(self) if item.name.endswith("_weight")]
+        return {name: getattr(self, name) for name in names}

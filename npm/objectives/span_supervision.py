@@ -37,7 +37,7 @@ import torch
 from torch import nn
 
 from npm.core.types import QuestionBatch, Term
-from npm.models.sentences import pool
+from npm.models.sentences import Pooler, pool
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
@@ -80,6 +80,11 @@ class SpanSupervision(nn.Module):
         }
         if settings.distill_weight:
             self._weights["distill"] = settings.distill_weight
+
+    @property
+    def saved_pooler(self) -> Pooler:
+        """The pooler that is saved with the encoder."""
+        return self._teacher.saved_pooler
 
     def counts(self, batch: QuestionBatch) -> dict[str, int]:
         """Questions of this rank that a term is over; for `absent` those that read a block without an answer."""

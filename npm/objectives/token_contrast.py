@@ -18,7 +18,6 @@ from torch import nn
 
 from npm.core.errors import SettingError
 from npm.core.types import MaskedBatch, Term
-from npm.models.encoder import Encoder
 from npm.objectives.block_teacher import FrozenModel
 from npm.objectives.encoded import EncodedBatch
 
@@ -30,11 +29,11 @@ class TokenContrast(nn.Module):
     reads_clean_copies = False
     """The student need not run on the clean copies; the teacher does."""
 
-    def __init__(self, teacher: Encoder | nn.Module, *, temperature: float = 0.01) -> None:
+    def __init__(self, teacher: nn.Module, *, temperature: float = 0.01) -> None:
         """The teacher is a frozen copy of `teacher` in its current state."""
         super().__init__()
         self.temperature = temperature
-        self._teacher = FrozenModel(teacher.model if isinstance(teacher, Encoder) else teacher)
+        self._teacher = FrozenModel(teacher)
 
     @property
     def teacher(self) -> nn.Module:

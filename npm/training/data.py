@@ -9,7 +9,7 @@ length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from npm.core.errors import CorpusError, SettingError, missing
 from npm.core.records import refuse_changed
-from npm.core.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
+from npm.core.types import MASKS_PER_SPAN, BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.groups import BlockGroups, epoch_order
@@ -35,8 +35,8 @@ from npm.masking.masker import MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
     LABELED,
-    MASKS_PER_SPAN,
     PASSAGES,
+    PHRASES,
     QUESTIONS,
     SENTENCES,
     TOKENS,
@@ -224,12 +224,13 @@ def make_sources(
     folder: Path,
     settings: TrainingSettings,
     views: set[str],
-    trained: TrainableModel,
+    trained: Any,
     *,
     progress: Progress = silent,
 ) -> tuple[TrainingBatches, list[str]]:
     """Batches with all of `views` from the text of `settings`, made into blocks and sentences in `folder`; and notes.
 
+    `trained` is an encoder, or an encoder-decoder for the view of denoising.
     Raises CorpusError or SettingError where the text does not suffice.
     """
     made: list[tuple[BatchSource, str]] = []
@@ -241,12 +242,10 @@ def make_sources(
         further = views & {TOKENS} if not reads_blocks(views) else set()
         made.append(_sentence_source(folder, further, settings, trained, place))
     if LABELED in views:
-        assert isinstance(trained, Encoder), "labels are for encoders"
         made.append(labeled_source(settings.labeled, trained, **place))
     sources, notes = [source for source, _ in made], [note for _, note in made]
     asked_views = views & {QUESTIONS, PASSAGES}
     if asked_views and settings.questions:
-        assert isinstance(trained, Encoder), "questions are for encoders"
         title = title_tokens(settings, trained)
         asked, note = question_source(
             settings.questions, trained, settings.supervision, view=asked_views.pop(), title_tokens=title, **place
@@ -300,9 +299,8 @@ def _block_source(
 
 
 def _sentence_source(
-    folder: Path, further: set[str], settings: TrainingSettings, trained: TrainableModel, place: dict[str, Any]
+    folder: Path, further: set[str], settings: TrainingSettings, trained: Encoder, place: dict[str, Any]
 ) -> tuple[SentenceSource, str]:
-    assert isinstance(trained, Encoder), "sentences are for encoders"
     skipped, per_batch = SkippedRecords.beside(folder / "sentences"), settings.sentences.pairs_per_device_batch
     table = build_pair_table(
         folder / "sentences", settings.sentences, trained.tokenizer, corpus=settings.corpus, skipped=skipped
@@ -326,39 +324,57 @@ def _with_skipped(note: str, skipped: SkippedRecords) -> str:
 def _view_maker(
     name: str, folder: Path, settings: TrainingSettings, trained: TrainableModel, store: BlockStore | None
 ) -> ViewMaker:
-    """The maker of the view `name`; a vocabulary of collocations is mined from `store` unless one is given."""
-    if name == DENOISING:
-        assert isinstance(trained, Denoiser), "denoising is for encoder-decoders"
-        sentinels = trained.sentinels(settings.denoising.modes())
-        return build_denoising_views(settings.denoising, sentinels, max_text_tokens=settings.blocks.max_block_tokens)
-    assert isinstance(trained, Encoder), f"{name} are for encoders"
-    around: dict[str, Any] = {
-        "mask_id": trained.mask_id,
-        "pad_id": trained.pad_id,
-        "prefix_ids": tuple(trained.prefix_ids),
-        "suffix_ids": tuple(trained.suffix_ids),
-    }
-    if name == TOKENS:
-        corruption = settings.corruption
-        corruption.check_tokens(of_bytes=trained.spells_bytes)
-        vocabulary = None
-        if corruption.unit is CorruptionUnit.collocation:
-            if store is not None:
-                vocabulary = collocations_of(corruption.collocations, store, folder / "collocations")
-            elif given := corruption.collocations.vocabulary:
-                fingerprint = trained.tokenizer_fingerprint
-                vocabulary = CollocationVocabulary.open(Path(given), tokenizer_fingerprint=fingerprint)
-            else:
-                raise missing("corruption.collocations.vocabulary", "corruption.collocations.vocabulary=DIR")
-        # all tokens that are not special, i64: what a random replacement may be
-        ordinary_ids = np.setdiff1d(np.arange(len(trained.tokenizer)), trained.tokenizer.all_special_ids)
-        return build_in_place_views(corruption, ordinary_ids=ordinary_ids, vocabulary=vocabulary, **around)
-    # mask pairs for phrases, one mask for single tokens; the objective has the same number of queries
-    renderer = MaskRenderer(
-        masks_per_span=MASKS_PER_SPAN if settings.masking.unit.has_pairs else 1,
-        max_input_tokens=trained.max_input_tokens,
-        whole_words=settings.masking.unit is MaskingUnit.phrase_words,
-        **around,
-    )
+    """The maker of the view `name` of blocks, or of the sentences of a source without a `store`."""
+    return VIEW_MAKERS[name](folder, settings, trained, store)
+
+
+def _denoising_views(_: Path, settings: TrainingSettings, trained: Denoiser, __: BlockStore | None) -> ViewMaker:
+    sentinels = trained.sentinels(settings.denoising.modes())
+    return build_denoising_views(settings.denoising, sentinels, max_text_tokens=settings.blocks.max_block_tokens)
+
+
+def _token_views(folder: Path, settings: TrainingSettings, trained: Encoder, store: BlockStore | None) -> ViewMaker:
+    """Tokens masked in place; a vocabulary of collocations is mined from `store` unless one is given."""
+    corruption = settings.corruption
+    corruption.check_tokens(of_bytes=trained.spells_bytes)
+    vocabulary = None
+    if corruption.unit is CorruptionUnit.collocation:
+        if store is not None:
+            vocabulary = collocations_of(corruption.collocations, store, folder / "collocations")
+        elif given := corruption.collocations.vocabulary:
+            fingerprint = trained.tokenizer_fingerprint
+            vocabulary = CollocationVocabulary.open(Path(given), tokenizer_fingerprint=fingerprint)
+        else:
+            raise missing("corruption.collocations.vocabulary", "corruption.collocations.vocabulary=DIR")
+    # all tokens that are not special, i64: what a random replacement may be
+    ordinary_ids = np.setdiff1d(np.arange(len(trained.tokenizer)), trained.tokenizer.all_special_ids)
+    return build_in_place_views(corruption, ordinary_ids=ordinary_ids, vocabulary=vocabulary, **_around(trained))
+
+
+def _phrase_views(_: Path, settings: TrainingSettings, trained: Encoder, __: BlockStore | None) -> ViewMaker:
+    """Mask pairs for phrases, one mask for single tokens; the objective has the same number of queries."""
     chosen = settings.masking
+    renderer = MaskRenderer(
+        masks_per_span=MASKS_PER_SPAN if chosen.unit.has_pairs else 1,
+        max_input_tokens=trained.max_input_tokens,
+        whole_words=chosen.unit is MaskingUnit.phrase_words,
+        **_around(trained),
+    )
     return PhraseViews(build_masker(chosen), renderer, chosen.context_fraction, chosen.question)
+
+
+def _around(encoder: Encoder) -> dict[str, Any]:
+    """Ids of the tokens that an encoder reads in place of and around text."""
+    return {
+        "mask_id": encoder.mask_id,
+        "pad_id": encoder.pad_id,
+        "prefix_ids": tuple(encoder.prefix_ids),
+        "suffix_ids": tuple(encoder.suffix_ids),
+    }
+
+
+VIEW_MAKERS: dict[str, Callable[..., ViewMaker]] = {
+    PHRASES: _phrase_views,
+    TOKENS: _token_views,
+    DENOISING: _denoising_views,
+}

@@ -10,33 +10,23 @@ from torch import nn
 
 from npm.core.errors import SettingError
 from npm.core.memory import keep_few_kernels, keep_freed_memory
-from npm.core.types import Term, TrainingBatch
+from npm.core.types import MASKS_PER_SPAN, Term, TrainingBatch
 from npm.corpus.documents import read_corpus
 from npm.corpus.labeled import LabelLevel
 from npm.masking.masker import MaskingUnit
-from npm.masking.rendering import LABELED, MASKS_PER_SPAN, PHRASES, SENTENCES, reads_blocks
+from npm.masking.rendering import DENOISING, LABELED, PHRASES, SENTENCES, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import HALVES
-from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.names import locate_encoder
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
-from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import Passes, encode_views
-from npm.objectives.labeled import LabeledContrast, LabeledText
-from npm.objectives.masked import MaskedTokens
-from npm.objectives.nonparametric import NonparametricMasked
-from npm.objectives.reader import ReaderLoss
-from npm.objectives.reader_teacher import ReaderTeacher
-from npm.objectives.reading import JointReading
-from npm.objectives.sentence import SentenceContrast
-from npm.objectives.settings import BlockTeacherSettings, SpanSupervisionSettings
-from npm.objectives.span_supervision import SpanSupervision
-from npm.objectives.token_contrast import TokenContrast
+from npm.objectives.registry import OBJECTIVES, Objective, chosen_objectives
+from npm.objectives.settings import BlockTeacherSettings
 from npm.training.optimizer import freeze
 from npm.training.settings import TrainingSettings
 
@@ -156,106 +146,50 @@ def make_objective(
     serve, or if there is none.
     """
     # the order in which modules are made is that in which they draw from the generator
-    others = make_others(trained)
-    weights = {name.removesuffix("_weight"): weight for name, weight in settings.objective.weights().items()}
-    if isinstance(trained, Denoiser):
-        parts: dict[str, nn.Module] = {"denoising": Denoising(families=settings.denoising.families())}
-    else:
-        parts = _encoder_objectives(settings, trained)
-    if not (parts or others):
-        raise SettingError(f"one of {', '.join(f'objective.{name}_weight' for name in weights)} must be above 0")
-    for name, (other, weight) in others.items():
-        parts[name], weights[name] = other, weight
-    return WeightedSum(parts, {name: weights[name] for name in parts})
-
-
-def _encoder_objectives(settings: TrainingSettings, encoder: Encoder) -> dict[str, nn.Module]:
-    chosen, labeled, scale = settings.objective, settings.labeled, encoder.similarity_scale
+    others, chosen = make_others(trained), chosen_objectives(settings.objective)
+    if not (chosen or others):
+        raise SettingError(f"one of {', '.join(f'objective.{name}_weight' for name in OBJECTIVES)} must be above 0")
     # before the pooler of the start, which may be the teacher, is forgotten
-    needs_teacher = chosen.block_teacher_weight or chosen.span_supervision_weight
-    teacher = _block_teacher(chosen.block_teacher, encoder) if needs_teacher else None
-    _record_purpose(encoder, settings)
-    parts: dict[str, nn.Module] = {}
-    if chosen.nonparametric_weight:
-        parts["nonparametric"] = NonparametricMasked(
-            chosen.nonparametric,
-            similarity_scale=scale,
-            dimensions=encoder.dimensions,
-            end_queries=settings.masking.unit.has_pairs,  # single tokens have one mask
-            spans_recur=settings.masking.unit is not MaskingUnit.span,
-        )
-    if chosen.masked_weight:
-        parts["masked"] = _masked_tokens(settings, encoder)
-    if chosen.sentence_weight:
-        parts["sentence"] = sentence = SentenceContrast(chosen.sentence, dimensions=encoder.dimensions)
-        kind = sentence.pooler.kind_after_training
-        if teacher is not None and teacher.pooler is not kind:  # one pooler is saved
+    has_teacher = any(each.has_teacher for each in chosen.values())
+    teacher = _block_teacher(settings.objective.block_teacher, trained) if has_teacher else None
+    _record_purpose(trained, settings, chosen)
+    parts: dict[str, nn.Module] = {name: each.make(settings, trained, teacher) for name, each in chosen.items()}
+    if "sentence" in parts and teacher is not None:
+        kind = parts["sentence"].pooler.kind_after_training  # type: ignore[union-attr]
+        if teacher.pooler is not kind:  # one pooler is saved
             raise SettingError(
                 f"objective.sentence.pooler must be {teacher.pooler.name}, that of objective.block_teacher, got"
-                f" {kind.name}"
+                f" {kind.name}"  # type: ignore[union-attr]
             )
-    if chosen.labeled_weight:
-        of_words, outputs = labeled.level is LabelLevel.token, len(labeled.labels) or 1
-        parts["labeled"] = LabeledText(
-            encoder.dimensions, outputs, of_words=of_words, mean_pooled=labeled.mean_pooled, layer=labeled.layer
-        )
-    if chosen.labeled_contrast_weight:
-        parts["labeled_contrast"] = LabeledContrast(mean_pooled=labeled.mean_pooled)
-    if chosen.reading_weight:
-        parts["reading"] = JointReading(scale)
-    if teacher is not None and chosen.block_teacher_weight:
-        parts["block_teacher"] = teacher
-    if teacher is not None and chosen.span_supervision_weight:
-        parts["span_supervision"] = SpanSupervision(
-            chosen.span_supervision, scale, teacher, _reader_teacher(chosen.span_supervision, encoder)
-        )
-    if chosen.reader_weight:
-        parts["reader"] = ReaderLoss(scale)
-    if chosen.token_contrast_weight:
-        parts["token_contrast"] = TokenContrast(encoder)
-    return parts
+    weights = {name: getattr(settings.objective, f"{name}_weight") for name in chosen}
+    for name, (other, weight) in others.items():
+        parts[name], weights[name] = other, weight
+    return WeightedSum(parts, weights)
 
 
-def _record_purpose(encoder: Encoder, settings: TrainingSettings) -> None:
-    """Write into the encoder's config what it is trained for by `settings`, and nothing of what it was before."""
-    chosen = settings.objective
-    encoder.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
-    encoder.query_masks = 1 if settings.masking.unit is MaskingUnit.token else MASKS_PER_SPAN
-    encoder.reads_jointly = chosen.reading_weight + chosen.span_supervision_weight + chosen.reader_weight > 0
-    encoder.title_tokens = title_tokens(settings, encoder)
-    encoder.sentence_pooler = None
+def _record_purpose(trained: Any, settings: TrainingSettings, chosen: Mapping[str, Objective]) -> None:
+    """Write into the config of an encoder what it is trained for, and nothing of what it was before."""
+    if DENOISING in {each.view for each in chosen.values()}:
+        return  # an encoder-decoder records nothing
+    trained.trained_dimensions = settings.objective.nonparametric.dimensions if "nonparametric" in chosen else ()
+    trained.query_masks = 1 if settings.masking.unit is MaskingUnit.token else MASKS_PER_SPAN
+    trained.reads_jointly = any(each.reads_jointly for each in chosen.values())
+    trained.title_tokens = title_tokens(settings, trained)
+    trained.sentence_pooler = None
 
 
 def title_tokens(settings: TrainingSettings, trained: TrainableModel) -> int:
     """Tokens of titles before every block: those of the settings, else those that the start was trained with."""
-    if settings.blocks.title_tokens is None:
-        return trained.title_tokens if isinstance(trained, Encoder) else 0
-    return settings.blocks.title_tokens
+    given = settings.blocks.title_tokens
+    return trained.title_tokens if given is None else given
 
 
-def _block_teacher(settings: BlockTeacherSettings, encoder: Encoder) -> BlockTeacher:
+def _block_teacher(settings: BlockTeacherSettings, encoder: Any) -> BlockTeacher:
     name = settings.encoder
     teacher = Encoder.load(name, device=str(encoder.device), dtype=Precision.float32) if name else encoder
     if teacher is not encoder and encoder.device.type == "cpu":
         use_plain_attention(teacher.model)
     return BlockTeacher(encoder, teacher)
-
-
-def _reader_teacher(settings: SpanSupervisionSettings, encoder: Encoder) -> ReaderTeacher | None:
-    if not settings.reader:
-        return None
-    reader = Encoder.load(settings.reader, device=str(encoder.device), dtype=Precision.float32)
-    return ReaderTeacher(encoder, reader)
-
-
-def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens:
-    place = None if settings.start.fresh.layers else locate_encoder(settings.encoder)
-    chosen = settings.objective.masked
-    head = attach_masked_head(encoder, place, trained=False, untied=chosen.untied)
-    if not chosen.visible_only:
-        return MaskedTokens(head)
-    encoder.language_model = None  # the head reads the decoder's vectors, so that without it the head is not saved
-    return MaskedTokens(head, visible=VisibleOnly(encoder, decoder_layers=1))
 
 
 class TrainedModel(nn.Module):

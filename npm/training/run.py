@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,14 +21,10 @@ from npm.corpus.sources import Source, find_sources
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.rendering import LABELED, PASSAGES, QUESTIONS, SENTENCES, TOKENS, reads_blocks
-from npm.models.encoder import Encoder
-from npm.models.sentences import Pooler, SentenceEncoder
+from npm.models.sentences import SentenceEncoder
 from npm.models.settings import Precision
-from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, world_size
-from npm.objectives.sentence import SentenceContrast
-from npm.objectives.span_supervision import SpanSupervision
 from npm.training.acceleration import launched_ranks, make_accelerator
 from npm.training.checkpoints import HELD_OUT, RunFolder
 from npm.training.data import TrainingBatches, make_sources
@@ -105,10 +102,10 @@ def _teacher_facts(settings: TrainingSettings, objective: WeightedSum) -> dict[s
     """Fingerprints of the frozen models that teach, other than the start of the run."""
     facts: dict[str, str] = {}
     for part in objective.modules():
-        if isinstance(part, BlockTeacher) and settings.objective.block_teacher.encoder:
-            facts["teacher_fingerprint"] = part.fingerprint
-        if isinstance(part, SpanSupervision) and part.reader is not None:
-            facts["reader_fingerprint"] = part.reader.fingerprint
+        if settings.objective.block_teacher.encoder and hasattr(part, "fingerprint"):
+            facts["teacher_fingerprint"] = str(part.fingerprint)
+        if reader := getattr(part, "reader", None):
+            facts["reader_fingerprint"] = reader.fingerprint
     return facts
 
 
@@ -254,10 +251,8 @@ def make_trainer(
     held_out: HeldOut | None = None,
 ) -> Trainer:
     """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
-    saved: TrainableModel | SentenceEncoder = trained
-    for part in objective.objectives.values():
-        if isinstance(trained, Encoder) and isinstance(part, SentenceContrast | BlockTeacher | SpanSupervision):
-            pooler = part.pooler if isinstance(part.pooler, Pooler) else Pooler(part.pooler, 0)
-            saved = SentenceEncoder(trained, pooler)
-            break
+    poolers = (getattr(part, "saved_pooler", None) for part in objective.objectives.values())
+    pooler: Any = next(filter(None, poolers), None)
+    start: Any = trained
+    saved = start if pooler is None else SentenceEncoder(start, pooler)
     return Trainer(saved, objective, batches, run_folder, settings=settings, held_out=held_out)

@@ -19,8 +19,10 @@ from npm.corpus.settings import CorpusSettings
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
+from npm.masking.rendering import LABELED
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, EncoderChoice, FreshSettings, Precision
+from npm.objectives.registry import chosen_objectives
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.schedule import ScheduleSettings
 
@@ -223,22 +225,16 @@ class TrainingSettings(EncoderChoice):
         if self.precision is Precision.float16 and self.trainer.sharding is not Sharding.none:
             # no scale of gradients is shared
             raise exclusive("precision=float16", "trainer.sharding=full")
-        weights = {name.removesuffix("_weight") for name, weight in self.objective.weights().items() if weight}
-        if self.schedule.max_epochs and not weights & {"labeled", "labeled_contrast"}:
+        chosen = chosen_objectives(self.objective)
+        if self.schedule.max_epochs and LABELED not in {each.view for each in chosen.values()}:
             raise SettingError("schedule.max_epochs requires labeled rows: set objective.labeled_weight=1")
-        if "labeled_contrast" in weights and not (self.labeled.labels and self.labeled.level is LabelLevel.sequence):
+        if "labeled_contrast" in chosen and not (self.labeled.labels and self.labeled.level is LabelLevel.sequence):
             raise SettingError(
                 "objective.labeled_contrast_weight requires texts with labels: set labeled.labels and "
                 "labeled.level=sequence"
             )
         self.objective.masked.check_masks(self.corruption.mask_probability)
-        if "reading" in weights and not (self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction):
+        if "reading" in chosen and not (self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction):
             raise SettingError(
                 "objective.reading_weight requires masking.context_fraction above 0 and masking.unit=phrase"
             )
-        with_questions = {"nonparametric", "reading", "block_teacher"}
-        nothing: set[str] = set()
-        for name, compatible in (("span_supervision", with_questions), ("reader", nothing), ("denoising", nothing)):
-            if name in weights and (others := sorted(weights - compatible - {name})):
-                shown = " and ".join(f"objective.{other}_weight" for other in others)
-                raise exclusive(f"objective.{name}_weight", shown)

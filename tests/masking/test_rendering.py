@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
+from npm.core.types import MASKS_PER_SPAN, MaskedBatch, Sequences, Spans, TokenFlag
 from npm.masking.corruption import (
     CorruptedTokens,
     CorruptionSampler,
@@ -19,7 +19,7 @@ from npm.masking.corruption import (
     build_in_place_views,
 )
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.rendering import MASKS_PER_SPAN, MaskRenderer, merge_groups
+from npm.masking.rendering import MaskRenderer, merge_groups
 from tests.helpers.groups import group, random_group
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903

@@ -123,7 +123,7 @@ def test_only_the_students_vectors_at_masked_positions_get_a_gradient() -> None:
 def test_the_teacher_is_no_part_of_parameters_state_or_training_mode() -> None:
     """Its dropout would otherwise run as soon as somebody calls train() on what holds it."""
     start = tiny_encoder("bert", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
-    contrast = TokenContrast(start)
+    contrast = TokenContrast(start.model)
     holder = nn.ModuleDict({"student": start.model, "contrast": contrast})
     holder.train()
     assert not contrast.teacher.training
