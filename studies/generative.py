@@ -25,7 +25,7 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.evaluation.methods.admissible import admissible_parts, answered
+from npm.evaluation.coverage import admissible_parts, answered
 from npm.evaluation.methods.baselines import lexicon_of
 from npm.evaluation.methods.parametric import PromptedLabels, WordLogs, check_word, check_words
 from npm.evaluation.prompts import plain_token_ids
@@ -37,7 +37,7 @@ from npm.retrieval.settings import FillSettings
 from studies.decoder import Decoder
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.resources import Resources
+    from npm.evaluation.methods.registry import Resources
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.stored import StoredModel
 

@@ -61,8 +61,7 @@ def run_adapt(settings: AdaptCommand) -> int:
 def adaptation_text(found: Adaptation) -> str:
     """The report of `npmlm adapt`: the held-out questions before and after, and what was written."""
     from npm.core.display import report_text
-    from npm.evaluation.metrics import wilson_interval
-    from npm.evaluation.report import percent
+    from npm.evaluation.metrics import percent, wilson_interval
 
     def row(name: str, measures: Measures) -> tuple[str, ...]:
         intervals = (wilson_interval(count, found.held_out) for count in (measures.first, measures.among_five))

@@ -19,8 +19,7 @@ import numpy as np
 from npm.core.artifact import check_folder
 from npm.core.errors import ArtifactError, SettingError, damaged
 from npm.core.types import Table
-from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.report import percent
+from npm.evaluation.metrics import Interval, bootstrap_interval, percent
 from npm.evaluation.results import EVALUATION_KIND, PREDICTIONS
 
 LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": int}

@@ -30,8 +30,7 @@ from npm.core.settings import as_json
 from npm.core.types import Progress, Sequences, Table, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.text import is_title
-from npm.evaluation.metrics import bootstrap_interval, ratio_standard_error
-from npm.evaluation.report import percent
+from npm.evaluation.metrics import bootstrap_interval, percent, ratio_standard_error
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
@@ -92,7 +91,7 @@ def held_out_articles(
         max_block_tokens=settings.max_block_tokens,
         max_document_tokens=None if every else enough_tokens,
         min_filled_fraction=MIN_FILLED_FRACTION,
-        title_tokens=getattr(model, "title_tokens", 0),  # an encoder-decoder has none
+        title_tokens=model.title_tokens,
     )
     try:
         packer = BlockPacker(model.tokenizer, blocks)

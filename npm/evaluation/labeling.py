@@ -22,8 +22,7 @@ from npm.core.errors import SettingError, missing
 from npm.core.settings import checked, config_folder, read_yaml
 from npm.core.types import MASK_TEXT, Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
-from npm.evaluation.methods.calibration import corpus_prompts
-from npm.evaluation.methods.label_words import label_shares, scored_batches
+from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task

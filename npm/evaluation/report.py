@@ -2,63 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from npm.core.types import Table
-from npm.evaluation.metrics import Interval
+from npm.evaluation.metrics import BINS, Interval, exact_match, percent, wilson_interval
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
     from npm.core.types import Occurrence
+    from npm.evaluation.table import ResultTable
 
 
 Row = Sequence[str]
+SAMPLE_ROWS = 3
+"""Phrases or labels of a sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskScores:
-    """A task's metric by method, over the same examples."""
+class Score(NamedTuple):
+    """A share of the examples of one task, by one method."""
 
     task: str
-    count: int
-    """Examples."""
-    methods: Mapping[str, Interval]
+    method: str
+    examples: int
+    share: Interval
 
 
-ScoreTable = tuple[str, Sequence[TaskScores]]
-"""Title, and the scores of several tasks with their average."""
+def score_tables(tables: Sequence[ResultTable], metrics: Mapping[str, Any]) -> dict[str, list[Score]]:
+    """Accuracy of closed tasks; exact match of open ones, over all examples and over parts of them; by title.
+
+    `metrics` are those of each task; a table with several tasks ends with their averages.
+    """
+    opened = [table for table in tables if table.task.suite == "open"]
+    titles = {"all": "Open tasks", "covered": "Open tasks whose subject the corpus names"}
+    titles |= {name: f"Open tasks, subset {name}" for each in opened for name in each.scopes if name not in titles}
+    averages = ("macro", "micro") if any(each.task.macro != "none" for each in opened) else ("micro",)
+    chosen = [("Closed tasks: accuracy", "accuracy", "")]
+    for average in averages:
+        note = f", {average} average" if len(averages) > 1 else ""
+        chosen += [(f"{title}: exact match (hit@1){note}", scope, average) for scope, title in titles.items()]
+    most = max((len(answer.phrases) for each in opened for answer in each.predictions), default=0)
+    if most > 1:
+        chosen.append((f"Open tasks: right in the first {most} (hit@{most})", "all", "among"))
+    old = "Open tasks: share answered with what was right at another date only"
+    chosen.append((old, "old_answers", "micro"))
+    found = {title: _scores(metrics, scope, average) for title, scope, average in chosen}
+    return {title: [*scores, *_averages(scores)] for title, scores in found.items() if scores}
 
 
-def with_average(scores: Sequence[TaskScores]) -> list[TaskScores]:
-    """The tasks, and of several the mean over them, of methods that answered all."""
-    methods = dict.fromkeys(name for row in scores for name in row.methods)
-    shared = [name for name in methods if all(name in row.methods for row in scores)]
-    found = {name: average_interval([row.methods[name] for row in scores]) for name in shared}
-    average = TaskScores(f"average of {len(scores)}", sum(row.count for row in scores), found)
-    return [*scores, *([average] if len(scores) > 1 else [])]
+def _scores(metrics: Mapping[str, Any], scope: str, average: str) -> list[Score]:
+    """`average`, or `micro` where a task has no such average, of the examples in `scope`, by task and method."""
+    found = []
+    for task, of_task in metrics.items():
+        for method, own in of_task["methods"].items():
+            score = own.get(scope)
+            share = score and (score if scope == "accuracy" else score[average] or score["micro"])
+            if share:
+                found.append(Score(task, method, score.get("count", of_task["count"]), Interval(**share)))
+    return found
 
 
-def score_table(table: ScoreTable) -> Table:
+def _averages(scores: Sequence[Score]) -> list[Score]:
+    """The mean over several tasks of each method that answered all."""
+    counts = {score.task: score.examples for score in scores}
+    own = {score.method: [each.share for each in scores if each.method == score.method] for score in scores}
+    title, count = f"average of {len(counts)}", sum(counts.values())
+    return [
+        Score(title, method, count, average_interval(shares))
+        for method, shares in own.items()
+        if len(shares) == len(counts) > 1
+    ]
+
+
+def terminal_table(title: str, scores: Sequence[Score]) -> Table:
     """For a terminal: one row per task and method."""
-    title, scores = table
-    rows = [(row.task, name, percent(own), str(row.count)) for row in scores for name, own in row.methods.items()]
+    rows = [(each.task, each.method, percent(each.share), str(each.examples)) for each in scores]
     return Table(title, ("task", "method", "per cent", "n"), rows, (2, 3))
 
 
-def suite_markdown(tables: Iterable[ScoreTable], notes: Sequence[str] = ()) -> str:
+def suite_markdown(tables: Mapping[str, Sequence[Score]], notes: Sequence[str] = ()) -> str:
     """The text of results.md: for each table a row per task and a column per method; then `notes` as a list."""
     parts: list[str] = []
-    for title, scores in tables:
-        methods = list(dict.fromkeys(name for row in scores for name in row.methods))
-        shown = [
-            [percent(own[name]) if name in own else "–" for name in methods] for own in (r.methods for r in scores)
-        ]
-        cells = [[row.task, *own, str(row.count)] for row, own in zip(scores, shown, strict=True)]
-        parts += [f"## {title}", markdown_table(["task", *methods, "n"], cells)]
+    for title, scores in tables.items():
+        methods = list(dict.fromkeys(score.method for score in scores))
+        counts = {score.task: str(score.examples) for score in scores}
+        shares = {(score.task, score.method): percent(score.share) for score in scores}
+        rows = [[task, *(shares.get((task, name), "–") for name in methods), counts[task]] for task in counts]
+        parts += [f"## {title}", markdown_table(["task", *methods, "n"], rows)]
     parts.append(
         "Per cent with 95 % bootstrap confidence interval, and number of examples (n); the interval of an average "
         "takes the tasks as independent."
@@ -84,16 +118,6 @@ def average_interval(intervals: Sequence[Interval]) -> Interval:
     return Interval(mean, mean - below, mean + above)
 
 
-def percent(interval: Interval, *, sign: str = "") -> str:
-    """A share and its 95 % confidence interval, in per cent; `sign` "+" is for differences.
-
-    >>> percent(Interval(0.6211, 0.547, 0.696)), percent(Interval(0.02, -0.01, 0.05), sign="+")
-    ('62.1 [54.7, 69.6]', '+2.0 [-1.0, +5.0]')
-    """
-    mean, low, high = (f"{100 * value:{sign}.1f}" for value in (interval.mean, interval.low, interval.high))
-    return f"{mean} [{low}, {high}]"
-
-
 def markdown_table(header: Row, rows: Iterable[Row]) -> str:
     """A Markdown table; the first column is text, the others are numbers.
 
@@ -107,33 +131,60 @@ def markdown_table(header: Row, rows: Iterable[Row]) -> str:
     return "\n".join([written[0], "|---" + "|---:" * (len(header) - 1) + "|", *written[1:]])
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One prediction to show."""
+def reliability_table(found: Sequence[tuple[str, str, dict[str, Any]]]) -> Table:
+    """A row for each bin with answers, of each task and method with its `reliability`."""
+    edges = [f"{low:.1f} to {high:.1f}" for low, high in zip(BINS, (*BINS[1:], 1.0), strict=True)]
+    rows = [
+        (task, method, edge, str(each["count"]), percent(wilson_interval(each["right"], each["count"])))
+        for task, method, own in found
+        for edge, each in zip(edges, own["bins"], strict=True)
+        if each["count"]
+    ]
+    return Table("First answer right, by its share", ("task", "method", "share", "n", "right, %"), rows, (3, 4))
 
-    title: str
-    answer: str
-    rows: Sequence[tuple[bool, float, str, Occurrence | None]]
-    """Correctness, score, phrase or label, and occurrence of each answer; best first."""
+
+SampleRow = tuple[bool, float, str, "Occurrence | None"]
+"""Correctness, score, phrase or label, and occurrence of an answer."""
 
 
-def sample_card(sample: Sample) -> Group:
+def sample_cards(table: ResultTable, count: int) -> Iterator[Group]:
+    """Predictions of the first method for some of the examples, evenly spread over all."""
+    names, rows = [label.name for label in table.task.labels], list(table.asked().rows())
+    for number in np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)):
+        example, prediction, _ = rows[number]
+        title = f"{table.task.name}, {next(iter(table.facts))}: {example.text}"
+        shown: list[SampleRow]
+        if table.task.suite == "open":
+            shown = [
+                (exact_match(each.phrase, example.answers), each.score, each.phrase, (*each.occurrences, None)[0])
+                for each in prediction.phrases[:SAMPLE_ROWS]
+            ]
+            yield sample_card(title, example.answers[0], shown)
+        else:
+            places = {each.label: each.occurrence for each in prediction.evidence}
+            scores = prediction.scores
+            order = sorted(range(len(names)), key=scores.__getitem__, reverse=True)[:SAMPLE_ROWS]
+            shown = [(each == example.label, scores[each], names[each], places.get(each)) for each in order]
+            yield sample_card(title, names[example.label], shown)
+
+
+def sample_card(title: str, answer: str, rows: Sequence[SampleRow]) -> Group:
     """A text with its best phrases or labels: ✓ where right, score, phrase, and the sentence of its place.
 
-    Without a right one, what would have been right is named.
+    Without a right one, `answer` is named, which would have been right.
     """
     from rich.console import Group
     from rich.text import Text
 
     from npm.core.display import indented, marked_context, one_line
 
-    heading = Text(one_line(sample.title), style="bold cyan")
-    if not any(is_right for is_right, *_ in sample.rows):
-        heading.append(f"  (answer: {one_line(sample.answer)})", style="not bold red")
+    heading = Text(one_line(title), style="bold cyan")
+    if not any(is_right for is_right, *_ in rows):
+        heading.append(f"  (answer: {one_line(answer)})", style="not bold red")
     lines: list[RenderableType] = [heading]
-    for is_right, score, phrase, occurrence in sample.rows:
+    for is_right, score, phrase, occurrence in rows:
         style = "bold green" if is_right else "bold"
         lines.append(Text.assemble("✓ " if is_right else "  ", f"{score:.3f}  ", (one_line(phrase), style)))
         if occurrence is not None:
             lines += indented(marked_context(occurrence), occurrence.document_name)
-    return Group(*lines, *([] if sample.rows else ["no phrase found"]), "")
+    return Group(*lines, *([] if rows else ["no phrase found"]), "")

@@ -22,8 +22,7 @@ from npm.core.files import sha256_of_file
 from npm.core.types import Progress, Table, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
-from npm.evaluation.metrics import Interval
-from npm.evaluation.report import percent
+from npm.evaluation.metrics import Interval, percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
 from npm.evaluation.settings import SampleSettings
 from npm.models.sentences import SentenceEncoder

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -186,55 +187,56 @@ class Task(Settings):
 
     def check(self) -> None:
         """Refuse contradictions."""
-        is_closed, columns, filled = (
-            self.suite == "closed",
-            self.data.columns,
-            read_settings(FillSettings, self.fill, "fill"),
-        )
-        gold = "label" if is_closed else "answers"
-        others = [gold, "group", "subject", *(() if is_closed else ("old_answers",))]
-        unused = [name for name in columns if name not in (*self.prompt.fields, *others)]
-        hidden = set(names_of(columns.get(gold, gold)))
-        shown = [name for name in self.prompt.fields if hidden & set(names_of(columns.get(name, name)))]
-        only_open = [name for name in ("fill", "subsets", "where") if getattr(self, name)]
-        only_closed = [
-            name for name in ("labels", "scoring") if is_closed or getattr(self, name) not in ([], ClosedScoring())
-        ]
-        problems = {
-            f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}": not self.prompt.fields
-            or self.template.count(MASK_TEXT) > 1,
-            f"data.columns.{''.join(unused[:1])} is neither a field of the template, which shows "
-            f"{', '.join(self.prompt.fields)}, nor one of {', '.join(others)}: use one name in both": unused,
-            f"template shows the {gold}: take out {''.join(shown[:1])}": shown,
-            "labels must be at least two": is_closed and len(self.labels) < 2,
-            **{f"labels must have different {kind}, got {twice!r} twice": twice for kind, twice in self._shared()},
-            f"{', '.join(only_open)}: for open tasks only": is_closed and only_open,
-            f"{', '.join(only_closed)}: for closed tasks only": not is_closed and only_closed,
-            "macro: answer_tokens is for open tasks only": is_closed and self.macro == "answer_tokens",
-            "macro: group needs data.columns.group": self.macro == "group" and "group" not in columns,
-            "examples_per_group needs macro": self.examples_per_group and self.macro == "none",
-            "data.development, data.development_file and data.split exclude each other": sum(
-                map(bool, (self.data.development_file, self.data.split, self.data.development != "none"))
-            )
-            > 1,
-            "data.file or data.hub is required": not (self.data.file or self.data.hub),
-            "scoring.k needs scoring.retrieval: top_k": self.scoring.k and self.scoring.retrieval != "top_k",
-            "move conditions with {column} from fill.where to where": any(map(is_templated, filled.where)),
-        }
-        for problem, is_wrong in problems.items():
-            if is_wrong:
-                raise SettingError(problem)
+        for problem in chain(self._problems(), self._closed_problems() if self.suite == "closed" else ()):
+            raise SettingError(problem)
         check_conditions(self.where, where="where")
 
-    def _shared(self) -> Iterator[tuple[str, str]]:
-        """Names, values and words that tell no labels apart, as their kind and the first of them."""
-        kinds = {
+    def _problems(self) -> Iterator[str]:
+        shown, columns, data = self.prompt.fields, self.data.columns, self.data
+        is_closed = self.suite == "closed"
+        gold = "label" if is_closed else "answers"
+        others = [gold, "group", "subject", *(() if is_closed else ("old_answers",))]
+        if not shown or self.template.count(MASK_TEXT) > 1:
+            yield f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}"
+        for name in [name for name in columns if name not in (*shown, *others)]:
+            yield (
+                f"data.columns.{name} is neither a field of the template, which shows {', '.join(shown)}, nor one of "
+                f"{', '.join(others)}: use one name in both"
+            )
+        hidden = set(names_of(columns.get(gold, gold)))
+        for name in [name for name in shown if hidden & set(names_of(columns.get(name, name)))]:
+            yield f"template shows the {gold}: take out {name}"
+        if only_open := [name for name in ("fill", "subsets", "where") if is_closed and getattr(self, name)]:
+            yield f"{', '.join(only_open)}: for open tasks only"
+        if self.macro == "group" and "group" not in columns:
+            yield "macro: group needs data.columns.group"
+        if self.examples_per_group and self.macro == "none":
+            yield "examples_per_group needs macro"
+        if (data.development != "none") + bool(data.development_file) + bool(data.split) > 1:
+            yield "data.development, data.development_file and data.split exclude each other"
+        if not (data.file or data.hub):
+            yield "data.file or data.hub is required"
+        if any(map(is_templated, read_settings(FillSettings, self.fill, "fill").where)):
+            yield "move conditions with {column} from fill.where to where"
+        only_closed = {"labels": self.labels, "scoring": self.scoring != ClosedScoring()}
+        if given := [name for name, value in only_closed.items() if value and not is_closed]:
+            yield f"{', '.join(given)}: for closed tasks only"
+
+    def _closed_problems(self) -> Iterator[str]:
+        if len(self.labels) < 2:
+            yield "labels must be at least two"
+        texts = {
             "names": [label.name for label in self.labels],
             "values": [str(label.value) for label in self.labels],
             "words": [word.casefold() for label in self.labels for word in label.words],
         }
-        for kind, texts in kinds.items():
-            yield from ((kind, text) for number, text in enumerate(texts) if text in texts[:number])
+        for kind, own in texts.items():
+            for text in [text for number, text in enumerate(own) if text in own[:number]]:
+                yield f"labels must have different {kind}, got {text!r} twice"
+        if self.macro == "answer_tokens":
+            yield "macro: answer_tokens is for open tasks only"
+        if self.scoring.k and self.scoring.retrieval != "top_k":
+            yield "scoring.k needs scoring.retrieval: top_k"
 
 
 def names_of(expression: str) -> tuple[str, ...]:

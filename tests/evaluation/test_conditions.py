@@ -14,10 +14,10 @@ from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.evaluation.conditions import filled_conditions
-from npm.evaluation.evaluate import TaskResult, evaluate_task
-from npm.evaluation.methods.admissible import NO_DOCUMENT
+from npm.evaluation.coverage import NO_DOCUMENT
 from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
 from npm.evaluation.methods.nonparametric import PhraseAnswers
+from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
 from npm.evaluation.tasks import Example, Task, TaskData, load_task
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex
@@ -57,7 +57,7 @@ def dated(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseF
 
 
 @pytest.fixture
-def result(dated: PhraseFiller, tmp_path: Path) -> TaskResult:
+def result(dated: PhraseFiller, tmp_path: Path) -> ResultTable:
     written(tmp_path, ROWS, "q.jsonl")
     task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
     examples = read_examples(task, tmp_path)
@@ -66,13 +66,13 @@ def result(dated: PhraseFiller, tmp_path: Path) -> TaskResult:
     return evaluate_task(task, examples, methods, encoder=dated.encoder, index=dated.index, resamples=20)
 
 
-def test_each_example_is_answered_from_the_documents_that_meet_its_own_condition(result: TaskResult) -> None:
+def test_each_example_is_answered_from_the_documents_that_meet_its_own_condition(result: ResultTable) -> None:
     assert [example.where for example in result.examples] == [("date=2019",), ("date=2022",), ("date=1950-02-01",)]
-    for method in result.methods:
-        for answer, date in zip(method.predictions, ("2019", "2022", None), strict=True):
+    for own in result.by("method").values():
+        for (_, answer, _), date in zip(own.rows(), ("2019", "2022", None), strict=True):
             documents = {place.document for phrase in answer.phrases for place in phrase.occurrences}
             assert documents == ({date} if date else set())
-    assert result.coverage["answer_held"].tolist() == [True, True, False]
+    assert result.asked().flags["answer_held"].tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -103,41 +103,39 @@ def test_coverage_counts_in_the_documents_that_the_conditions_of_filling_leave(
     )
     fill, right = FillSettings(where=where, documents=documents), Told("told", [*ANSWERED])
     result = evaluate_task(task, examples, [right], encoder=encoder, index=dated.index, fill=fill, resamples=5)
-    assert [record["answer_held"] for record in result.records()] == held
-    assert [record["subject_named"] for record in result.records()] == named
+    assert [record["answer_held"] for record in task_records(result)] == held
+    assert [record["subject_named"] for record in task_records(result)] == named
 
 
-def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: TaskResult) -> None:
-    told = [note for note in result.notes() if "no document may answer" in note]
+def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: ResultTable) -> None:
+    told = [note for note in task_notes(result) if "no document may answer" in note]
     assert told[0] == "mine: npm-dense found no phrase for 1 of 3 examples, for 1 of them no document may answer."
-    assert result.methods[0].facts["counts"]["inadmissible"] == 1
-    assert not result.methods[0].right[2]
-    assert [record["where"] for record in result.records()][:2] == [["date=2019"], ["date=2022"]]
+    assert result.facts["npm-dense"]["counts"]["inadmissible"] == 1
+    assert not result["right"][2]
+    assert [record["where"] for record in task_records(result)][:2] == [["date=2019"], ["date=2022"]]
 
 
-def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: TaskResult) -> None:
-    for method in result.methods:
-        every, old = method.scores["changed"], method.scores["old_answers"]
-        assert every.micro is not None and (every.count, every.micro.mean) == (1, float(method.right[0]))
-        phrases = method.predictions[0].phrases
-        assert old.micro is not None and old.count == 1
-        assert old.micro.mean == float(bool(phrases) and phrases[0].phrase == "Oslo")
-    metrics = result.metrics()
+def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: ResultTable) -> None:
+    metrics = task_metrics(result)
+    for name, own in result.by("method").items():
+        every, old = (metrics["methods"][name][scope] for scope in ("changed", "old_answers"))
+        assert (every["count"], every["micro"]["mean"]) == (1, float(own["right"][0]))
+        phrases = next(own.rows())[1].phrases
+        assert old["count"] == 1
+        assert old["micro"]["mean"] == float(bool(phrases) and phrases[0].phrase == "Oslo")
     assert json.loads(json.dumps(metrics)) == metrics
     assert metrics["coverage"]["changed"]["answer_held"] == {"count": 1, "share": 1.0}
     method = metrics["methods"]["npm-dense"]
     assert method["changed"]["count"] == method["old_answers"]["count"] == 1
-    for scope in ("changed", "old_answers"):
-        assert (scores := result.row(scope, "micro")) is not None and scores.count == 1
 
 
 def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:
     asked = [Example(str(number), "<mask>", answers=("New",), old_answers=old) for number, old in enumerate(OLD)]
     task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
     told = Told("told", ["the Old!", "New", "Old", None])
-    (method,) = evaluate_task(task, asked, [told], encoder=encoder, resamples=5).methods
-    old = method.scores["old_answers"]  # the third has none
-    assert old.micro is not None and (old.count, old.micro.mean) == (3, pytest.approx(1 / 3))
+    result = evaluate_task(task, asked, [told], encoder=encoder, resamples=5)
+    old = task_metrics(result)["methods"]["told"]["old_answers"]  # the third has none
+    assert (old["count"], old["micro"]["mean"]) == (3, pytest.approx(1 / 3))
 
 
 OLD: list[tuple[str, ...]] = [("Old",), ("Old",), (), ("Old",)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from npm.core.types import Answer, Occurrence, Phrase, Progress
-from npm.evaluation.evaluate import TaskResult, evaluate_task
 from npm.evaluation.methods.nonparametric import PhraseAnswers
 from npm.evaluation.metrics import bootstrap_interval, exact_match, macro_f1, wilson_interval
+from npm.evaluation.report import score_tables
 from npm.evaluation.results import write_results
+from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
 from npm.evaluation.tasks import Evidence, Example, Label, LabelPrediction, Macro, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
@@ -80,7 +81,7 @@ def labeled(gold: Sequence[int], **values: Any) -> list[Example]:
     return [Example(str(n), f"Film {n}. It was <mask>.", label=label, **values) for n, label in enumerate(gold)]
 
 
-def classified(gold: Sequence[int], *methods: Fixed, **more: Any) -> TaskResult:
+def classified(gold: Sequence[int], *methods: Fixed, **more: Any) -> ResultTable:
     return evaluate_task(CLOSED, labeled(gold), methods, **{"resamples": 300, **more})
 
 
@@ -90,13 +91,13 @@ def index(index_folder: Path) -> PhraseIndex:
 
 
 @pytest.fixture
-def result(encoder: Encoder, index: PhraseIndex) -> TaskResult:
+def result(encoder: Encoder, index: PhraseIndex) -> ResultTable:
     methods = [Told("good", ["the Reykjavik!", "oslo", "Aarhus", "Lyon", None]), Told("poor", ["Oslo"] * 5)]
     return evaluate_task(OPEN, EXAMPLES, methods, encoder=encoder, index=index, resamples=500)
 
 
 def test_the_counts_of_four_labels_are_those_counted_by_hand() -> None:
-    metrics = classified([0, 1, 1, 1], Fixed([0, 1, 1, 0])).metrics()
+    metrics = task_metrics(classified([0, 1, 1, 1], Fixed([0, 1, 1, 0])))
     assert json.loads(json.dumps(metrics)) == metrics and metrics["labels"] == ["bad", "good", "mixed"]
     method = metrics["methods"]["npm"]
     assert method["accuracy"]["mean"] == 0.75 and method["facts"] == {"temperature": 2.0}
@@ -129,11 +130,12 @@ def test_intervals_are_the_bootstrap_with_the_same_draws_for_every_method() -> N
     result = classified(gold, Fixed(said), Fixed(said, name="mlm"), seed=7)
     rights = np.array([g == s for g, s in zip(gold, said, strict=True)], dtype=float)
     expected = bootstrap_interval(rights, np.random.default_rng(7), resamples=300)
-    assert [method.scores["all"].micro for method in result.methods] == [expected, expected]
+    methods = task_metrics(result)["methods"]
+    assert [methods[name]["accuracy"] for name in ("npm", "mlm")] == [asdict(expected), asdict(expected)]
 
 
 def test_a_record_of_a_label_has_scores_and_evidence() -> None:
-    records = list(classified([0, 1], Fixed([0, 2]), Fixed([1, 1], name="mlm")).records())
+    records = list(task_records(classified([0, 1], Fixed([0, 2]), Fixed([1, 1], name="mlm"))))
     assert [(record["method"], record["id"]) for record in records] == [
         ("npm", "0"), ("npm", "1"), ("mlm", "0"), ("mlm", "1")
     ]  # fmt: skip
@@ -148,12 +150,12 @@ def test_a_record_of_a_label_has_scores_and_evidence() -> None:
 def test_notes_say_what_was_cut_what_a_method_says_and_which_one_sees_no_difference() -> None:
     methods = [Fixed([1, 1], facts={"notes": ["no 'mixed'"]}), Fixed([1, 1], name="majority", facts={})]
     result = evaluate_task(CLOSED, labeled([0, 1], cut=True), methods, resamples=5)
-    assert list(result.notes()) == [
+    assert list(task_notes(result)) == [
         "films: 2 of 2 texts were cut to the longest prompt allowed.",
         "films: npm answers 'good' to every example.",
         "films, npm: no 'mixed'",
     ]
-    assert result.metrics()["cut_count"] == 2
+    assert task_metrics(result)["cut_count"] == 2
 
 
 def test_the_digest_of_the_data_sees_text_gold_and_order() -> None:
@@ -163,32 +165,38 @@ def test_the_digest_of_the_data_sees_text_gold_and_order() -> None:
         [replace(asked[0], label=1), asked[1]],
         asked[::-1],
     ]
-    found = [evaluate_task(CLOSED, each, [], resamples=5).metrics()["examples_sha256"] for each in (asked, *changed)]
-    assert len(set(found)) == 4
+    found = [task_metrics(evaluate_task(CLOSED, each, [], resamples=5)) for each in (asked, *changed)]
+    assert len({each["examples_sha256"] for each in found}) == 4
 
 
-def test_exact_match_is_a_mean_over_examples_and_over_groups_on_all_and_on_covered_examples(result: TaskResult) -> None:
-    good, poor = result.methods
-    assert good.right.tolist() == [True, True, False, False, False]
-    scores, poor_scores = good.scores["all"], poor.scores["all"]
-    assert scores.micro is not None and scores.macro is not None and poor_scores.micro is not None
-    assert (scores.count, scores.micro.mean, poor_scores.micro.mean) == (5, pytest.approx(2 / 5), pytest.approx(1 / 5))
-    assert scores.macro.mean == pytest.approx((2 / 3 + 0) / 2)
-    covered = good.scores["covered"]  # the passages name Iceland, Norway and France
-    assert covered.micro is not None and covered.macro is not None
-    assert (covered.count, covered.micro.mean) == (3, pytest.approx(2 / 3))
-    assert covered.macro.mean == pytest.approx((2 / 2 + 0) / 2)
-    row = result.row("covered", "macro")
-    assert row is not None and (row.count, row.methods["good"].mean) == (3, pytest.approx(1 / 2))
-    assert list(result.notes()) == [
+def test_exact_match_is_a_mean_over_examples_and_over_groups_on_all_and_on_covered_examples(
+    result: ResultTable,
+) -> None:
+    assert result.by("method")["good"]["right"].tolist() == [True, True, False, False, False]
+    metrics = {"capitals": task_metrics(result)}
+    good, poor = (metrics["capitals"]["methods"][name] for name in ("good", "poor"))
+    scores = good["all"]
+    assert (scores["count"], scores["micro"]["mean"]) == (5, pytest.approx(2 / 5))
+    assert poor["all"]["micro"]["mean"] == pytest.approx(1 / 5)
+    assert scores["macro"]["mean"] == pytest.approx((2 / 3 + 0) / 2)
+    covered = good["covered"]  # the passages name Iceland, Norway and France
+    assert (covered["count"], covered["micro"]["mean"]) == (3, pytest.approx(2 / 3))
+    assert covered["macro"]["mean"] == pytest.approx((2 / 2 + 0) / 2)
+    tables = score_tables([result], metrics)
+    (shown,) = (own for title, own in tables.items() if "corpus names" in title and "macro" in title)
+    assert [(each.method, each.examples, each.share.mean) for each in shown] == [
+        ("good", 3, pytest.approx(1 / 2)),
+        ("poor", 3, pytest.approx(1 / 4)),
+    ]
+    assert list(task_notes(result)) == [
         "capitals: 1 of 5 texts were cut to the longest prompt allowed.",
         "capitals: of 5 examples the corpus names the subject of 3 and holds an answer of 3.",
         "capitals: good found no phrase for 1 of 5 examples.",
     ]
 
 
-def test_records_of_phrases_hold_gold_prediction_and_where_the_prediction_stands(result: TaskResult) -> None:
-    records = list(result.records())
+def test_records_of_phrases_hold_gold_prediction_and_where_the_prediction_stands(result: ResultTable) -> None:
+    records = list(task_records(result))
     assert {key: records[1][key] for key in ("gold", "group", "prediction", "correct")} == {
         "gold": ["Oslo"], "group": "north", "prediction": "oslo", "correct": True
     }  # fmt: skip
@@ -200,10 +208,11 @@ def test_records_of_phrases_hold_gold_prediction_and_where_the_prediction_stands
 
 def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_counts(encoder: Encoder) -> None:
     found = evaluate_task(OPEN, EXAMPLES[1:2], [Told("told", ["Oslo"])], encoder=encoder, resamples=50)
-    assert found.row("covered", "macro") is None and "coverage" not in found.metrics()
-    assert not {"subject_named", "answer_held"} & set(next(found.records()))
+    metrics = task_metrics(found)
+    assert "covered" not in metrics["methods"]["told"] and "coverage" not in metrics
+    assert not {"subject_named", "answer_held"} & set(next(task_records(found)))
     second = [Example("0", "Where? <mask>", answers=("Bergen",))]
-    assert not evaluate_task(OPEN, second, [Told("told", ["Oslo"])], encoder=encoder, resamples=5).methods[0].right[0]
+    assert not evaluate_task(OPEN, second, [Told("told", ["Oslo"])], encoder=encoder, resamples=5)["right"][0]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -229,31 +238,33 @@ def test_all_numbers_equal_those_of_plain_loops(encoder: Encoder, index: PhraseI
     groups = {
         "none": [""] * count,
         "group": [example.group for example in examples],
-        "answer_tokens": list(found.answer_tokens),
+        "answer_tokens": found["answer_tokens"].tolist(),
     }[macro]
     covered = [example.subject != "Mars" for example in examples]
+    scores = task_metrics(found)["methods"]["told"]
     for name, chosen in (("all", [True] * count), ("covered", covered)):
-        scored = found.methods[0].scores[name]
+        scored = scores[name]
         kept = [number for number in range(count) if chosen[number]]
-        assert scored.count == len(kept)
+        assert scored["count"] == len(kept)
         if not kept:
-            assert scored.micro is None and scored.macro is None
+            assert scored["micro"] is None and scored["macro"] is None
             continue
         hits = np.array([right[number] for number in kept], dtype=float)
         if hits.all() or not hits.any():  # a bootstrap would print a point for an interval
-            assert scored.micro == wilson_interval(sum(hits), len(hits)) and scored.micro.low < scored.micro.high
+            assert scored["micro"] == asdict(wilson_interval(sum(hits), len(hits)))
+            assert scored["micro"]["low"] < scored["micro"]["high"]
         else:
-            assert scored.micro == bootstrap_interval(hits, np.random.default_rng(seed), resamples=50)
+            assert scored["micro"] == asdict(bootstrap_interval(hits, np.random.default_rng(seed), resamples=50))
         rates = []
         for group in {groups[number] for number in kept}:
             inside = [right[number] for number in kept if groups[number] == group]
             rates.append(sum(inside) / len(inside))
         if macro == "none":
-            assert scored.macro is None
+            assert scored["macro"] is None
         else:
-            assert scored.macro is not None and scored.macro.mean == pytest.approx(sum(rates) / len(rates))
-            assert scored.macro.low <= scored.macro.mean <= scored.macro.high
-            assert scored.macro.low < scored.macro.high or 0 < hits.mean() < 1
+            mean, low, high = (scored["macro"][name] for name in ("mean", "low", "high"))
+            assert mean == pytest.approx(sum(rates) / len(rates)) and low <= mean <= high
+            assert low < high or 0 < hits.mean() < 1
 
 
 def test_phrases_of_an_index_are_counted_and_written_in_the_same_bytes_each_time(
@@ -264,8 +275,8 @@ def test_phrases_of_an_index_are_counted_and_written_in_the_same_bytes_each_time
         filler = PhraseFiller(index, encoder, FillSettings(bm25_blocks=1))
         methods = [PhraseAnswers(filler, name) for name in ("npm-bm25", "npm-dense")]
         found = evaluate_task(OPEN, EXAMPLES, methods, encoder=encoder, index=index, resamples=100)
-        metrics = {"tasks": {OPEN.name: found.metrics()}}
-        write_results(tmp_path / run, record={}, predictions=found.records(), metrics=metrics)
+        metrics = {"tasks": {OPEN.name: task_metrics(found)}}
+        write_results(tmp_path / run, record={}, predictions=task_records(found), metrics=metrics)
         contents.append([(tmp_path / run / name).read_bytes() for name in ("predictions.jsonl", "metrics.json")])
     assert contents[0] == contents[1]
     records = [json.loads(line) for line in contents[0][0].splitlines()]

@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 
 from npm.core.types import Answer, Phrase
 from npm.evaluation.metrics import (
+    STEPS,
     bootstrap_interval,
     exact_match,
+    first_shares,
     group_mean_interval,
     open_answer,
-    wilson_interval,
-)
-from npm.evaluation.reliability import (
-    STEPS,
-    first_shares,
     reliability,
     reliability_note,
-    reliability_table,
     suggested_min_share,
+    wilson_interval,
 )
+from npm.evaluation.report import reliability_table
 
 
 @pytest.mark.parametrize("at_once", [70, 1 << 20])

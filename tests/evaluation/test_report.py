@@ -15,7 +15,7 @@ from npm.core.types import Occurrence, Table, silent
 from npm.evaluation.data import read_task
 from npm.evaluation.evaluate import evaluate_suite
 from npm.evaluation.metrics import exact_match
-from npm.evaluation.report import Sample, markdown_table, sample_card
+from npm.evaluation.report import SampleRow, markdown_table, sample_card
 from npm.evaluation.results import Result
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import DEMO, Split, load_task
@@ -24,7 +24,8 @@ from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."
 PLACE = Occurrence("poland", "Poland", 127, 131, SENTENCE, 100, 100 + len(SENTENCE), 27, 31)
-SAMPLE = Sample("A city in Poland is <mask>.", "Łódź", [(True, 0.5, "Łódź", PLACE), (False, 0.25, "country", None)])
+ROWS: list[SampleRow] = [(True, 0.5, "Łódź", PLACE), (False, 0.25, "country", None)]
+SAMPLE = sample_card("A city in Poland is <mask>.", "Łódź", ROWS)
 
 
 def printed(renderable: RenderableType, *, columns: int = 80, **console: Any) -> str:
@@ -35,7 +36,7 @@ def printed(renderable: RenderableType, *, columns: int = 80, **console: Any) ->
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_a_sample_shows_text_scores_and_sentences_with_brackets_and_colons_as_they_are(columns: int) -> None:
-    text = printed(sample_card(SAMPLE), columns=columns)
+    text = printed(SAMPLE, columns=columns)
     assert "A city in Poland is <mask>." in text
     assert "✓ 0.500  Łódź" in text
     assert "0.250  country" in text
@@ -45,13 +46,13 @@ def test_a_sample_shows_text_scores_and_sentences_with_brackets_and_colons_as_th
 
 
 def test_a_sample_without_a_right_phrase_says_what_would_be_right() -> None:
-    text = printed(sample_card(Sample("text", "Kraków", SAMPLE.rows[1:])))
+    text = printed(sample_card("text", "Kraków", ROWS[1:]))
     assert "(answer: Kraków)" in text and "✓" not in text
-    assert "no phrase found" in printed(sample_card(Sample("text", "Kraków", [])))
+    assert "no phrase found" in printed(sample_card("text", "Kraków", []))
 
 
 def test_a_terminal_gets_the_phrase_in_bold() -> None:
-    shown = printed(sample_card(SAMPLE), columns=100, force_terminal=True, color_system="standard")
+    shown = printed(SAMPLE, columns=100, force_terminal=True, color_system="standard")
     assert "\x1b[1m«Łódź»\x1b[0m" in shown
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
-from npm.evaluation.methods.admissible import NO_DOCUMENT, admissible_parts, answered
+from npm.evaluation.coverage import NO_DOCUMENT, admissible_parts, answered
 from npm.evaluation.methods.occurrences import name_blocks
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
@@ -24,7 +24,7 @@ from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.fill import PhraseFiller
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.resources import Resources
+    from npm.evaluation.methods.registry import Resources
     from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
 

@@ -18,9 +18,8 @@ import numpy as np
 from npm.core.errors import SettingError
 from npm.core.settings import as_json
 from npm.core.types import Answer, Progress
-from npm.evaluation.methods.admissible import NO_DOCUMENT, admissible_parts, answered
-from npm.evaluation.methods.calibration import corpus_prompts
-from npm.evaluation.methods.label_words import LabelWords, label_shares, scored_batches
+from npm.evaluation.coverage import NO_DOCUMENT, admissible_parts, answered
+from npm.evaluation.methods.label_words import LabelWords, corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks import (
@@ -43,7 +42,7 @@ from npm.retrieval.scoring import Combination
 from npm.retrieval.settings import Retrieval
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.resources import Resources
+    from npm.evaluation.methods.registry import Resources
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
 

@@ -28,8 +28,7 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
-from npm.evaluation.methods.calibration import corpus_prompts
-from npm.evaluation.methods.label_words import label_shares, scored_batches
+from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordScores
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import model_facts
@@ -47,7 +46,7 @@ from npm.models.masked_texts import mask_strips, masked_inputs
 from npm.retrieval.queries import encode_masks, query_notes
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.resources import Resources
+    from npm.evaluation.methods.registry import Resources
     from npm.models.encoder import Encoder
     from npm.models.masked_lm import MaskedHead
     from npm.models.stored import StoredModel

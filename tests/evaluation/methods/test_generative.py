@@ -14,8 +14,7 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import silent
 from npm.evaluation.methods.parametric import GoldLengthPhrases
-from npm.evaluation.methods.registry import load_method
-from npm.evaluation.methods.resources import Resources
+from npm.evaluation.methods.registry import Resources, load_method
 from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
 from npm.evaluation.tasks import Example, Label, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex

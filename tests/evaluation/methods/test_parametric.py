@@ -15,7 +15,6 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import Answer, silent
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
-from npm.evaluation.evaluate import evaluate_task
 from npm.evaluation.methods import parametric
 from npm.evaluation.methods.parametric import (
     TOO_LONG,
@@ -25,6 +24,7 @@ from npm.evaluation.methods.parametric import (
     language_model_facts,
     word_log_probabilities,
 )
+from npm.evaluation.table import evaluate_task, task_notes
 from npm.evaluation.tasks import Example, Label, Task, TaskData, Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
@@ -230,6 +230,6 @@ def test_a_gold_answer_longer_than_the_model_takes_leaves_its_example_without_an
     assert [TOO_LONG in answer.notes for answer in answers] == [True, True, False, False]
     assert answers[2].phrases[0].phrase == " ".join(["city"] * room)
     scored = evaluate_task(OPEN_TASK, examples, [method], encoder=encoder, resamples=50)
-    assert [note for note in scored.notes() if "no phrase" in note] == [
+    assert [note for note in task_notes(scored) if "no phrase" in note] == [
         "places: mlm-n found no phrase for 2 of 4 examples."
     ]

@@ -14,8 +14,7 @@ from npm.core.types import Answer, silent
 from npm.evaluation.methods.baselines import NO_BLOCK, OracleBlocks
 from npm.evaluation.methods.nonparametric import TEXTS_PER_CALL, PhraseAnswers
 from npm.evaluation.methods.occurrences import name_blocks
-from npm.evaluation.methods.registry import ONLY_IF_NAMED, load_method, method_names
-from npm.evaluation.methods.resources import Resources
+from npm.evaluation.methods.registry import ONLY_IF_NAMED, Resources, load_method, method_names
 from npm.evaluation.results import filler_facts
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Task, TaskData

@@ -13,7 +13,7 @@ import torch
 from npm.cli.settings import compose_settings
 from npm.core.types import silent
 from npm.evaluation.methods.nonparametric import NonparametricLabels
-from npm.evaluation.methods.resources import Resources
+from npm.evaluation.methods.registry import Resources
 from npm.evaluation.tasks import ClosedScoring, Example, Label, LabelPrediction, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder

@@ -1,0 +1,313 @@
+"""Results of a task as a table by columns: one row a method and example. Every number is a group-by over it.
+
+Shapes: R rows, n examples, C labels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.core.files import sha256_of_bytes
+from npm.core.types import Progress, silent
+from npm.evaluation.coverage import NO_DOCUMENT, coverage_of, overlapping_examples
+from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups
+from npm.evaluation.metrics import (
+    bootstrap_interval,
+    exact_match,
+    first_shares,
+    group_mean_interval,
+    macro_f1,
+    reliability,
+    reliability_note,
+    wilson_interval,
+)
+from npm.evaluation.tasks import Example, Task
+from npm.retrieval.settings import FillSettings
+
+if TYPE_CHECKING:
+    from npm.evaluation.methods.registry import Method
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """Answers of all methods to the same examples of a task: the rows of the first method, then of the next."""
+
+    task: Task
+    examples: Sequence[Example]  # n of them
+    predictions: Sequence[Any]  # R of them, LabelPrediction or Answer
+    columns: Mapping[str, np.ndarray]
+    """[R] each: `method`, `place` (number of the prediction), `right`, `group`; of open tasks also `answer_tokens`,
+    `among` (any phrase is right), `has_old` and `stale` (right at another date), `share` of the first phrase or nan."""
+    flags: Mapping[str, np.ndarray]
+    """bool [R] each: what the corpus holds, as `coverage_of` and `overlapping_examples` name it."""
+    scopes: Mapping[str, np.ndarray]
+    """bool [R] each: `all` rows, and of open tasks those `covered` and those of each subset."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Facts of each method."""
+    seed: int = 0
+    resamples: int = 10_000
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self.columns[column]
+
+    def __len__(self) -> int:
+        return len(self["right"])
+
+    def where(self, rows: np.ndarray) -> ResultTable:
+        """The rows in the mask bool [R]."""
+        columns, flags, scopes = (
+            {name: column[rows] for name, column in each.items()} for each in (self.columns, self.flags, self.scopes)
+        )
+        return replace(self, columns=columns, flags=flags, scopes=scopes)
+
+    def by(self, column: str) -> dict[str, ResultTable]:
+        """The rows of each value of a column, in the order in which the values first occur."""
+        values = self[column]
+        return {value: self.where(values == value) for value in dict.fromkeys(values.tolist())}
+
+    def asked(self) -> ResultTable:
+        """The rows of the first method: one for each example."""
+        return self.where(self["method"] == next(iter(self.facts), ""))
+
+    def rows(self) -> Iterator[tuple[Example, Any, bool]]:
+        """Example, prediction and whether it is right, of each row."""
+        places = self["place"].tolist()  # R of them
+        for place, right in zip(places, self["right"].tolist(), strict=True):
+            yield self.examples[place % len(self.examples)], self.predictions[place], right
+
+    def interval(self, column: str) -> dict[str, float] | None:
+        """Share of the rows that are true in a column, and its confidence interval; None without rows."""
+        hits = self[column]  # bool [R]
+        if not len(hits):
+            return None
+        if hits.all() or not hits.any():  # every resample is the same, and the bootstrap's interval a point
+            return asdict(wilson_interval(int(hits.sum()), len(hits)))
+        return asdict(bootstrap_interval(hits, np.random.default_rng(self.seed), resamples=self.resamples))
+
+    def macro_interval(self, column: str) -> dict[str, float] | None:
+        """The mean over the groups of the task of the share of rows that are true; None without groups."""
+        hits = self[column]  # bool [R]
+        if self.task.macro == "none":
+            return None
+        if not 0 < hits.sum() < len(hits):
+            return self.interval(column)
+        groups = np.unique(self[self.task.macro], return_inverse=True)[1]  # i64 [R]
+        rng = np.random.default_rng(self.seed)
+        return asdict(group_mean_interval(hits, groups, rng, resamples=self.resamples))
+
+    def score(self, column: str = "right") -> dict[str, Any]:
+        """Share of rows that are true: over examples, over groups, and whether any of the phrases is right."""
+        among = self.interval("among") if column == "right" and "among" in self.columns else None
+        return {
+            "count": len(self),
+            "micro": self.interval(column),
+            "macro": self.macro_interval(column),
+            "among": among,
+        }
+
+    def shares_right(self, column: str) -> dict[str, dict[str, Any]]:
+        """Rows and share of right ones of each value of a column."""
+        return {
+            value: {"count": len(own), "exact_match": float(own["right"].mean())}
+            for value, own in self.by(column).items()
+        }
+
+
+def evaluate_task(
+    task: Task,
+    examples: Sequence[Example],
+    methods: Sequence[Method],
+    *,
+    encoder: Encoder | None = None,
+    index: PhraseIndex | None = None,
+    fill: FillSettings | None = None,
+    seed: int = 0,
+    resamples: int = 10_000,
+    progress: Progress = silent,
+) -> ResultTable:
+    """Run every method on every example, and mark the label, or the best phrase, as right or wrong.
+
+    Open tasks need an `encoder`, which measures answers in tokens, and with `index` report their coverage by the
+    documents that `fill` admits. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
+    """
+    predictions: list[Any] = []
+    facts: dict[str, Mapping[str, Any]] = {}
+    for method in methods:
+
+        def method_progress(stage: str, done: float, _: float | None, before: int = len(predictions)) -> None:
+            progress(stage, before + done, len(examples) * len(methods))
+
+        predictions += method.predict(task, examples, method_progress)
+        facts[method.name] = method.facts
+    columns = {
+        "method": np.repeat(np.array([*facts], dtype=object), len(examples)),
+        "place": np.arange(len(predictions)),
+        "group": np.array([example.group for example in examples] * len(methods), dtype=object),
+    }
+    rows = list(zip(predictions, [*examples] * len(methods), strict=True))
+    flags: dict[str, np.ndarray] = {}  # bool [n] each
+    scopes = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
+    if task.suite == "closed":
+        columns["right"] = np.array([answer.label == example.label for answer, example in rows], dtype=bool)
+        overlap = None if index is None else overlapping_examples(examples, index)
+        flags |= {} if overlap is None else {"standing_in_corpus": overlap}
+    else:
+        assert encoder is not None, "answers are measured in its tokens"
+        lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
+        names = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
+        columns |= _open_columns(rows, facts) | {"answer_tokens": np.array(names * len(methods), dtype=object)}
+        flags |= {} if index is None else coverage_of(examples, index, encoder, fill or FillSettings())
+        scopes |= {"covered": flags["subject_named"]} if "subject_named" in flags else {}
+        for name in task.subsets:
+            inside = np.array([name in example.subsets for example in examples], dtype=bool)  # [n]
+            scopes |= {name: inside} if inside.any() else {}
+    flags, scopes = ({name: np.tile(own, len(methods)) for name, own in each.items()} for each in (flags, scopes))
+    return ResultTable(task, examples, predictions, columns, flags, scopes, facts, seed, resamples)
+
+
+def _open_columns(rows: Sequence[tuple[Any, Example]], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Right answers and shares of the rows of an open task, [R] each."""
+    firsts = [[each.phrase for each in answer.phrases[:1]] for answer, _ in rows]
+    fillings = [each.get("filling") for each in facts.values()]
+    are_shares = [filling is not None and not filling["scoring"]["reference"] for filling in fillings]
+    shares = first_shares([answer for answer, _ in rows])  # f64 [R]
+    shares[~np.repeat(np.array(are_shares, dtype=bool), len(rows) // max(1, len(facts)))] = np.nan
+    return {
+        "right": _any_match(firsts, [example.answers for _, example in rows]),
+        "stale": _any_match(firsts, [example.old_answers for _, example in rows]),
+        "among": _any_match([[p.phrase for p in answer.phrases] for answer, _ in rows], [e.answers for _, e in rows]),
+        "has_old": np.array([bool(example.old_answers) for _, example in rows], dtype=bool),
+        "share": shares,
+    }
+
+
+def _any_match(phrases: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]) -> np.ndarray:
+    """Mask bool [R] of the rows of whose phrases one is an answer."""
+    pairs = zip(phrases, answers, strict=True)
+    return np.array([any(exact_match(phrase, right) for phrase in own) for own, right in pairs], dtype=bool)
+
+
+def task_metrics(table: ResultTable) -> dict[str, Any]:
+    """The task's part of metrics.json."""
+    task, asked = table.task, table.asked()
+    gold = [[each.id, each.text, each.label, list(each.answers), each.group] for each in table.examples]
+    is_closed = task.suite == "closed"
+    measure = _closed_metrics if is_closed else _open_metrics
+    found: dict[str, Any] = {
+        "suite": task.suite,
+        "count": len(table.examples),
+        "cut_count": sum(example.cut for example in table.examples),
+        "examples_sha256": sha256_of_bytes(json.dumps(gold, ensure_ascii=False).encode()),
+        "task_sha256": task.digest,
+        "methods": {name: measure(own) | {"facts": own.facts[name]} for name, own in table.by("method").items()},
+    }
+    if is_closed:
+        overlap = asked.flags.get("standing_in_corpus")
+        labels = [label.name for label in task.labels]
+        return found | {"labels": labels, "standing_in_corpus": None if overlap is None else int(overlap.sum())}
+    found["macro_over"] = task.macro
+    if table.flags:
+        found["coverage"] = {scope: _coverage(asked.where(rows)) for scope, rows in asked.scopes.items()}
+    return found
+
+
+def _closed_metrics(own: ResultTable) -> dict[str, Any]:
+    """Accuracy of one method, and what it took for what."""
+    count = len(own.task.labels)
+    confusion = np.zeros((count, count), dtype=np.int64)  # [C, C], by gold label (row) and predicted label (column)
+    for example, prediction, _ in own.rows():
+        confusion[example.label, prediction.label] += 1
+    return {
+        "accuracy": own.interval("right"),
+        "macro_f1": macro_f1(confusion),
+        "confusion": confusion.tolist(),
+        "predicted_counts": confusion.sum(0).tolist(),
+    }
+
+
+def _open_metrics(own: ResultTable) -> dict[str, Any]:
+    """Exact match of one method over the rows of each scope, and by groups."""
+    found: dict[str, Any] = {scope: own.where(rows).score() for scope, rows in own.scopes.items()}
+    if own["has_old"].any():
+        found["old_answers"] = own.where(own["has_old"]).score("stale")
+    found["by_answer_tokens"] = own.shares_right("answer_tokens")
+    if not np.isnan(own["share"]).any():
+        found["reliability"] = reliability(own["share"], own["right"])
+    return found | {"by_group": own.shares_right("group") if own["group"].any() else {}}
+
+
+def _coverage(asked: ResultTable) -> dict[str, Any]:
+    """Examples whose subject, or whose answer, the corpus has."""
+    kept = dict(asked.flags)  # bool [examples] each
+    if "subject_named" in kept:
+        kept["answer_held_if_named"] = kept["answer_held"][kept["subject_named"]]
+    return {
+        name: {"count": int(own.sum()), "share": float(own.mean()) if len(own) else None} for name, own in kept.items()
+    }
+
+
+def task_notes(table: ResultTable) -> Iterator[str]:
+    """Remarks for a reader of the tables."""
+    name, count, flags = table.task.name, len(table.examples), table.asked().flags
+    if cut := sum(example.cut for example in table.examples):
+        yield f"{name}: {cut} of {count} texts were cut to the longest prompt allowed."
+    if blank := sum(example.blank for example in table.examples):
+        yield f"{name}: {blank} of {count} examples have nothing in their fields."
+    if "standing_in_corpus" in flags and (held := flags["standing_in_corpus"].sum()):
+        elsewhere = table.where(~table.flags["standing_in_corpus"])
+        rights = {each: elsewhere["right"][elsewhere["method"] == each] for each in table.facts}  # bool [rows] each
+        shares = (f"{each} {100 * own.mean() if len(own) else float('nan'):.1f}" for each, own in rights.items())
+        yield f"{name}: {held} of {count} examples occur in the corpus; accuracy without them: {', '.join(shares)}."
+    if "answer_held" in flags:
+        subjects = f"names the subject of {flags['subject_named'].sum()} and " if "subject_named" in flags else ""
+        yield f"{name}: of {count} examples the corpus {subjects}holds an answer of {flags['answer_held'].sum()}."
+    for method, own in table.by("method").items():
+        predictions = [prediction for _, prediction, _ in own.rows()]
+        if table.task.suite == "open":
+            notes = [() if answer.phrases else answer.notes or ("",) for answer in predictions]
+            if empty := sum(map(bool, notes)):
+                outside = sum(NO_DOCUMENT in each for each in notes)
+                without = f", for {outside} of them no document may answer" if outside else ""
+                yield f"{name}: {method} found no phrase for {empty} of {count} examples{without}."
+            if not np.isnan(own["share"]).any():
+                yield reliability_note(f"{name}, {method}", own["share"], own["right"])
+        elif len({each.label for each in predictions}) == 1 and method != "majority":
+            yield f"{name}: {method} answers {table.task.labels[predictions[0].label].name!r} to every example."
+        yield from (f"{name}, {method}: {note}" for note in table.facts[method].get("notes", ()))
+
+
+def task_records(table: ResultTable) -> Iterator[dict[str, Any]]:
+    """The task's lines of predictions.jsonl, one for each row."""
+    names = [label.name for label in table.task.labels]
+    flags = {name: column.tolist() for name, column in table.flags.items()}
+    has_subsets = bool(table.scopes.keys() & table.task.subsets.keys())
+    for number, (example, prediction, right) in enumerate(table.rows()):
+        common = {"task": table.task.name, "method": table["method"][number], "id": example.id, "text": example.text}
+        common["correct"] = right
+        if table.task.suite == "closed":
+            evidence = [asdict(each) for each in prediction.evidence]
+            own = {"gold": names[example.label], "prediction": names[prediction.label]}
+            yield {**common, **own, "scores": list(prediction.scores), "evidence": evidence}
+            continue
+        best = prediction.phrases[0] if prediction.phrases else None
+        found = {
+            "gold": list(example.answers),
+            "group": example.group,
+            "prediction": best and best.phrase,
+            "phrases": [
+                {"phrase": each.phrase, "score": each.score, "occurrence_count": each.occurrence_count}
+                for each in prediction.phrases
+            ],
+            "evidence": [asdict(each) for each in best.occurrences] if best else [],
+        }
+        found |= {"subsets": list(example.subsets)} if has_subsets else {}
+        optional = {"old_answers": list(example.old_answers), "where": list(example.where)}
+        found |= {name: values for name, values in optional.items() if values}
+        yield {**common, **found, **{name: column[number] for name, column in flags.items()}}
