@@ -154,13 +154,12 @@ def make_objective(
     teacher = _block_teacher(settings.objective.block_teacher, trained) if has_teacher else None
     _record_purpose(trained, settings, chosen)
     parts: dict[str, nn.Module] = {name: each.make(settings, trained, teacher) for name, each in chosen.items()}
-    if "sentence" in parts and teacher is not None:
-        kind = parts["sentence"].pooler.kind_after_training  # type: ignore[union-attr]
-        if teacher.pooler is not kind:  # one pooler is saved
-            raise SettingError(
-                f"objective.sentence.pooler must be {teacher.pooler.name}, that of objective.block_teacher, got"
-                f" {kind.name}"  # type: ignore[union-attr]
-            )
+    sentence: Any = parts.get("sentence")
+    kind: Any = None if sentence is None else sentence.pooler.kind_after_training
+    if teacher is not None and kind not in (None, teacher.pooler):  # one pooler is saved
+        raise SettingError(
+            f"objective.sentence.pooler must be {teacher.pooler.name}, that of objective.block_teacher, got {kind.name}"
+        )
     weights = {name: getattr(settings.objective, f"{name}_weight") for name in chosen}
     for name, (other, weight) in others.items():
         parts[name], weights[name] = other, weight
