@@ -1,6 +1,6 @@
 """Confidence, share of the evidence, and bm25s with the reader: right answers, and questions without their passage.
 
-    python -m scripts.measure_confidence QUESTIONS OUT [COUNT [SEED]]
+    python benchmarks/bench_confidence.py QUESTIONS OUT [COUNT [SEED]]
 
 QUESTIONS are rows as `npmlm evaluate task=reading` reads them; COUNT (600) of them, drawn by SEED (0), are asked of an
 index over all their passages, with the shipped reader and its saved confidence. bm25s chooses one passage for the
@@ -111,8 +111,8 @@ def main(questions: str, folder: str, count: str = "600", seed: str = "0") -> No
     ]
     (out / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     plot(numbers, out)
-    sys.stdout.write(f"{len(seen.right)} questions, {int(seen.right.sum())} right first\n\n")
-    sys.stdout.write(f"{markdown_table(HEADER, rows)}\n")
+    print(f"{len(seen.right)} questions, {int(seen.right.sum())} right first\n")
+    print(markdown_table(HEADER, rows))
 
 
 if __name__ == "__main__":
