@@ -1,6 +1,6 @@
 """Confidence, share of the evidence, and bm25s with the reader: right answers, and questions without their passage.
 
-    python benchmarks/bench_confidence.py QUESTIONS OUT [COUNT [SEED]]
+    python -m benchmarks.bench_confidence QUESTIONS OUT [COUNT [SEED]]
 
 QUESTIONS are rows as `npmlm evaluate task=reading` reads them; COUNT (600) of them, drawn by SEED (0), are asked of an
 index over all their passages, with the shipped reader and its saved confidence. bm25s chooses one passage for the

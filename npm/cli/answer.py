@@ -40,6 +40,8 @@ class FillCommand(FillSettings, EncoderCommand):
     out: PathText = ""
     """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as
     JSON lines with output=json."""
+    by_doubt: bool = False
+    """With table=, write the least certain rows first: without an answer, then by confidence, or by share without one."""
     output: Output = "table"
     """`table` for people, `json` for programs: one object per line."""
     history: bool = True
@@ -49,7 +51,7 @@ class FillCommand(FillSettings, EncoderCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index files k retrieval documents where values min_share texts table template out output",
+    "index files k retrieval documents where values min_share texts table template by_doubt out output",
     required=None,
     takes_texts=True,
     presets="scoring",
@@ -92,7 +94,7 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
 
         return run_prompt(filler, settings.output, partial(compose_settings, "fill"), keeps_history=settings.history)
     if is_table:
-        fill_table(filler, rows, settings.out, settings.output)
+        fill_table(filler, rows, settings.out, settings.output, by_doubt=settings.by_doubt)
     elif asked:
         fill_texts(filler, settings.output, asked)
     else:

@@ -1,4 +1,4 @@
-"""`npmlm fill table=`: a row per subject, with the value, its share, its place, and the second answer as a doubt."""
+"""`npmlm fill table=`: a row per subject, with the value, its confidence and place, and the second answer as a doubt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from npm.retrieval.filler import Filler
 
 ROWS_AT_ONCE = 64
-ADDED = ("answer", "answer_share", "second_answer", "second_share")
+ADDED = ("answer", "answer_share", "second_answer", "second_share", "answer_confidence")
 ADDED_PLACE = ("answer_title", "answer_document", "answer_sentence", "answer_status", "answer_note")
 
 
@@ -33,8 +33,10 @@ def table_texts(table: str, template: str) -> list[tuple[TableRow, str]]:
     return [(row, read_query(filled_template(template, row), where=f"{row.place}, template")) for row in rows]
 
 
-def fill_table(filler: Filler, asked: list[tuple[TableRow, str]], out: str, output: Output) -> None:
-    """Answer each row, and write all rows as `write_rows` does."""
+def fill_table(
+    filler: Filler, asked: list[tuple[TableRow, str]], out: str, output: Output, *, by_doubt: bool = False
+) -> None:
+    """Answer each row, and write all rows as `write_rows` does; with `by_doubt` the least certain ones first."""
     columns = [*columns_of(row for row, _ in asked), *ADDED, *ADDED_PLACE]
     with StageProgress() as progress:
 
@@ -46,7 +48,13 @@ def fill_table(filler: Filler, asked: list[tuple[TableRow, str]], out: str, outp
                     yield row.cells | answer_cells(answer)
                 progress("fill", first + len(batch), len(asked))
 
-        write_rows(out, output, columns, rows())
+        write_rows(out, output, columns, sorted(rows(), key=certainty) if by_doubt else rows())
+
+
+def certainty(cells: dict[str, Any]) -> tuple[bool, float]:
+    """Order of a row by doubt: without an answer, then by confidence, or by share where the reader has none."""
+    known = cells["answer_confidence"]
+    return cells["answer"] != "", known if known != "" else cells["answer_share"] or 0.0
 
 
 def answer_cells(answer: Answer) -> dict[str, Any]:
@@ -58,4 +66,5 @@ def answer_cells(answer: Answer) -> dict[str, Any]:
     place = place_cells("answer", next(iter(places), None))
     # A note that there is no second phrase would only repeat the empty cells.
     note = "; ".join(answer.notes) if answer.cut or not answer.phrases or answer.status != "ok" else ""
+    cells.append("" if answer.confidence is None else round(answer.confidence, SHARE_DIGITS))
     return dict(zip(ADDED, cells, strict=True)) | place | {"answer_status": answer.status, "answer_note": note}

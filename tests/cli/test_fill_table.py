@@ -12,7 +12,7 @@ import pytest
 
 import npm
 from npm import PhraseFiller, SettingError
-from npm.cli.fill_table import answer_cells
+from npm.cli.fill_table import answer_cells, certainty
 from npm.cli.label import ADDED, label_cells
 from npm.cli.rows import TableRow, cell_text
 from npm.core.types import Answer, Occurrence, Phrase
@@ -23,7 +23,7 @@ from tests.helpers.command_line import CommandLine
 
 TEMPLATE = "template=The capital of {country} is <mask>."
 ADDED_COLUMNS = [
-    *("answer", "answer_share", "second_answer", "second_share"),
+    *("answer", "answer_share", "second_answer", "second_share", "answer_confidence"),
     *("answer_title", "answer_document", "answer_sentence", "answer_status", "answer_note"),
 ]
 TABLE = "country\nIceland\n"
@@ -44,7 +44,7 @@ def test_the_cells_of_an_answer_are_its_first_two_phrases_and_the_place_of_the_f
     first, second = Phrase("Reykjavík", 0.87654, 3, (PLACE,)), Phrase("Oslo", 0.1, 1, (PLACE,))
     place = {"answer_title": "Iceland", "answer_document": "d1", "answer_sentence": "It is run from «Reykjavík»."}
     place["answer_status"] = "ok"
-    shares: dict[str, Any] = {"answer": "Reykjavík", "answer_share": 0.8765}
+    shares: dict[str, Any] = {"answer": "Reykjavík", "answer_share": 0.8765, "answer_confidence": ""}
     both = answer_cells(Answer("", (first, second), notes=("few",)))
     assert both == shares | {"second_answer": "Oslo", "second_share": 0.1} | place | {"answer_note": ""}
     alone = answer_cells(Answer("", (first,), cut=True, notes=("cut", "few")))
@@ -55,6 +55,17 @@ def test_the_cells_of_an_answer_are_its_first_two_phrases_and_the_place_of_the_f
     assert nothing["answer_note"] == "none"
     unclear = answer_cells(Answer("", (first, second), notes=("below",), status="low_evidence"))
     assert unclear == both | {"answer_status": "low_evidence", "answer_note": "below"}
+    sure = answer_cells(Answer("", (first, second), notes=("few",), confidence=0.98765))
+    assert sure == both | {"answer_confidence": 0.9877}
+
+
+def test_rows_are_ordered_by_doubt() -> None:
+    phrases = [(Phrase(name, share, 1, (PLACE,)),) for name, share in (("a", 0.9), ("b", 0.5))]
+    known = [answer_cells(Answer("", own, confidence=value)) for own, value in zip(phrases, (0.3, 0.7), strict=True)]
+    assert sorted([*known, answer_cells(Answer("", ()))], key=certainty)[0]["answer"] == ""
+    assert [cells["answer"] for cells in sorted(known[::-1], key=certainty)] == ["a", "b"]
+    shares = [answer_cells(Answer("", own)) for own in phrases]
+    assert [cells["answer"] for cells in sorted(shares, key=certainty)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(("value", "text"), [("a\n b ", "a b"), (1963, "1963"), (0, "0"), (2.5, "2.5")])
