@@ -13,7 +13,7 @@ from npm.core.types import Answer
 from npm.retrieval.queries import check_template, read_query
 
 if TYPE_CHECKING:
-    from npm.retrieval.filler import Filler
+    from npm.retrieval.filler import PhraseFiller
 
 ROWS_AT_ONCE = 64
 ADDED = ("answer", "answer_share", "second_answer", "second_share")
@@ -33,7 +33,7 @@ def table_texts(table: str, template: str) -> list[tuple[TableRow, str]]:
     return [(row, read_query(filled_template(template, row), where=f"{row.place}, template")) for row in rows]
 
 
-def fill_table(filler: Filler, asked: list[tuple[TableRow, str]], out: str, output: Output) -> None:
+def fill_table(filler: PhraseFiller, asked: list[tuple[TableRow, str]], out: str, output: Output) -> None:
     """Answer each row, and write all rows as `write_rows` does."""
     columns = [*columns_of(row for row, _ in asked), *ADDED, *ADDED_PLACE]
     with StageProgress() as progress:
