@@ -20,10 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from npm.core.files import shown_bytes
-from npm.core.memory import private_bytes
 from npm.evaluation.report import markdown_table
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import Footprint, footprint
+from npm.models.memory import private_bytes
 
 STAGES = {  # the part of the index that each leaves
     "start": "",

@@ -22,7 +22,7 @@ from npm.evaluation.reading import Asked, build_passages, read_passages
 from npm.evaluation.report import markdown_table
 from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 from npm.reading.confidence import FEATURES
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 
 SHARE, SPAN = FEATURES.index("share"), FEATURES.index("span")
 HEADER = ("number", "AUROC", "calibration error", "right in the surer half, %", "withheld, %", "right kept, %")

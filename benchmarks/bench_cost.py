@@ -31,7 +31,6 @@ import numpy as np
 import torch
 
 import npm.evaluation.methods.parametric as parametric
-import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
 from benchmarks.drawn_questions import draw_questions
 from npm.evaluation.report import markdown_table
@@ -40,7 +39,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
 from npm.models.names import locate_encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import SpanFinder
 
@@ -55,10 +54,10 @@ ELSE = "else"
 PIECES = (
     ("encoder", filler_module, "encode_queries"),
     ("encoder", parametric, "encode_masks"),
-    ("block ranking", fill, "block_restrictions"),
-    ("reading", filler_module, "with_reading"),
+    ("block ranking", filler_module, "choose_blocks"),
+    ("reading", filler_module, "read_blocks"),
     ("scoring", SpanFinder, "find"),
-    ("scoring", filler_module, "candidate_weights"),
+    ("scoring", filler_module, "weigh"),
     ("answer text", filler_module, "ranked_phrases"),
 )
 """Functions by the part of a question that they are, and the module or class that they are looked up in."""

@@ -30,14 +30,12 @@ import torch
 from npm.corpus.store import BlockStore
 from npm.indexing.build import index_block_store
 from npm.indexing.embed import open_vectors
-from npm.indexing.generation import Generation
-from npm.indexing.layout import GIVEN_CORPUS
+from npm.indexing.generation import GIVEN_CORPUS, Generation
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Retrieval, ScoringSettings
 from tests.parity.corpus import write_parity_store
 
 GOAL_SCANS = 1.5

@@ -36,7 +36,7 @@ from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.report import markdown_table
 from npm.evaluation.tasks import load_task, load_verbalizer
 from npm.models.names import minilm_folder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 
 SENTENCES = {"agn": f"The text topic is about {MASK_TEXT}.", "sst2": f"It was {MASK_TEXT}."}
 MANY = 200

@@ -29,7 +29,7 @@ from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.names import locate_encoder
 from npm.models.settings import PoolerKind
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 
 QUESTIONS = Path(__file__).parents[1] / "npm/assets/demo/questions.json"
 TEXTS = 128

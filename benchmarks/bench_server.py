@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.drawn_questions import draw_questions
 from npm.evaluation.report import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.running_server import RunningServer
 
 CLIENTS, SOAK_RATE = 32, 0.8

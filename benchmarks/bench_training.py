@@ -85,7 +85,7 @@ def measured_step(variant: str, given: dict[str, str]) -> list[str]:
     """Seconds and tokens/s of a step of 16 sequences and their masked copies."""
     import torch
 
-    from npm.core.memory import keep_freed_memory
+    from npm.models.memory import keep_freed_memory
 
     plain, one_pass, keep_memory = STEPS[variant]
     if keep_memory:
@@ -101,7 +101,7 @@ def measured_memory(variant: str, given: dict[str, str]) -> list[str]:
     """Private MB after each quarter of steps in which some masked copies read another block in a pass of its own."""
     import torch
 
-    from npm.core.memory import keep_few_kernels, keep_freed_memory, private_bytes
+    from npm.models.memory import keep_few_kernels, keep_freed_memory, private_bytes
 
     keep_freed_memory()
     if KERNELS[variant]:
@@ -213,12 +213,12 @@ def masking(given: dict[str, str]) -> Iterator[list[str]]:
 
 def packing(given: dict[str, str]) -> Iterator[list[str]]:
     """Blocks, tokens, tokens/s, and private MiB before and at the peak."""
-    from npm.core.memory import private_bytes
     from npm.corpus.blocks import BlockPacker, BlockSettings
     from npm.corpus.documents import read_corpus
     from npm.corpus.settings import CorpusSettings
     from npm.corpus.store import build_block_store
     from npm.models.encoder import Encoder
+    from npm.models.memory import private_bytes
 
     packer = BlockPacker(Encoder.load(given["encoder"]).tokenizer, BlockSettings())
     before, started = private_bytes(), time.perf_counter()

@@ -13,7 +13,7 @@ from npm.corpus.text import sentence_bounds
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.stages import is_held_out
 from npm.retrieval.queries import check_query
-from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import ScoringSettings
 from npm.retrieval.spans import SpanFinder
 
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300

@@ -29,6 +29,7 @@ from index.faiss_library import (
     split,
 )
 from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, check_trainable, default_probed_lists
+from index.types import SEARCH_KIND
 from npm.core.artifact import (
     Manifest,
     check_folder,
@@ -40,7 +41,7 @@ from npm.core.errors import ArtifactError
 from npm.core.files import FolderWriter, digest_of
 from npm.core.types import Progress, silent
 
-QUANTIZER_KIND, CODE_SHARD_KIND, SEARCH_KIND = "quantizer", "code-shard", "search"
+QUANTIZER_KIND, CODE_SHARD_KIND = "quantizer", "code-shard"
 TRAINED_FILE, LISTS_FILE = "trained.faiss", "lists.bin"
 ROW_GRAPH_LISTS, ROW_GRAPH_SEARCH = 4096, 16
 """From this many lists on, the nearest one of a row is found through a graph, visiting 16 candidates: at 8192

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactScan, ExactSearcher, allowed_rows, checked_queries, fitting_device, scan_rows
-from index.faiss_library import import_faiss
-from index.ivf import SEARCH_KIND, Quantizer, attach_lists
 from index.settings import SearchTier
-from index.types import Hits
+from index.types import SEARCH_KIND, Hits
 from npm.core.artifact import check_folder, read_manifest
 from npm.core.errors import ArtifactError, damaged
+
+if TYPE_CHECKING:
+    from index.ivf import Quantizer
 
 EXACT_ALLOWED_ROWS = 200_000
 """Up to this many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
@@ -35,6 +37,8 @@ class FaissSearcher:
     def __init__(
         self, folder: Path, quantizer: Quantizer, vectors: ShardedArray, *, probed_lists: int, rerank_factor: int
     ) -> None:
+        from index.ivf import attach_lists
+
         self._held = attach_lists(quantizer, folder)
         self._quantizer, self._index = quantizer, quantizer.index
         if (self._index.ntotal, self._index.d) != vectors.shape:
@@ -63,6 +67,8 @@ class FaissSearcher:
 
     def candidates(self, queries: np.ndarray, allowed: np.ndarray | None, count: int) -> list[np.ndarray]:
         """For each query, the rows that the lists find, ascending: i64 [<= count]."""
+        from index.faiss_library import import_faiss
+
         faiss = import_faiss()
         chosen = {}
         if allowed is not None:
@@ -134,6 +140,8 @@ def open_search(
     if settings["tier"] == SearchTier.exact.value:
         vector_bytes = vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize
         return ExactSearcher(vectors, device=fitting_device(vector_bytes))
+    from index.ivf import Quantizer  # not needed by exact search
+
     opened = None if quantizer is None else Quantizer.open(quantizer)
     if opened is None or opened.digest != settings["quantizer"]:
         raise ArtifactError(

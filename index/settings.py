@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import ByteSize, Field, PositiveInt
 
-from index.faiss_library import block_rows, import_faiss, new_faiss_index, split
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import INNER, Settings
 
@@ -144,6 +143,8 @@ def _resolved(
     if tier is SearchTier.exact:
         return resolved
     list_count = settings.list_count or automatic_list_count(row_count, dimensions)
+    from index.faiss_library import import_faiss
+
     # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
     lists, code_count = f"IVF{list_count}", -(-dimensions // code_dimensions)
     # The rotation gives all dimensions values of similar size, and adds those that the last code lacks.
@@ -185,6 +186,8 @@ def search_shape(resolved: Mapping[str, Any]) -> SearchShape:
     dimensions = int(resolved["dimensions"])
     if resolved["tier"] == SearchTier.exact.value:
         return SearchShape(dimensions, 0, 0, 0, 0)
+    from index.faiss_library import block_rows, new_faiss_index, split
+
     index = new_faiss_index(resolved["factory"], dimensions)
     rotation, lists = split(index)
     numbers = lists.nlist * lists.d + (0 if rotation is None else dimensions * lists.d)

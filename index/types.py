@@ -10,6 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+SEARCH_KIND = "search"
+"""Kind of the folder that a searcher opens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hits:

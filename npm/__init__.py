@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from npm.core.types import Phrase as Phrase
     from npm.evaluation.labeling import LabeledText as LabeledText
     from npm.evaluation.labeling import ScoredLabel as ScoredLabel
-    from npm.retrieval.fill import PhraseFiller as PhraseFiller
-    from npm.retrieval.passages import PassageFiller as PassageFiller
+    from npm.retrieval.filler import PhraseFiller as PhraseFiller
     from npm.retrieval.remote import RemoteFiller as RemoteFiller
-    from npm.retrieval.scoring import ScoringSettings as ScoringSettings
     from npm.retrieval.settings import FillSettings as FillSettings
+    from npm.retrieval.settings import ScoringSettings as ScoringSettings
     from npm.tracing.find import Found as Found
     from npm.tracing.trace import Trace as Trace
     from npm.tracing.trace import TracedSpan as TracedSpan
@@ -55,11 +54,9 @@ _HOMES = {
     "StorageError UserError",
     "npm.core.types": "Answer Document Filling JointAnswer MaskPhrases Occurrence Phrase",
     "npm.evaluation.labeling": "LabeledText ScoredLabel",
-    "npm.retrieval.fill": "PhraseFiller",
-    "npm.retrieval.passages": "PassageFiller",
+    "npm.retrieval.filler": "PhraseFiller",
     "npm.retrieval.remote": "RemoteFiller",
-    "npm.retrieval.scoring": "ScoringSettings",
-    "npm.retrieval.settings": "FillSettings",
+    "npm.retrieval.settings": "FillSettings ScoringSettings",
     "npm.tracing.find": "Found",
     "npm.tracing.trace": "Trace TracedSpan",
     "npm.tuning.adapt": "Adaptation",

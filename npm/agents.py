@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
     from npm.evaluation.labeling import ScoredLabel
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.tracing.trace import TracedSpan
 
 MAX_COUNT, MAX_CHARS, MAX_TEXTS, MAX_LABELS = 50, 20_000, 64, 64

@@ -18,9 +18,9 @@ from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
 from npm.indexing.compact import compact_index
+from npm.indexing.inspect import index_encoder, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex, select
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
-from npm.indexing.verify import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.retrieval.settings import FilterSettings, Retrieval, given_options
@@ -28,7 +28,7 @@ from npm.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from npm.evaluation.labeling import LabeledText
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.find import Found
     from npm.tracing.trace import Trace
@@ -186,7 +186,7 @@ def adapt(
     `questions` are files, or the right answer or answers of each text with one `<mask>`. An opened filler answers with
     what was learned after `refresh()`. Raises UserErrors as `npmlm adapt` does.
     """
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.tuning.adapt import adapt_index, corrected_answers, read_corrections
 
     if isinstance(questions, Mapping):
@@ -219,7 +219,7 @@ def label(
     `index` is a folder, or a filler that was opened before. Raises UserErrors as `npmlm label` does.
     """
     from npm.evaluation.labeling import label_rows, label_task
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
 
     filler: Any = index
     if not isinstance(index, PhraseFiller):
@@ -249,7 +249,7 @@ def find(
     A filler of a server reads at most the documents that the server does, and `complete` is False if there are more.
     Raises QueryError for a phrase of function words alone, and errors as `PhraseFiller.open` and its filters do.
     """
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.find import Found, find_phrase
 
@@ -278,7 +278,7 @@ def trace(
     `kinds` are those traced, None: all; `right_passed` as in `npmlm trace`. Raises QueryError for a text that is
     empty or no text, and errors as `PhraseFiller.open` and its filters do.
     """
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.trace import Trace, TracedSpan, Tracer
 

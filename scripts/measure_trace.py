@@ -23,7 +23,7 @@ from npm.corpus.text import normalized_text, sentence_bounds
 from npm.evaluation.metrics import percent, wilson_interval
 from npm.evaluation.report import markdown_table
 from npm.reading.confidence import fit, probabilities
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.tracing.settings import KINDS
 from npm.tracing.spans import Span
 from npm.tracing.trace import LEAST_SCORE, Tracer, matches

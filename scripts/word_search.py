@@ -11,8 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from npm.corpus.text import words_of
-from npm.indexing.bm25 import term_saturation
-from npm.indexing.lexicon import count_words
+from npm.indexing.bm25 import count_words, term_saturation
 from npm.indexing.settings import LexiconSettings
 
 COMMON, TEXTS_AT_ONCE = 0.02, 1000

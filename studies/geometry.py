@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from npm.core.display import Table
 from npm.core.errors import CorpusError
-from npm.core.types import Table
 from npm.evaluation.sts import SentencePairs, SentenceVectors, encode_distinct, read_set, sentence_vectors
 from npm.models.encoder import Encoder
 from npm.models.stored import evaluating

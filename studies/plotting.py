@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import PositiveInt
 
+from npm.core.display import Table
 from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.files import replace_file
 from npm.core.settings import Settings
-from npm.core.types import Table
 from npm.training.loggers import read_metrics
 from npm.training.settings import HELD_OUT_PREFIX
 

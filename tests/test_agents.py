@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import npm
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.command_line import REPOSITORY, CommandLine
 
 pytest.importorskip("mcp")

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.command_line import QUESTION
 
 MARKUP = "😀 <b>1 & 2</b> is 𝔸<script>alert('x')</script>."

@@ -13,7 +13,7 @@ from npm.api import Documents
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.types import Document
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 SHORT = {"max_block_tokens": 64}

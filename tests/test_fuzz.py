@@ -24,10 +24,10 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from npm import PhraseFiller
+from npm.cli.cards import answer_json
 from npm.cli.declared import Setting
 from npm.cli.main import main
 from npm.cli.registry import MODULES, find_verb
-from npm.core.display import answer_json
 from npm.core.errors import UserError
 from npm.core.files import digest_of
 from npm.corpus.blocks import BlockPacker, BlockSettings

@@ -15,14 +15,10 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 ORDER = (
     "npm.core.errors",
+    "npm.core.display",
     "npm.core.types",
-    "npm.core.records",
     "npm.core.files",
     "npm.core.artifact",
-    "npm.core.artifact",
-    "npm.core.memory",
-    "npm.core.display",
-    "npm.core.settings",
     "npm.core.settings",
     "index",
     "npm.corpus",
@@ -67,6 +63,7 @@ ONLY_IN = {
     "rich": (
         "npm/cli/progress.py",
         "npm/core/display.py",
+        "npm/cli/cards.py",
         "npm/cli/trace.py",
         "npm/evaluation/report.py",
     ),

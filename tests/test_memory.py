@@ -54,7 +54,7 @@ def test_matrix_products_of_many_sizes_do_not_each_keep_a_kernel_in_training(tmp
 
 HEAPS = """
 import ctypes, sys, threading
-from npm.core.memory import share_one_heap
+from npm.models.memory import share_one_heap
 
 library = ctypes.CDLL(None)
 if not hasattr(library, "malloc_stats"):

@@ -23,8 +23,7 @@ from npm.core.errors import ArtifactError, SettingError
 from npm.core.settings import Settings, settings_from
 from npm.corpus.settings import CorpusSettings
 from npm.indexing.settings import LexiconSettings
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Retrieval, ScoringSettings
 
 NOTHING_OF_OURS = object()
 MADE_BY_CODE = {"SegmentSettings"}

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from npm.core.settings import read_settings
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
 from npm.models.encoder import Encoder
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch
 from npm.training.run import run_training
 from npm.training.settings import TrainingSettings

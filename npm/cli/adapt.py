@@ -9,9 +9,9 @@ from pydantic import NonNegativeInt
 
 from npm.cli.base import EncoderCommand, OutputCommand, say, write_report
 from npm.cli.registry import verb
+from npm.core.display import Table
 from npm.core.errors import exclusive, missing
 from npm.core.settings import PathText
-from npm.core.types import Table
 from npm.retrieval.settings import Retrieval
 
 if TYPE_CHECKING:

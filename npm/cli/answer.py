@@ -41,7 +41,7 @@ class FillCommand(FillSettings, EncoderCommand):
     """With table=, the file to write, .csv or .jsonl, replaced where it exists; empty: standard output, as CSV, or as
     JSON lines with output=json."""
     by_doubt: bool = False
-    """With table=, write the least certain rows first: without an answer, then by confidence, or by share without one."""
+    """With table=, write the least certain rows first, by confidence, or by share where there is none."""
     output: Output = "table"
     """`table` for people, `json` for programs: one object per line."""
     history: bool = True

@@ -12,7 +12,7 @@ from npm.core.settings import PathText, Settings
 from npm.models.settings import EncoderChoice
 
 if TYPE_CHECKING:
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.settings import FillSettings
 
 TEXT_SETTINGS = "files split text_field max_documents skip_bad"
@@ -42,7 +42,7 @@ class EncoderCommand(EncoderChoice, IndexCommand):
 
     def open_filler(self, settings: FillSettings | None = None) -> PhraseFiller:
         """The index and its encoder, to fill with `settings`."""
-        from npm.retrieval.fill import PhraseFiller
+        from npm.retrieval.filler import PhraseFiller
 
         return PhraseFiller.open(
             self.index, self.encoder or None, settings=settings, device=self.device, dtype=self.precision

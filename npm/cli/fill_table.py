@@ -1,4 +1,4 @@
-"""`npmlm fill table=`: a row per subject, with the value, its confidence and place, and the second answer as a doubt."""
+"""`npmlm fill table=`: a row per subject, with the value, its confidence, its place, and the second answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npm.core.types import Answer
 from npm.retrieval.queries import check_template, read_query
 
 if TYPE_CHECKING:
-    from npm.retrieval.filler import Filler
+    from npm.retrieval.filler import PhraseFiller
 
 ROWS_AT_ONCE = 64
 ADDED = ("answer", "answer_share", "second_answer", "second_share", "answer_confidence")
@@ -34,7 +34,7 @@ def table_texts(table: str, template: str) -> list[tuple[TableRow, str]]:
 
 
 def fill_table(
-    filler: Filler, asked: list[tuple[TableRow, str]], out: str, output: Output, *, by_doubt: bool = False
+    filler: PhraseFiller, asked: list[tuple[TableRow, str]], out: str, output: Output, *, by_doubt: bool = False
 ) -> None:
     """Answer each row, and write all rows as `write_rows` does; with `by_doubt` the least certain ones first."""
     columns = [*columns_of(row for row, _ in asked), *ADDED, *ADDED_PLACE]

@@ -15,7 +15,7 @@ from npm.corpus.sources import find_sources, input_record
 from npm.indexing.cached import cache_errors, cached_index, files_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings
 
 

@@ -138,7 +138,7 @@ class AddCommand(AddSettings, EncoderCommand):
 def run_add(settings: AddCommand) -> int:
     """Add as a new segment."""
     from npm.indexing.changes import add_documents
-    from npm.indexing.verify import index_encoder
+    from npm.indexing.inspect import index_encoder
 
     encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
     with StageProgress() as progress:
@@ -159,8 +159,8 @@ class SyncCommand(IndexBuildSettings, IndexCommand):
 )
 def run_sync(settings: SyncCommand) -> int:
     """Build the index, or follow the files."""
+    from npm.indexing.inspect import index_encoder
     from npm.indexing.sync import sync_index
-    from npm.indexing.verify import index_encoder
     from npm.models.encoder import Encoder
 
     options: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}

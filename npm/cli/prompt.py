@@ -16,15 +16,16 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say
-from npm.cli.texts import Query, read, show_answer
-from npm.core.display import answer_json, print_answer, print_passage, print_places
+from npm.cli.cards import answer_json, print_answer, print_passage, print_places
+from npm.cli.texts import show_answer
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.files import user_folder
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
 from npm.indexing.phrase_index import select
 from npm.retrieval.answers import occurrence_in
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
+from npm.retrieval.queries import MAX_MASKS, Query
 from npm.retrieval.settings import FillSettings, Retrieval
 
 SETTING_LINE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*", re.DOTALL)
@@ -92,8 +93,8 @@ class Prompt:
                 say("note: the index was changed; this is its new generation")
         except UserError as error:
             say(f"note: {error}; the answer is from what was opened before")
-        query = read(Query(text))
-        settings, answer = replace(self.filler.settings), self.filler.fill(query.text)
+        query = Query.read(text, max_masks=MAX_MASKS)
+        settings, (answer,) = replace(self.filler.settings), self.filler.answers([query])
         self._last = answer, settings
         show_answer(self._output, answer, query, with_text=query.text != text)
 

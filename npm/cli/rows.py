@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from npm.cli.base import Output
-from npm.core.display import SENTENCE_CHARS, marked_context
+from npm.core.display import SENTENCE_CHARS, csv_lines, marked_context
 from npm.core.errors import CorpusError, SettingError, near
 from npm.core.files import replace_file
 from npm.core.types import Occurrence
@@ -80,7 +78,7 @@ def filled_template(template: str, row: TableRow) -> str:
 
 def place_cells(prefix: str, place: Occurrence | None) -> dict[str, str]:
     """Title, document and marked sentence of an occurrence, as cells; empty without one."""
-    sentence = "" if place is None else marked_context(place, most_chars=SENTENCE_CHARS).plain
+    sentence = "" if place is None else marked_context(place.parts, most_chars=SENTENCE_CHARS).plain
     cells = ("", "") if place is None else (place.title, place.document)
     return dict(zip((f"{prefix}_title", f"{prefix}_document", f"{prefix}_sentence"), (*cells, sentence), strict=True))
 
@@ -100,8 +98,9 @@ def writes_csv(out: str, output: Output) -> bool:
 
 def write_rows(out: str, output: Output, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
     """Write rows to the file `out`, complete or not at all, or else to stdout, where `output` chooses the form."""
+    records = ([_cell(row.get(name)) for name in columns] for row in rows)
     pieces = (
-        _csv_lines(columns, rows)
+        csv_lines(chain([columns], records))
         if writes_csv(out, output)
         else (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     )
@@ -113,14 +112,5 @@ def write_rows(out: str, output: Output, columns: Sequence[str], rows: Iterable[
         sys.stdout.flush()
 
 
-def _csv_lines(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    line = io.StringIO()
-    writer = csv.DictWriter(line, columns, lineterminator="\n")
-    for row in chain([dict(zip(columns, columns, strict=True))], rows):
-        nested = {
-            name: json.dumps(cell, ensure_ascii=False) for name, cell in row.items() if isinstance(cell, list | dict)
-        }
-        writer.writerow(row | nested)
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

@@ -57,8 +57,8 @@ def run_serve(settings: ServeCommand) -> int:
         raise SettingError(
             f"npmlm serve requires {error.name}: pip install fastapi uvicorn prometheus-client"
         ) from error
+    from npm.indexing.inspect import index_encoder
     from npm.indexing.partitions import local_searcher
-    from npm.indexing.verify import index_encoder
     from npm.serving.server import serve
 
     if bool(settings.index) == bool(settings.files):

@@ -6,10 +6,9 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from npm.core.display import report_text
+from npm.core.display import Table, report_text
 from npm.core.errors import named
 from npm.core.files import shown_bytes
-from npm.core.types import Table
 
 if TYPE_CHECKING:
     from npm.indexing.estimate import Estimate

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
+from npm.core.display import csv_lines
 from npm.core.errors import QueryError, missing
 from npm.retrieval.settings import FilterSettings
 from npm.tracing.settings import VERDICTS, TraceSettings, Verdict
@@ -23,7 +23,7 @@ from npm.tracing.settings import VERDICTS, TraceSettings, Verdict
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from npm.tracing.trace import Trace
+    from npm.tracing.trace import Trace, TracedSpan
 
 MAX_PATH_CHARS = 4096
 FILE_NAME = re.compile(r"\S*(/\S+|\w\.(txt|md|html?|csv|tsv|jsonl?|docx?|pdf))")
@@ -54,7 +54,7 @@ def run_find(settings: FindCommand, texts: list[str]) -> int:
     """Look phrases up; exit status 1 if one of them occurs nowhere."""
     if not texts:
         raise missing("a phrase", 'npmlm find index=DIR "Leonardo da Vinci"')
-    from npm.core.display import print_occurrences
+    from npm.cli.cards import print_occurrences
     from npm.indexing.phrase_index import PhraseIndex, select
     from npm.tracing.find import find_phrase
 
@@ -101,7 +101,7 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
 
     tracer = Tracer(settings.open_filler(), settings)
     if settings.output == "csv":
-        _write_row(COLUMNS)
+        _write_rows([COLUMNS])
     status = 0
     for file, text in given:
         with StageProgress() as progress:
@@ -110,10 +110,7 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
         if settings.output == "json":
             write_json({"file": file or None, **asdict(trace)})
         elif settings.output == "csv":
-            for span in trace.spans:
-                ids = {key: place and place.document for key, place in span.places.items()}
-                record = {**asdict(span), **ids, "file": file}
-                _write_row([record[column] for column in COLUMNS])
+            _write_rows(map(partial(_span_cells, file), trace.spans))
         else:
             _print_trace(trace)
     return status
@@ -131,10 +128,14 @@ def _read(argument: str) -> tuple[str, str]:
     return "", argument
 
 
-def _write_row(values: Sequence[object]) -> None:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
-    sys.stdout.write(line.getvalue())
+def _span_cells(file: str, span: TracedSpan) -> list[Any]:
+    ids = {key: place and place.document for key, place in span.places.items()}
+    record = {**asdict(span), **ids, "file": file}
+    return [record[column] for column in COLUMNS]
+
+
+def _write_rows(rows: Iterable[list[Any]]) -> None:
+    sys.stdout.writelines(csv_lines(rows))
     sys.stdout.flush()
 
 
@@ -157,7 +158,7 @@ def _print_trace(trace: Trace) -> None:
         place = span.place if span.other is None else span.other_place
         if span.other is not None:
             heading.append(f" → {span.other}  {span.other_score:.2f}")
-        cards += [heading, *(indented(marked_context(place), place.document_name) if place else [])]
+        cards += [heading, *(indented(marked_context(place.parts), place.document_name) if place else [])]
     marked.append(printable(trace.text[done:]).rstrip())
     counts = ", ".join(f"{trace.count(verdict)} {verdict.replace('_', ' ')}" for verdict in VERDICTS)
     write_rendered(Group(marked, "", *cards, "", f"{len(trace.spans)} spans: {counts}", ""))

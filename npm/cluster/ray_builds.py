@@ -27,8 +27,7 @@ from npm.core.errors import ArtifactError, SettingError, UserError
 from npm.core.settings import Shard
 from npm.core.types import Progress, silent
 from npm.indexing.build import BuildResult, build_index, clears_failed_build, no_notice
-from npm.indexing.generation import Generation
-from npm.indexing.layout import refuse_others
+from npm.indexing.generation import Generation, refuse_others
 from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision

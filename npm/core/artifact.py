@@ -24,10 +24,12 @@ from typing import Annotated, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
-from npm.core.errors import ArtifactError, damaged
+from npm.core.errors import ArtifactError, UserError, damaged, named
 from npm.core.files import (
+    Digest,
+    FileRecord,
     FolderWriter,
     digest_of,
     json_bytes,
@@ -36,16 +38,88 @@ from npm.core.files import (
     sha256_of_file,
     sync,
 )
-from npm.core.records import Digest, FileRecord, RecordedSettings, read_as, refuse_changed
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
+OTHER_SETTINGS = "choose another folder, repeat the settings of before, or remove this folder"
 _HEADERS = threading.Lock()
 
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 PartName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*(/[^./\\\x00][^/\\\x00]*)*$")]
+
+
+class RecordedSettings(dict[str, Any]):
+    """Settings that made a folder. Reading one that its manifest does not record raises ArtifactError."""
+
+    def __init__(self, settings: Mapping[str, Any], *, file: Path, prefix: str = "") -> None:
+        inner = {
+            name: RecordedSettings(value, file=file, prefix=f"{prefix}{name}.") if isinstance(value, Mapping) else value
+            for name, value in settings.items()
+        }
+        super().__init__(inner)
+        self.file, self._prefix = file, prefix
+
+    def typed(self, name: str, hint: Any) -> Any:
+        """The setting `name`, which may be dotted, as the type `hint`. Raises ArtifactError for any other value."""
+        value: Any = self
+        for key in name.split("."):
+            value = value[key] if isinstance(value, dict) else None
+        return read_as(hint, value, file=self.file, key=self._prefix + name)
+
+    def __missing__(self, name: str) -> Any:
+        raise ArtifactError(
+            f"{self.file} was written by another version of this program, without {self._prefix}{name}; "
+            "remove the folder and build it again"
+        )
+
+
+def read_as(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
+    """The JSON `value` of `key` in `file` as the type `hint`. Raises ArtifactError for any other value."""
+    try:
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, (key, *first["loc"]))).strip(".")
+        raise damaged(file, f"{place}: {first['msg']}, got {first['input']!r:.80}") from None
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+def refuse_changed(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    *,
+    where: Path,
+    problem: str | None = None,
+    fix: str = OTHER_SETTINGS,
+    error: type[UserError] = ArtifactError,
+) -> None:
+    """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
+    ours, theirs = (
+        {name: json.dumps(value, sort_keys=True) for name, value in flat_record(record).items()}
+        for record in (expected, got)
+    )
+    if names := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+        problem = problem or f"{where} was made from something else, or with other settings"
+        shown = []
+        for flat in (ours, theirs):
+            values = [flat.get(name, "not recorded").strip('"') for name in names]
+            shown.append(named([f"{name}={value:.120}" for name, value in zip(names, values, strict=True)], most=5))
+        raise error(f"{problem}: expected {shown[0]}, got {shown[1]}; {fix}")
+
+
+def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested settings by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        nested = isinstance(value, Mapping) and value
+        flat |= flat_record(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +266,27 @@ def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], part
         replace_file(folder / MANIFEST_NAME, manifest_bytes(kind, settings, {}, parts))
         sync(folder.absolute().parent)
     return read_manifest(folder, kind=kind)
+
+
+def finish_shards(
+    folder: Path, count: int, *, kinds: tuple[str, str], settings: Callable[[], Mapping[str, Any]], stage: str
+) -> Manifest:
+    """Write the manifest of a part over its `count` shards, or keep a finished one.
+
+    `kinds` are those of the part and of a shard. Raises ArtifactError, naming them, if shards are missing, or if one is
+    damaged.
+    """
+    with folder_lock(folder, wait=True):
+        if (folder / MANIFEST_NAME).is_file():
+            return check_folder(folder, kind=kinds[0])
+        names = [f"{number:05d}" for number in range(count)]
+        if missing := [name for name in names if not (folder / name / MANIFEST_NAME).is_file()]:
+            raise ArtifactError(
+                f"{folder}: {len(missing)} of {count} shards are missing ({named(missing, most=8)}); "
+                f"run `npmlm build … stage={stage}` with the same settings"
+            )
+        parts = {name: check_folder(folder / name, kind=kinds[1]).digest for name in names}
+        return write_manifest(folder, kind=kinds[0], settings=settings(), parts=parts)
 
 
 def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest:

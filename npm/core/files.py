@@ -9,17 +9,29 @@ import os
 import shutil
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Annotated, Any, Literal, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from npm.core.errors import ArtifactError, StorageError
-from npm.core.records import FileRecord
 
 KEPT_FREE_BYTES = 64 << 20
 """Disk space that is reserved for everything else."""
+
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size and hash of a file."""
+
+    bytes: Annotated[int, Field(ge=0, lt=2**63)]
+    sha256: Digest
 
 
 class Readable(Protocol):

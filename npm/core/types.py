@@ -1,21 +1,20 @@
 """Types, names and shapes shared between packages. docs/how-it-works.md has the words.
 
-Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded sequences, L padded length, d dimensions.
+Shapes: T tokens of all sequences in a row, S sequences, n spans.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntFlag
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
+from npm.core.display import Marked, Table
 
 MASK_TEXT = "<mask>"
 """Mark of a missing phrase in users' texts, independent of the encoder's own mask token."""
@@ -95,191 +94,6 @@ class Progress(Protocol):
 
 def silent(stage: str, done: float, total: float | None, /) -> None:
     """Default: no progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells to show."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[int] | None = None
-    """Columns of numbers, by default all but the first."""
-
-
-class View(Protocol):
-    """Part of a training batch that one or more objectives read."""
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of training text that this rank sees in it."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same view on `device`."""
-
-
-class Batch:
-    """Base of views: dataclasses with tensors."""
-
-    __slots__ = ()
-    attention_mask: torch.Tensor
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of all rows, special tokens included."""
-        return int(self.attention_mask.sum())
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same batch with its tensors on `device`."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
-        moved = {name: value.to(device) for name, value in values.items() if hasattr(value, "to")}
-        return replace(self, **moved)  # type: ignore[type-var]
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedBatch(Batch):
-    """The masked copies (queries), the clean copies (keys), and the positions of each span's masks.
-
-    With mask pairs, `start_slots` and `end_slots` are the two masks of a span; where a span has one mask only they
-    are equal. `span_token_ids` is padded with -1. Q is B, or a multiple of it where every sequence is shown several
-    times with different masks; the clean copies are then there only once.
-    """
-
-    query_input_ids: torch.Tensor  # i64 [Q, Lq]
-    query_attention_mask: torch.Tensor  # i64 [Q, Lq]
-    key_input_ids: torch.Tensor  # i64 [B, Lk]
-    key_attention_mask: torch.Tensor  # i64 [B, Lk]
-    span_sequences: torch.Tensor  # i64 [n], which of the Q masked copies a span is in
-    start_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the start query
-    end_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the end query
-    span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], the masked tokens, padded with -1
-    pad_id: int  # token id where attention is 0
-    key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are not keys; None: there are none
-    key_identities: torch.Tensor | None = None  # i64 [B, Lk], what keys are compared by with spans; None: key_input_ids
-    read_tokens: torch.Tensor | None = None  # bool [Q, Lq], of the blocks that masked copies read; None: none reads
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of the clean copies, special tokens included."""
-        return int(self.key_attention_mask.sum())
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceBatch(Batch):
-    """Sentences to distinguish: N anchors, then their N positives, then their N hard negatives if there are any."""
-
-    input_ids: torch.Tensor  # i64 [2N or 3N, L]
-    attention_mask: torch.Tensor  # i64 [2N or 3N, L]
-    pair_count: int  # N
-    pad_id: int  # token id where attention is 0
-
-
-@dataclass(frozen=True, slots=True)
-class DenoisingBatch(Batch):
-    """Corrupted texts and their targets, for an encoder-decoder."""
-
-    input_ids: torch.Tensor  # i64 [B, Li]
-    attention_mask: torch.Tensor  # i64 [B, Li]
-    target_ids: torch.Tensor  # i64 [B, Lt], padded with -100
-    denoisers: torch.Tensor  # i64 [B], number of the denoiser that corrupted each text
-    text_token_count: int  # tokens of the texts before they were corrupted
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of the texts."""
-        return self.text_token_count
-
-
-@dataclass(frozen=True, slots=True)
-class LabeledBatch(Batch):
-    """Texts, pairs of texts, or sentences of words, and what each of them, or each word, is labeled with."""
-
-    input_ids: torch.Tensor  # i64 [B, L]
-    attention_mask: torch.Tensor  # i64 [B, L]
-    token_type_ids: torch.Tensor | None  # i64 [B, L], 1 on the second text of a pair; None: the encoder has none
-    rows: torch.Tensor  # i64 [n], the row of each target
-    slots: torch.Tensor  # i64 [n], position in [0, L) of the vector that it is predicted from
-    targets: torch.Tensor  # i64 [n] numbers of labels, or f32 [n] scores
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionBatch(Batch):
-    """Questions with one mask and the blocks that answer them, as R = r + 3n + w rows, in this order.
-
-    The first k of n questions, each read with its block, and r - k of them read with their wrong block, in which no
-    answer occurs; the n blocks, and w wrong ones; the n questions; the n questions without their mask.
-    """
-
-    input_ids: torch.Tensor  # i64 [R, L]
-    attention_mask: torch.Tensor  # i64 [R, L]
-    block_tokens: torch.Tensor  # bool [R, L], tokens of blocks, titles excluded: the keys
-    start_slots: torch.Tensor  # i64 [n], position in [0, L) of the start query
-    end_slots: torch.Tensor  # i64 [n], position in [0, L) of the end query
-    joint_count: int  # k
-    readers: torch.Tensor  # i64 [r], the question of each row that reads a block
-    wrong_questions: torch.Tensor  # i64 [w], the question of each wrong block, ascending
-    phrase_token_ids: torch.Tensor  # i64 [a, longest], padded with -1: answers, and rivals of answers
-    phrase_questions: torch.Tensor  # i64 [a], the question of each phrase
-    is_answer: torch.Tensor  # bool [a]
-
-    @property
-    def block_rows(self) -> slice:
-        """The rows of the n + w blocks."""
-        return slice(len(self.readers), len(self.input_ids) - 2 * len(self.start_slots))
-
-
-@dataclass(frozen=True, slots=True)
-class PassageBatch:
-    """Questions, each read with one passage, as concatenated rows without padding: N tokens of B rows."""
-
-    input_ids: torch.Tensor  # i64 [N]
-    lengths: tuple[int, ...]  # of the B rows
-    mask_slots: torch.Tensor  # i64 [B, 2], positions in [0, N) of the start and the end query
-    is_key: torch.Tensor  # bool [N], tokens of the passage, title excluded, and the first token of each row
-    edges: torch.Tensor  # bool [2, N], tokens that begin, and that end, an answer; the first token of a row without one
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of all rows, special tokens included."""
-        return len(self.input_ids)
-
-    def to(self, device: torch.device | str) -> PassageBatch:
-        """The same batch on `device`."""
-        names = ("input_ids", "mask_slots", "is_key", "edges")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
-
-
-class BatchSource(Protocol):
-    """Training text of one kind, as views of batches."""
-
-    micro_steps_per_epoch: int
-    """Micro-steps after which all of it was seen once."""
-
-    def views(self, micro_step: int) -> dict[str, View]:
-        """Its views on this rank at `micro_step`, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingBatch:
-    """The views of one micro-step on one rank, by the name under which objectives ask for them."""
-
-    views: dict[str, View]
-    token_count: int
-    """Tokens of training text in it; several views of the same text count once."""
-
-    def to(self, device: torch.device | str) -> TrainingBatch:
-        """The same batch on `device`."""
-        return replace(self, views={name: view.to(device) for name, view in self.views.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One term of a loss before any division: only the trainer divides, by the count over ranks and micro-batches."""
-
-    sum: torch.Tensor  # scalar
-    count: int
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +188,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """For notebooks: a table of the phrases, each marked in the sentence of its best occurrence."""
-        return _html_block(self, _html_of_phrases(self.phrases))
+        return _html_block(self, _phrase_table(self.phrases))
 
     def to_records(self) -> list[dict[str, Any]]:
         """A flat dict for each occurrence that the answer holds, as `pandas.DataFrame` takes them.
@@ -424,11 +238,9 @@ class JointAnswer(Answer):
     def _repr_html_(self) -> str:
         """For notebooks: a table of the fillings, and one of phrases for each mask."""
         header = [*(f"mask {number}" for number in range(1, len(self.masks) + 1)), "score"]
-        rows = [[*map(escape, best.phrases), f"{best.score:.3f}"] for best in self.fillings]
-        by_mask = [
-            f"<p>mask {number}</p>{_html_of_phrases(each.phrases)}" for number, each in enumerate(self.masks, start=1)
-        ]
-        return _html_block(self, _html_table(header, rows), *by_mask)
+        rows = [[*best.phrases, f"{best.score:.3f}"] for best in self.fillings]
+        by_mask = [_phrase_table(each.phrases, f"mask {number}") for number, each in enumerate(self.masks, start=1)]
+        return _html_block(self, Table("", header, rows), *by_mask)
 
     def to_records(self) -> list[dict[str, Any]]:
         """As of an Answer, with the phrases of every mask; `fillings` are a table as they are."""
@@ -454,30 +266,18 @@ def _records(text: str, mask: int, phrases: tuple[Phrase, ...]) -> Iterator[dict
             yield {**own, "place": None, **nowhere}
 
 
-def _html_block(answer: Answer, *tables: str) -> str:
+def _html_block(answer: Answer, *tables: Table) -> str:
     """The classes keep MathJax from reading two dollars of a corpus as a formula."""
-    parts = [
-        f"<p>{escape(answer.text)}</p>",
-        *tables,
-        *(f"<p><small>{escape(note)}</small></p>" for note in answer.notes),
-    ]
-    return f'<div class="tex2jax_ignore mathjax_ignore">{"".join(parts)}</div>'
+    shown = (table.html(empty="no phrase") for table in tables)
+    notes = (f"<p><small>{escape(note)}</small></p>" for note in answer.notes)
+    parts = "".join([f"<p>{escape(answer.text)}</p>", *shown, *notes])
+    return f'<div class="tex2jax_ignore mathjax_ignore">{parts}</div>'
 
 
-def _html_of_phrases(phrases: tuple[Phrase, ...]) -> str:
+def _phrase_table(phrases: tuple[Phrase, ...], title: str = "") -> Table:
     rows = []
     for best in phrases:
-        cells = [f"<b>{escape(best.phrase)}</b>", f"{best.score:.3f}", "", ""]
-        if best.occurrences:
-            before, phrase, after = map(escape, best.occurrences[0].parts)
-            cells[2:] = f"{before}<mark>{phrase}</mark>{after}", escape(best.occurrences[0].document_name)
-        rows.append(cells)
-    return _html_table(["phrase", "score", "context", "document"], rows)
-
-
-def _html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of cells that are HTML already; without `rows` a sentence instead."""
-    style = 'style="text-align:left;vertical-align:top"'
-    lines = [("th", header), *(("td", row) for row in rows)]
-    cells = ["".join(f"<{tag} {style}>{cell}</{tag}>" for cell in line) for tag, line in lines]
-    return f"<table><tr>{'</tr><tr>'.join(cells)}</tr></table>" if len(lines) > 1 else "<p>no phrase</p>"
+        place = best.occurrences[0] if best.occurrences else None
+        context, document = ("", "") if place is None else (Marked(*place.parts), place.document_name)
+        rows.append((best.phrase, f"{best.score:.3f}", context, document))
+    return Table(title, ("phrase", "score", "context", "document"), rows)

@@ -23,12 +23,12 @@ from npm.core.artifact import (
     folder_lock,
     open_array,
     read_manifest,
+    refuse_changed,
     write_folder,
     write_manifest,
 )
 from npm.core.errors import CorpusError, damaged
 from npm.core.files import digest_of
-from npm.core.records import refuse_changed
 from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, concatenated_ranges
 from npm.corpus.shards import (
@@ -41,7 +41,6 @@ from npm.corpus.shards import (
     document_key,
     write_shard,
 )
-from npm.corpus.sources import file_of_part
 
 LARGEST_U16_VOCABULARY = 1 << 16
 Item = TypeVar("Item")
@@ -201,6 +200,8 @@ class BlockStore:
 
         `among` bool [documents] says which may be found. A part has the id of one, and the field `file` agrees with it.
         """
+        from npm.corpus.sources import file_of_part  # not needed to answer
+
         found: dict[int, str] = {}
         for documents, columns in self.field_columns():
             values, codes = columns.get("file", ([], np.empty(0, dtype=np.int32)))

@@ -422,3 +422,9 @@ def with_mask(text: str) -> str:
     """
     masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
     return masked if MASK_TEXT in masked else f"{masked.rstrip(' ?')}? {MASK_TEXT}."
+
+
+def content_words(phrase: str) -> list[str]:
+    """The case-folded words of `phrase` without function words, or all if there are no others."""
+    words = words_of(phrase)
+    return [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words

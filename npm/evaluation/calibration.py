@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.display import Table
 from npm.core.errors import CorpusError, QueryError, SettingError
-from npm.core.types import Answer, Phrase, Progress, Table, silent
+from npm.core.types import Answer, Phrase, Progress, silent
 from npm.evaluation.metrics import exact_match
 from npm.evaluation.reading import Asked, auroc
 from npm.reading.confidence import FEATURES, Confidence, fit, probabilities
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
-    from npm.retrieval.blocks import Restriction
+    from npm.retrieval.blocks import BlockPlan
 
 FOLDS, BINS, FEWEST = 5, 10, 50
 WITHHELD, MOST_LOST = 0.9, 0.125
@@ -88,9 +89,9 @@ class _ObservedFiller(PhraseFiller):
         self.seen: np.ndarray | None = None
 
     def _with_confidence(
-        self, answer: Answer, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
-        self.seen = self.features(answer.text, found, restriction, settings)
+        self.seen = self.features(answer.text, found, plan, settings)
         return answer
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from npm.core.artifact import check_folder
+from npm.core.display import Table
 from npm.core.errors import ArtifactError, SettingError, damaged
-from npm.core.types import Table
 from npm.evaluation.metrics import Interval, bootstrap_interval, percent
 from npm.evaluation.results import EVALUATION_KIND, PREDICTIONS
 

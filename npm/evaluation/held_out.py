@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from npm.core.display import Table
 from npm.core.errors import CorpusError, SettingError
 from npm.core.files import digest_of
 from npm.core.settings import as_json
-from npm.core.types import Progress, Sequences, Table, silent
+from npm.core.types import Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.text import is_title
 from npm.evaluation.metrics import bootstrap_interval, percent, ratio_standard_error

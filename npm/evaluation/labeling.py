@@ -26,14 +26,14 @@ from npm.evaluation.methods.label_words import corpus_prompts, label_shares, sco
 from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task
-from npm.models.masked_texts import masked_inputs
+from npm.models.batches import masked_inputs
 from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.occurrences import WordScores
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.filler import Filler
+    from npm.retrieval.filler import PhraseFiller
 
 TEMPLATE = "{text} The text topic is about <mask>."
 """The template of AG News, which was chosen on its development half."""
@@ -152,7 +152,7 @@ def read_examples(task: Task, rows: Iterable[tuple[str, Mapping[str, Any]]], enc
 
 
 def label_rows(
-    filler: Filler,
+    filler: PhraseFiller,
     task: Task,
     rows: Iterable[tuple[str, Mapping[str, Any]]],
     *,

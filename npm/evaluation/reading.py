@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.display import Table
 from npm.core.errors import CorpusError, named
 from npm.core.files import digest_of
 from npm.core.settings import as_json
-from npm.core.types import Document, Progress, Table, silent
+from npm.core.types import Document, Progress, silent
 from npm.corpus.questions import read_questions
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import with_mask
@@ -36,8 +37,8 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.reading.confidence import best_span
 from npm.reading.reader import Reader
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.reading import passage_of
+from npm.retrieval.blocks import passage_of
+from npm.retrieval.filler import PhraseFiller
 
 MAX_SPAN_TOKENS, AMONG, TEXTS_AT_ONCE = 20, 5, 16
 ASKING = ("who", "what", "when", "where", "which", "how", "why")

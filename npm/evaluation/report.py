@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npm.core.types import Table
+from npm.core.display import Table
 from npm.evaluation.metrics import BINS, Interval, exact_match, percent, wilson_interval
 
 if TYPE_CHECKING:
@@ -186,5 +186,5 @@ def sample_card(title: str, answer: str, rows: Sequence[SampleRow]) -> Group:
         style = "bold green" if is_right else "bold"
         lines.append(Text.assemble("✓ " if is_right else "  ", f"{score:.3f}  ", (one_line(phrase), style)))
         if occurrence is not None:
-            lines += indented(marked_context(occurrence), occurrence.document_name)
+            lines += indented(marked_context(occurrence.parts), occurrence.document_name)
     return Group(*lines, *([] if rows else ["no phrase found"]), "")

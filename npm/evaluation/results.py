@@ -14,13 +14,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm.core.artifact import MANIFEST_NAME, read_manifest, write_folder
-from npm.core.display import report_text
+from npm.core.artifact import MANIFEST_NAME, read_manifest, refuse_changed, write_folder
+from npm.core.display import Table, report_text
 from npm.core.errors import ArtifactError, named
 from npm.core.files import check_writable, digest_of, json_bytes, replace_file
-from npm.core.records import refuse_changed
 from npm.core.settings import as_json
-from npm.core.types import Table
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.stored import StoredModel
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
 
 
 EVALUATION_KIND = "evaluation"

@@ -98,7 +98,7 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
 
 def _reading(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     from npm.evaluation.reading import build_passages, evaluate_reading, read_passages
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
 
     _require(",".join(settings.reading.questions), "reading.questions", "files of questions with their passages")
     _require(settings.index, "index", "the folder of an index over the passages, built if it is not there")

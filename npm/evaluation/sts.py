@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from npm.core.display import Table
 from npm.core.errors import CorpusError, EncoderError, SettingError
 from npm.core.files import sha256_of_file
-from npm.core.types import Progress, Table, silent
+from npm.core.types import Progress, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
 from npm.evaluation.metrics import Interval, percent

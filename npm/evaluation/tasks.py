@@ -20,8 +20,7 @@ from npm.core.types import MASK_TEXT, Occurrence
 from npm.corpus.text import normalized_text
 from npm.evaluation.conditions import check_conditions, is_templated
 from npm.evaluation.prompts import Template, names_in
-from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.settings import LEAST_TEMPERATURE, Combination, FillSettings
 
 Split = Literal["dev", "test"]
 """Use of a question: to choose settings on, or to report."""

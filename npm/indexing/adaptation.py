@@ -19,7 +19,7 @@ import numpy as np
 from npm.core.artifact import check_folder, check_part, open_array, part_folder, read_manifest, written_once
 from npm.core.errors import damaged
 from npm.core.files import FolderWriter, sha256_of_bytes
-from npm.indexing.layout import ADAPTATION, part
+from npm.indexing.generation import ADAPTATION, part
 
 if TYPE_CHECKING:
     from npm.indexing.generation import IndexManifest

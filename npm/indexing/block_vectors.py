@@ -19,8 +19,7 @@ from pydantic import Field
 
 from index.exact import score_rows
 from index.sign_codes import SignSearcher
-from npm.core.artifact import MANIFEST_NAME
-from npm.core.records import RecordedSettings, read_as
+from npm.core.artifact import MANIFEST_NAME, RecordedSettings, read_as
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:

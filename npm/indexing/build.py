@@ -16,9 +16,17 @@ import numpy as np
 
 from index.ivf import Quantizer
 from index.settings import SearchTier, fitting_settings
-from npm.core.artifact import MANIFEST_NAME, clear_locks, folder_lock, read_manifest, verify_folder
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    clear_locks,
+    folder_lock,
+    read_manifest,
+    refuse_changed,
+    verify_folder,
+    written_once,
+)
 from npm.core.errors import ArtifactError, CorpusError, SettingError, exclusive
-from npm.core.records import refuse_changed
+from npm.core.files import FolderWriter
 from npm.core.settings import WHOLE, Shard
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker
@@ -26,9 +34,13 @@ from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.sources import Source, find_sources, unread_files
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import check_input_tokens, pruning_counts, vector_shards
-from npm.indexing.estimate import check_disk_needs
 from npm.indexing.generation import (
+    CORPUS,
+    ENCODER,
+    ENCODER_KIND,
+    GIVEN_CORPUS,
     INDEX_KIND,
+    ROTATION,
     Counts,
     Generation,
     IndexManifest,
@@ -36,11 +48,12 @@ from npm.indexing.generation import (
     Segment,
     SegmentRecord,
     as_record,
-    copy_encoder,
     on_present,
+    part,
+    refuse_others,
+    remove_unlisted,
     write_generation,
 )
-from npm.indexing.layout import CORPUS, GIVEN_CORPUS, ROTATION, part, refuse_others, remove_unlisted
 from npm.indexing.rotation import opened_axes, rotation_request, train_rotation
 from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
 from npm.indexing.stages import (
@@ -276,7 +289,6 @@ class _Build:
         place, request = self._corpus(number)
         if BlockStore.is_finished(place):
             return BlockStore.open(place)
-        check_disk_needs(self.folder, self.settings, self.encoder)
         packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
         with folder_lock(self.folder / f"packing-{number}", wait=True, on_wait=self._waits):
             own = self.folder.resolve()
@@ -359,3 +371,27 @@ class _Build:
             manifest = write_generation(self.folder, wanted, replaces=None if before is None else before.digest)
             remove_unlisted(self.folder, manifest.parts)
             return manifest
+
+
+def copy_encoder(folder: Path, name: str, encoder: Encoder) -> str:
+    """Save the encoder as a part that `transformers` loads; returns its name."""
+    import torch
+
+    from npm.models.encoder import Encoder
+
+    def write(writer: FolderWriter) -> None:
+        whole = next(encoder.model.parameters()).dtype is torch.float32 and not encoder.for_reading
+        # What computes in bfloat16 has lost bits that the fingerprint counts, and what reads cannot be saved.
+        original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
+        if original.fingerprint != encoder.fingerprint:
+            raise SettingError(
+                f"copy_encoder=true: {name or original.name} has other weights than the encoder in use (fingerprint "
+                f"{original.fingerprint}, expected {encoder.fingerprint}); set precision=float32, or encoder to its "
+                "folder"
+            )
+        original.save(writer.folder)
+
+    request = {"fingerprint": encoder.fingerprint}
+    place = part(folder, ENCODER, request)
+    written_once(place, kind=ENCODER_KIND, settings=request, write=write)
+    return place.name

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.ivf import SEARCH_KIND, Quantizer
+from index.ivf import Quantizer
 from index.settings import resolved_settings
+from index.types import SEARCH_KIND
 from npm.core.artifact import folder_lock, read_manifest, verify_folder, written_once
 from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
@@ -32,15 +33,18 @@ from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import (
+    DELETED,
     DELETED_KIND,
     INDEX_KIND,
+    PARTS,
     Generation,
     IndexManifest,
     Segment,
     SegmentRecord,
+    part,
+    remove_unlisted,
     write_generation,
 )
-from npm.indexing.layout import DELETED, PARTS, part, remove_unlisted
 from npm.indexing.partitions import partitions_of
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import ShardedArray
-from index.ivf import SEARCH_KIND
 from index.settings import resolved_settings
+from index.types import SEARCH_KIND
 from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder, write_folder
 from npm.core.files import FolderWriter, check_room
 from npm.core.types import Block, Progress, silent
@@ -34,8 +34,17 @@ from npm.indexing.embed import (
     shard_settings,
     vector_shards,
 )
-from npm.indexing.generation import AtLeastOne, Generation, Searching, Segment, SegmentRecord
-from npm.indexing.layout import CORPUS, PARTS, part, remove_unlisted
+from npm.indexing.generation import (
+    CORPUS,
+    PARTS,
+    AtLeastOne,
+    Generation,
+    Searching,
+    Segment,
+    SegmentRecord,
+    part,
+    remove_unlisted,
+)
 from npm.indexing.rows import pack_kept
 from npm.indexing.settings import CompactSettings, PruningRule
 from npm.indexing.stages import count_segment_words, finish_segment, segment_of, train_segment_quantizer

@@ -23,13 +23,14 @@ from npm.core.artifact import (
     HASHED_AT_OPENING_BYTES,
     check_files,
     check_part,
+    finish_shards,
     open_array,
     part_folder,
     read_manifest,
+    refuse_changed,
     written_once,
 )
 from npm.core.errors import EncoderError, damaged
-from npm.core.records import refuse_changed
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
@@ -40,7 +41,6 @@ from npm.indexing.block_vectors import (
     BlockVectors,
     recorded_pooler,
 )
-from npm.indexing.generation import finish_shards
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches

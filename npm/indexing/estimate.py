@@ -10,18 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from index.settings import fitting_settings, search_shape, tier_reason
-from npm.core.errors import CorpusError, StorageError
-from npm.core.files import check_room, stored_bytes
-from npm.core.memory import private_bytes
+from npm.core.errors import CorpusError
 from npm.core.types import Block, Document, Progress, silent
 from npm.corpus.addresses import file_size
 from npm.corpus.blocks import BlockPacker
@@ -32,25 +28,23 @@ from npm.corpus.shards import encoded_document
 from npm.corpus.sources import COMPRESSED, Source, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.indexing.block_vectors import block_bytes
+from npm.indexing.bm25 import count_words
 from npm.indexing.embed import kept_tokens
-from npm.indexing.lexicon import count_words
 from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
 from npm.indexing.settings import EstimateSettings, IndexBuildSettings, LexiconSettings, Rotation
 from npm.models.batches import encode_batch, length_sorted_batches
+from npm.models.memory import private_bytes
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 SAMPLED_DOCUMENTS = 32
-"""Read before every build."""
 MAX_FILES = 16
 """Files that are sampled, evenly spread over the corpus."""
 RATIO_BYTES = 5 << 18
 """Read of each compressed file to learn its compression ratio."""
 MAX_CHARS = 1 << 18
 """Read of one document; a longer one counts as several of this length."""
-AMPLE_BYTES = {True: 2000, False: 200}
-"""Of an index for a byte of a file, with vectors of tokens and without: more than any has, of compressed files too."""
 STORE_BYTES = 32
 """Memory of a block of an opened store: its offset, its document, its length."""
 ID_BYTES = 24
@@ -94,20 +88,6 @@ class Estimate:
     def record(self) -> dict[str, Any]:
         """JSON values of all fields."""
         return {**asdict(self), "disk_bytes": self.disk_bytes}
-
-
-def check_disk_needs(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
-    """Raise StorageError if the finished index will not fit the disk, less what an earlier build left in `folder`.
-
-    Nothing is read where the disk has room for AMPLE_BYTES for each byte of the files.
-    """
-    sources = find_sources(settings.corpus.files)
-    if all(source.format != "hub" for source in sources):
-        ample = AMPLE_BYTES[settings.vectors.tokens] * sum(file_size(source.file) for source in sources)
-        with suppress(StorageError):
-            check_room(folder, ample, what="index")
-            return
-    check_room(folder, estimated_sizes(settings, encoder)[0].disk_bytes - stored_bytes(folder), what="index")
 
 
 def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Progress = silent) -> Estimate:

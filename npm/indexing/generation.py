@@ -1,8 +1,24 @@
-"""The root manifest of an index: which parts make up its present generation, and how they were made."""
+"""The folder of an index: a root manifest of its present generation, and parts named by what they are made from.
+
+    manifest.json                       the present generation: its parts by digest, and how it was made
+    corpus-<request>                    blocks and documents of what one build, add or compact brought (a segment)
+    vectors-…, lexicon-…, codes-…       the segment's vectors, term counts and, in tiers with lists, codes
+    quantizer-…, search-…               how vectors are searched; of a partitioned index a folder per partition
+    deleted-…, rotation-…, encoder-…    deleted documents, axes of rotated vectors, a copy of the encoder
+    adaptation-…                        maps of queries learned from corrected answers
+
+`<request>` is a digest of everything that the part depends on, so a part that is there is the part that is needed: this
+is how a build or a change resumes, and other settings have another name. A change replaces the root manifest last, by
+one rename. Parts that it does not list are garbage; readers keep what they opened. Everything else in the folder is
+somebody else's, and stays. Links are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,20 +31,20 @@ from index.settings import SearchSettings
 from npm.core.artifact import (
     MANIFEST_NAME,
     Manifest,
+    RecordedSettings,
     check_folder,
-    folder_lock,
+    clear_locks,
     open_array,
     part_folder,
+    read_as,
     read_manifest,
+    refuse_link,
     write_manifest,
-    written_once,
 )
-from npm.core.errors import ArtifactError, SettingError, damaged, named
-from npm.core.files import FolderWriter
-from npm.core.records import RecordedSettings, read_as
+from npm.core.errors import ArtifactError, damaged, named
+from npm.core.files import digest_of
 from npm.core.settings import as_json, settings_from
 from npm.corpus.blocks import BlockSettings
-from npm.indexing.layout import ENCODER, PartName, part
 from npm.indexing.settings import IndexBuildSettings, LexiconSettings, Rotation, VectorSettings
 
 if TYPE_CHECKING:
@@ -36,6 +52,14 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
+CORPUS, VECTORS, LEXICON, CODES, QUANTIZER = "corpus", "vectors", "lexicon", "codes", "quantizer"
+SEARCH, DELETED, ROTATION, ENCODER, ADAPTATION = "search", "deleted", "rotation", "encoder", "adaptation"
+PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTIZER, SEARCH, DELETED, ROTATION, ENCODER, ADAPTATION)
+_NAME = rf"(?:{'|'.join(PARTS)})-[0-9a-f]{{16}}"
+_OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.tmp")
+PartName = Annotated[str, Field(pattern=f"^{_NAME}$")]
+GIVEN_CORPUS = f"{CORPUS}-{0:016x}"
+"""The part that holds the blocks of `index_block_store`, which come without a request."""
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
 Made = TypeVar("Made")
 GROUPS: dict[str, type[Any]] = {
@@ -338,46 +362,47 @@ def _version(package: str) -> str | None:
         return None
 
 
-def finish_shards(
-    folder: Path, count: int, *, kinds: tuple[str, str], settings: Callable[[], Mapping[str, Any]], stage: str
-) -> Manifest:
-    """Write the manifest of a part over its `count` shards, or keep a finished one.
+def part(folder: Path, kind: str, request: Mapping[str, Any]) -> Path:
+    """The part of the index `folder` that a `request` of JSON values makes. Raises ArtifactError for a link."""
+    place = folder / f"{kind}-{digest_of(request)[:16]}"
+    refuse_link(place)
+    return place
 
-    `kinds` are those of the part and of a shard. Raises ArtifactError, naming them, if shards are missing, or if one is
-    damaged.
+
+def remove_unlisted(folder: Path, listed: Collection[str], *, kinds: Collection[str] = PARTS) -> None:
+    """Remove the parts of these kinds that are not `listed`, and what killed processes left; the caller has the lock.
+
+    Readers that have opened them keep their files. What cannot be removed now, the next change removes.
     """
-    with folder_lock(folder, wait=True):
-        if (folder / MANIFEST_NAME).is_file():
-            return check_folder(folder, kind=kinds[0])
-        names = [f"{number:05d}" for number in range(count)]
-        if missing := [name for name in names if not (folder / name / MANIFEST_NAME).is_file()]:
-            raise ArtifactError(
-                f"{folder}: {len(missing)} of {count} shards are missing ({named(missing, most=8)}); "
-                f"run `npmlm build … stage={stage}` with the same settings"
-            )
-        parts = {name: check_folder(folder / name, kind=kinds[1]).digest for name in names}
-        return write_manifest(folder, kind=kinds[0], settings=settings(), parts=parts)
+    for path in folder.iterdir():
+        found = _OURS.fullmatch(path.name)
+        if found is None or found["part"] in listed or path.name.lstrip(".").partition("-")[0] not in kinds:
+            continue
+        with suppress(OSError):
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+                continue
+            if found["part"]:  # a part of which files are missing must not have its name
+                temporary = path.with_name(f".{path.name}.tmp")
+                shutil.rmtree(temporary, ignore_errors=True)
+                path = path.rename(temporary)
+            shutil.rmtree(path)
+    clear_locks(folder)
 
 
-def copy_encoder(folder: Path, name: str, encoder: Encoder) -> str:
-    """Save the encoder as a part that `transformers` loads; returns its name."""
-    import torch
+def refuse_file(folder: Path) -> None:
+    """Raise ArtifactError if there is a file where a folder is to be, or an address is given instead of a path."""
+    is_address = bool(folder.parts) and re.fullmatch(r"\w[\w+.-]+:", folder.parts[0]) is not None
+    if is_address or (folder.exists() and not folder.is_dir()):
+        found = "an address; copy the folder to a disk first" if is_address else "a file"
+        raise ArtifactError(f"{folder} must be a folder, got {found}")
 
-    from npm.models.encoder import Encoder
 
-    def write(writer: FolderWriter) -> None:
-        whole = next(encoder.model.parameters()).dtype is torch.float32 and not encoder.for_reading
-        # What computes in bfloat16 has lost bits that the fingerprint counts, and what reads cannot be saved.
-        original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
-        if original.fingerprint != encoder.fingerprint:
-            raise SettingError(
-                f"copy_encoder=true: {name or original.name} has other weights than the encoder in use (fingerprint "
-                f"{original.fingerprint}, expected {encoder.fingerprint}); set precision=float32, or encoder to its "
-                "folder"
-            )
-        original.save(writer.folder)
-
-    request = {"fingerprint": encoder.fingerprint}
-    place = part(folder, ENCODER, request)
-    written_once(place, kind=ENCODER_KIND, settings=request, write=write)
-    return place.name
+def refuse_others(folder: Path) -> None:
+    """Raise ArtifactError if `folder` contains something, and is neither an index nor an unfinished one."""
+    refuse_file(folder)
+    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+        return
+    names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+    if names and not any(map(_OURS.fullmatch, names)):
+        raise ArtifactError(f"{folder} is not the folder of an index: it has {named(names)}; choose another index=DIR")

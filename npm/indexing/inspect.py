@@ -1,29 +1,47 @@
-"""Contents of an index, how it was built, and the size of its parts, from manifests alone: no array is read."""
+"""An index looked at: contents, making and size from manifests alone, and every byte and vector verified."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from index.ivf import ID_BYTES, LISTS_FILE, QUANTIZER_KIND, SEARCH_KIND, TRAINED_FILE
+import numpy as np
+
+from index.ivf import ID_BYTES, LISTS_FILE, QUANTIZER_KIND, TRAINED_FILE
 from index.settings import SearchTier, tier_reason
 from index.sign_codes import EXACT_ROWS
-from npm.core.artifact import MANIFEST_NAME, read_manifest
-from npm.core.errors import damaged
-from npm.core.records import read_as
+from index.types import SEARCH_KIND
+from npm.core.artifact import (
+    MANIFEST_NAME,
+    check_folder,
+    open_array,
+    read_as,
+    read_manifest,
+    refuse_changed,
+    verify_folder,
+)
+from npm.core.errors import ArtifactError, damaged
+from npm.corpus.store import BlockStore
 from npm.indexing.adaptation import adaptation_facts
 from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
-from npm.indexing.embed import VECTORS_KIND
-from npm.indexing.generation import GROUPS, Count, Generation
-from npm.indexing.partitions import partitions_of
+from npm.indexing.embed import AXES_KEY, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks
+from npm.indexing.generation import GROUPS, INDEX_KIND, Count, Generation, on_present
+from npm.indexing.partitions import check_partitions, partitions_of
+from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rotation import rotation_facts
-from npm.models.settings import PoolerKind
+from npm.models.settings import PoolerKind, Precision
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
 
 LIST_ENTRY_BYTES = 24
 """FAISS keeps size, capacity and offset of each mapped list, 8 bytes each."""
 ROW_COUNT_LIMIT = 2**32
+LEAST_COSINE = 0.99
+"""Between a stored vector and the same token encoded again: storing in float16 and computing in bfloat16 leave more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +214,97 @@ def _file_sizes(folder: Path) -> dict[Path, int]:
 
 def _block_pooler(generation: Generation) -> PoolerKind | None:
     return recorded_pooler(read_manifest(generation.segments[0].vectors, kind=VECTORS_KIND).settings)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCheck:
+    """Distance of stored vectors from those that an encoder now makes of the same batches."""
+
+    row_count: int
+    worst_cosine: float  # of a stored and a new vector of one token or block, computed in float64; 1 without rows
+
+
+def reencode_sample(
+    store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
+) -> VectorCheck:
+    """Encode `batch_count` random batches again, each as in its shard, and compare with the stored vectors.
+
+    A batch is drawn at random from a shard that is drawn at random, none of them twice: fewer where a shard that is
+    drawn several times has fewer. Raises ArtifactError if the vectors are unfinished, damaged, or were made with
+    another encoder or corpus.
+    """
+    manifest = check_folder(folder, kind=VECTORS_KIND)
+    ours = {
+        "corpus": store.digest,
+        "encoder_fingerprint": encoder.fingerprint,
+        "dimensions": manifest.settings["dimensions"] and encoder.dimensions,
+        AXES_KEY: encoder.axes_digest,
+    }
+    refuse_changed(ours, {name: manifest.settings.get(name) for name in ours}, where=folder)
+    row_count, worst_cosine = 0, 1.0
+    names = list(manifest.parts)
+    numbers, counts = np.unique(rng.integers(len(names), size=batch_count), return_counts=True)  # i64 [shards] each
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        shard = folder / names[number]
+        blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
+        for drawn in rng.permutation(len(blocks.batches))[:count].tolist():
+            batch = blocks.batches[drawn]
+            encoded = blocks.encoded(batch)
+            pairs = []
+            if manifest.settings["dimensions"]:
+                row_count += len(encoded.vectors)
+                pairs.append((open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors))  # [n, d] each
+            if encoded.pooled is not None:
+                pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
+            for old, fresh in ((stored.astype(np.float64), new.astype(np.float64)) for stored, new in pairs):
+                norms = np.linalg.norm(old, axis=1) * np.linalg.norm(fresh, axis=1)  # f64 [n]
+                cosines = (old * fresh).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
+                worst_cosine = float(cosines.min(initial=worst_cosine))
+    return VectorCheck(row_count, worst_cosine)
+
+
+def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
+    """Read every byte of an index and check it; `progress(file, bytes)` after each piece.
+
+    Raises ArtifactError on the first fault. If a change replaces the generation meanwhile, the new one is checked.
+    """
+
+    def verify(generation: Generation) -> None:
+        verify_folder(folder, INDEX_KIND, progress)
+        check_partitions(generation)
+
+    on_present(folder, verify)
+
+
+def index_encoder(
+    folder: Path, given: Encoder | str | None, *, device: str = "auto", dtype: Precision = Precision.auto
+) -> Encoder:
+    """The encoder that made the index, for reading, the one given or as `fill` finds it; vectors as those stored.
+
+    Raises ArtifactError if it is another one.
+    """
+    manifest = Generation.read(folder).manifest
+    return load_index_encoder(folder, manifest, given, device=device, dtype=dtype, for_reading=True)
+
+
+def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
+    """Encode up to `batches` random batches of every segment again and compare with what is stored.
+
+    Raises ArtifactError if a vector points elsewhere: its cosine with the new one is below 0.99.
+    """
+
+    def verify(generation: Generation) -> VectorCheck:
+        rng, found = np.random.default_rng(seed), [VectorCheck(0, 1.0)]
+        checked = check_encoder(folder, generation.manifest, encoder)
+        for segment in generation.segments:
+            store = BlockStore.open(segment.corpus)
+            found.append(reencode_sample(store, checked, segment.vectors, batch_count=batches, rng=rng))
+            if found[-1].worst_cosine < LEAST_COSINE:
+                raise ArtifactError(
+                    f"{segment.vectors} differs from what the encoder computes now: the least cosine of "
+                    f"{found[-1].row_count} rows is {found[-1].worst_cosine:.4f}, must be at least {LEAST_COSINE}; "
+                    "build the index again"
+                )
+        return VectorCheck(sum(each.row_count for each in found), min(each.worst_cosine for each in found))
+
+    return on_present(folder, verify)

@@ -16,10 +16,8 @@ import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.ivf import SEARCH_KIND
-from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
-from index.types import Searcher
+from index.types import SEARCH_KIND, Searcher
 from npm.core.artifact import MANIFEST_NAME, check_folder, check_part, part_folder, read_manifest
 from npm.core.errors import ArtifactError, SettingError, damaged
 from npm.indexing.embed import VECTORS_KIND, open_vectors
@@ -103,7 +101,11 @@ def open_parts(generation: Generation, vectors: ShardedArray) -> Searcher:
     check_folder(generation.search, kind=SEARCH_KIND)
     partitions = partitions_of(generation)
     parts = [_opened(generation, each, vectors.shards(*each.shards)) for each in partitions]
-    return parts[0] if len(parts) == 1 else PartitionedSearcher(parts)
+    if len(parts) == 1:
+        return parts[0]
+    from index.partitioned import PartitionedSearcher
+
+    return PartitionedSearcher(parts)
 
 
 def served_count(generation: Generation, wanted: int | None) -> int:
@@ -153,6 +155,8 @@ def local_searcher(partitions: int) -> Callable[[Generation, ShardedArray], Sear
     """Function that opens the searcher of a generation in `partitions`, all in this process."""
 
     def opened(generation: Generation, _: ShardedArray) -> Searcher:
+        from index.partitioned import PartitionedSearcher
+
         count, digest = served_count(generation, partitions), generation.manifest.digest
         return PartitionedSearcher(
             [open_partition(generation.folder, number, count=count, digest=digest) for number in range(count)]

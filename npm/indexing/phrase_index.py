@@ -134,6 +134,22 @@ class PhraseIndex:
         return Generation.read(self.folder).manifest.digest == self.manifest.digest
 
     @property
+    def is_in_memory(self) -> bool:
+        """Return True if it is small enough to be searched completely."""
+        return False
+
+    @property
+    def facts(self) -> str:
+        """Description for people."""
+        live = self.live_documents
+        count = self.store.document_count if live is None else int(np.count_nonzero(live))
+        return f"{str(self.folder)!r}, {count:,} documents, {self.store.token_count:,} tokens"
+
+    def blocks_holding(self, phrase: str) -> np.ndarray | None:
+        """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
+        return None if self.lexicon is None else self.lexicon.blocks_with(phrase)
+
+    @property
     def candidates_per_side(self) -> int:
         """Rows that are grown into phrases for each side unless said otherwise."""
         return self.manifest.candidates_per_side

@@ -21,7 +21,6 @@ from index.ivf import (
     CODE_SHARD_KIND,
     ID_BYTES,
     QUANTIZER_KIND,
-    SEARCH_KIND,
     Quantizer,
     code_shard_settings,
     drawn_rows,
@@ -30,10 +29,12 @@ from index.ivf import (
     write_search_folder,
 )
 from index.settings import SearchSettings, SearchTier, resolved_settings
+from index.types import SEARCH_KIND
 from npm.core.artifact import (
     MANIFEST_NAME,
     Manifest,
     check_folder,
+    finish_shards,
     folder_lock,
     open_array,
     read_manifest,
@@ -41,12 +42,12 @@ from npm.core.artifact import (
 )
 from npm.core.errors import ArtifactError, CorpusError
 from npm.core.files import check_room, stored_bytes
-from npm.core.memory import return_freed_memory
 from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.sources import input_record
 from npm.corpus.store import BlockStore
 from npm.indexing.block_vectors import block_bytes
+from npm.indexing.bm25 import as_record, finish_lexicon, write_lexicon_shard
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
@@ -58,11 +59,21 @@ from npm.indexing.embed import (
     shard_folder,
     vector_shards,
 )
-from npm.indexing.generation import Counts, Segment, finish_shards, recorded_corpus
-from npm.indexing.layout import CODES, CORPUS, LEXICON, QUANTIZER, SEARCH, VECTORS, part
-from npm.indexing.lexicon import as_record, finish_lexicon, write_lexicon_shard
+from npm.indexing.generation import (
+    CODES,
+    CORPUS,
+    LEXICON,
+    QUANTIZER,
+    SEARCH,
+    VECTORS,
+    Counts,
+    Segment,
+    part,
+    recorded_corpus,
+)
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
+from npm.models.memory import return_freed_memory
 
 if TYPE_CHECKING:
     from npm.corpus.blocks import BlockSettings

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.artifact import MANIFEST_NAME
+from npm.core.artifact import MANIFEST_NAME, refuse_changed
 from npm.core.errors import CorpusError, named
-from npm.core.records import refuse_changed
 from npm.core.types import Progress, silent
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit

@@ -23,7 +23,8 @@ from pydantic import Field
 
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import INNER, Fraction, Settings
-from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
+from npm.core.types import Sequences, Spans, TokenFlag
+from npm.masking.batches import MaskedBatch
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import merge_groups, padded_rows

@@ -26,7 +26,8 @@ from pydantic import Field, NonNegativeFloat
 
 from npm.core.errors import EncoderError, SettingError
 from npm.core.settings import INNER, Settings
-from npm.core.types import DenoisingBatch, Sequences, Spans
+from npm.core.types import Sequences, Spans
+from npm.masking.batches import DenoisingBatch
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import merge_groups, padded_rows
 from npm.masking.samplers import PartitionSampler, Sampler, SuffixSampler, run_count

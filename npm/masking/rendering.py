@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from npm.core.types import MASKS_PER_SPAN, MaskedBatch, Sequences, Spans, TokenFlag, View
+from npm.core.types import MASKS_PER_SPAN, Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
+from npm.masking.batches import MaskedBatch, View
 from npm.masking.masker import (
     Contexts,
     Masker,

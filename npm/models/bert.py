@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from npm.core.memory import keep_few_kernels
+from npm.models.memory import keep_few_kernels
 from npm.models.names import WEIGHTS, locate_encoder
 from npm.models.settings import OWN_KEY
 

@@ -16,11 +16,10 @@ from torch import nn
 from npm.core.errors import EncoderError, named
 from npm.masking.denoising import Sentinels
 from npm.models.fresh import FEED_FORWARD_FACTOR, fresh_tokenizer
-from npm.models.library_errors import quiet_transformers
 from npm.models.loading import load_encoder_decoder
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import FreshSettings, Precision
-from npm.models.stored import StoredModel
+from npm.models.stored import StoredModel, quiet_transformers
 from npm.models.tokenizer import redefined, special_id
 
 if TYPE_CHECKING:

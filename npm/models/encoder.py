@@ -20,12 +20,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from npm.core.settings import as_json
+from npm.core.settings import PathText, as_json, checked
 from npm.models.bert import PlainBert
-from npm.models.library_errors import encoder_errors
 from npm.models.loading import load_pretrained
 from npm.models.names import SINGLE_MASK_NAMES, encoder_label, locate_encoder
-from npm.models.sentence_folders import pooler_of_modules
 from npm.models.settings import (
     LAST_LAYER_POOLERS,
     OWN_KEY,
@@ -36,7 +34,7 @@ from npm.models.settings import (
     leading_scale,
     reference_scale,
 )
-from npm.models.stored import StoredModel
+from npm.models.stored import StoredModel, encoder_errors
 from npm.models.tokenizer import special_id, special_ids_around, spells_bytes
 
 if TYPE_CHECKING:
@@ -138,6 +136,14 @@ class Encoder(StoredModel):
         return {"similarity_scale": self._scale}
 
     @classmethod
+    def of(cls, given: Encoder | str | Path | None, device: str, dtype: Precision | str) -> Encoder:
+        """An encoder that a caller gave, loaded or by name, or the shipped one; for reading. Raises SettingError."""
+        found: Encoder | str | None = checked(given, Encoder | PathText | None, "encoder")
+        if isinstance(found, Encoder):
+            return found
+        return cls.load(found or "", device=device, dtype=checked(dtype, Precision, "dtype"), for_reading=True)
+
+    @classmethod
     def load(
         cls,
         name: str = "",
@@ -161,8 +167,11 @@ class Encoder(StoredModel):
         loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens, for_reading=for_reading)
         encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.for_reading = for_reading
-        with encoder_errors(place):
-            encoder.sentence_pooler = encoder.sentence_pooler or pooler_of_modules(Path(place))
+        if encoder.sentence_pooler is None:
+            from npm.models.sentence_folders import pooler_of_modules
+
+            with encoder_errors(place):
+                encoder.sentence_pooler = pooler_of_modules(Path(place))
         if name.partition("@")[0] in SINGLE_MASK_NAMES:
             encoder.query_masks = 1
         return encoder.placed(device, dtype)

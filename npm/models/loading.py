@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from npm.core.errors import EncoderError
 from npm.models.bert import WORD_EMBEDDINGS, is_plain_bert, load_plain_bert
-from npm.models.library_errors import encoder_errors, quiet_transformers
 from npm.models.names import BYTES, CONFIG, WEIGHTS, locate_encoder, read_json_object
 from npm.models.settings import OWN_KEY
+from npm.models.stored import encoder_errors, quiet_transformers
 from npm.models.tokenizer import load_tokenizer, special_ids_around
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from torch import nn
 from npm.core.errors import EncoderError, QueryError
 from npm.core.settings import checked
 from npm.models.encoder import Encoder
-from npm.models.library_errors import encoder_errors
 from npm.models.names import locate_encoder
 from npm.models.sentence_folders import MLP_WEIGHTS, write_sentence_files
 from npm.models.settings import PoolerKind, Precision
-from npm.models.stored import evaluating
+from npm.models.stored import encoder_errors, evaluating
 
 ROWS_PER_BATCH = 64
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.core.errors import EncoderError
-from npm.models.library_errors import encoder_errors, quiet_transformers
 from npm.models.names import BYTES, TOKENIZER, read_json_object
+from npm.models.stored import encoder_errors, quiet_transformers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 from npm.core.errors import SettingError
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, pool
 from npm.models.settings import PoolerKind
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch, Passes
 
 

@@ -1,13 +1,24 @@
-"""A weighted sum of objectives, each over the view of the batch that it reads."""
+"""Terms of losses, and a weighted sum of objectives, each over the view of the batch that it reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
-from npm.core.types import Term, TrainingBatch
+from npm.masking.batches import TrainingBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of a loss before any division: only the trainer divides, by the count over ranks and micro-batches."""
+
+    sum: torch.Tensor  # scalar
+    count: int
+    weight: float = 1.0
 
 
 class WeightedSum(nn.Module):

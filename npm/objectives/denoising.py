@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from npm.core.types import DenoisingBatch, Term
+from npm.masking.batches import DenoisingBatch
 from npm.masking.denoising import NO_TARGET
 from npm.masking.rendering import DENOISING
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedDenoising
 
 

@@ -22,7 +22,15 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from npm.core.types import DenoisingBatch, LabeledBatch, MaskedBatch, PassageBatch, QuestionBatch, SentenceBatch, View
+from npm.masking.batches import (
+    DenoisingBatch,
+    LabeledBatch,
+    MaskedBatch,
+    PassageBatch,
+    QuestionBatch,
+    SentenceBatch,
+    View,
+)
 from npm.models.bert import is_plain_bert, packed_states
 from npm.models.masked_lm import TokenVectors
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from npm.core.types import LabeledBatch, Term
+from npm.masking.batches import LabeledBatch
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 

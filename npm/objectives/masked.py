@@ -15,10 +15,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, VisibleOnly, attach_masked_head
 from npm.models.names import locate_encoder
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.settings import MaskedSettings
 

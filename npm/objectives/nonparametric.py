@@ -27,8 +27,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
 from npm.models.settings import check_leading_dimensions, leading_scale
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch, clean_copy_keys, key_identities
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import NonparametricSettings, OwnSequence

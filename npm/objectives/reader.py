@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from npm.core.types import PassageBatch, Term
+from npm.masking.batches import PassageBatch
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedPassages
 from npm.objectives.nonparametric import choice_losses
 

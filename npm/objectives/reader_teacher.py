@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from npm.core.errors import SettingError
-from npm.core.types import QuestionBatch
+from npm.masking.batches import QuestionBatch
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.objectives.block_teacher import FrozenModel

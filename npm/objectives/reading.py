@@ -19,7 +19,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from npm.core.types import SentenceBatch, Term
+from npm.masking.batches import SentenceBatch
 from npm.models.sentences import Pooler
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import SentenceSettings

@@ -36,9 +36,10 @@ import math
 import torch
 from torch import nn
 
-from npm.core.types import QuestionBatch, Term
+from npm.masking.batches import QuestionBatch
 from npm.models.sentences import Pooler, pool
 from npm.objectives.block_teacher import BlockTeacher
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.objectives.ranks import gather_rows, rank, row_counts

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from npm.core.errors import SettingError
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
 from npm.objectives.block_teacher import FrozenModel
+from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch
 
 

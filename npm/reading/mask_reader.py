@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from npm.models.batches import encode_sequences
-from npm.models.masked_texts import masked_inputs
+from npm.models.batches import encode_sequences, masked_inputs
 from npm.reading.confidence import Confidence
 from npm.reading.reader import Passage, TokenScores, merged, normalized, windows
 

@@ -1,4 +1,6 @@
-"""Candidate spans made into phrases: grouped by tokens, read as text, merged by spelling, shown where they occur.
+"""Answers: candidate spans made into phrases, and phrases into an answer with its notes, confidence and status.
+
+Candidates are grouped by tokens, read as text, merged by spelling, and shown where they occur.
 
 Shapes: m candidate spans of one query, g groups of equal token sequences.
 """
@@ -6,6 +8,7 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
@@ -13,12 +16,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.types import MASK_TEXT, Occurrence, Phrase
+from npm.core.types import MASK_TEXT, Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.folding import printed
 from npm.corpus.markup import readable, visible
-from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalized_text, sentence_around, words_of
-from npm.retrieval.settings import FillSettings, Overlaps
+from npm.corpus.text import (
+    content_words,
+    normalized_text,
+    sentence_around,
+    sentence_bounds,
+    words_of,
+)
+from npm.reading.confidence import Confidence, features_of
+from npm.retrieval.blocks import BlockPlan, vector_share
+from npm.retrieval.queries import query_notes
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
 
 if TYPE_CHECKING:
@@ -26,11 +38,17 @@ if TYPE_CHECKING:
 
     from npm.core.types import Document
     from npm.corpus.store import BlockStore
+    from npm.indexing.bm25 import BlockLexicon
+    from npm.indexing.phrase_index import PhraseIndex
 
 
 SURFACES_COMPARED = 16
 """Number of a phrase's best occurrences that decide how it is written."""
 BLOCKS_IN_MEMORY = 1024
+MAX_UNKNOWN_SHARE = 0.5
+"""Share of unknown tokens above which a reader is of another language than the passages."""
+MAX_LOOKED_UP = 32
+"""Words of a text with a capital that are looked up in the corpus; names of a question are among them."""
 
 
 def ranked_phrases(
@@ -160,12 +178,6 @@ def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
     return all(word in question_words for word in content_words(phrase))
 
 
-def content_words(phrase: str) -> list[str]:
-    """The case-folded words of `phrase` without function words, or all if there are no others."""
-    words = words_of(phrase)
-    return [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words
-
-
 class SurfaceReader:
     """Surface text of spans of tokens: cut out of the document, or decoded where a store has no text."""
 
@@ -217,3 +229,172 @@ def occurrence_in(document: Document, first: int, last: int, context: tuple[int,
     own = np.flatnonzero((places >= first) & (places < last) & ~read.is_inserted)  # i64 [phrase]
     phrase = (int(own[0]), int(own[-1]) + 1) if len(own) else (0, 0)
     return Occurrence(document.id, document.title, first, last, read.text, start, end, *phrase)
+
+
+def compose(
+    index: PhraseIndex,
+    text: str,
+    phrases: Sequence[tuple[Phrase, ...]],
+    plans: Sequence[BlockPlan],
+    settings: FillSettings,
+    *,
+    cut: bool,
+    given: np.ndarray | None,
+    max_input_tokens: int,
+) -> Answer:
+    """The answer to one text by the phrases of its masks and their plans, with notes and status.
+
+    `given` are the blocks i64 [n] that a caller gave, if any; a text with several masks gets a JointAnswer.
+    """
+    unknown = () if given is not None or index.lexicon is None else unknown_words(text, index.lexicon)
+    shown = [without_overlaps(own, settings) for own in phrases]
+    by_words = vector_share(index, settings) == 0
+    notes = (
+        *query_notes(text, cut=cut, max_input_tokens=max_input_tokens),
+        *reading_notes(index, plans, settings, given=given),
+        *([f"not in the corpus: {', '.join(unknown)}"] if unknown else []),
+        *few_notes([len(own) for own in shown], plans, settings, given=given, by_words=by_words),
+    )
+    if len(plans) == 1:
+        answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
+        return with_status(answer, shown[0], settings, lacks_words=bool(unknown))
+    from npm.retrieval.joint_filling import joint_fillings
+
+    live, count = index.live_blocks, max(settings.k, settings.beam_width)
+    fillings, why = joint_fillings(
+        text,
+        [own[:count] for own in phrases],
+        index.blocks_holding,
+        block_count=index.store.block_count if live is None else int(np.count_nonzero(live)),
+        settings=settings,
+    )
+    if index.store.start_chars is None:
+        why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
+    of_masks = tuple(map(MaskPhrases, shown))
+    joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
+    return with_status(joint, fillings, settings, lacks_words=bool(unknown))
+
+
+def reading_notes(
+    index: PhraseIndex, plans: Sequence[BlockPlan], settings: FillSettings, *, given: np.ndarray | None
+) -> tuple[str, ...]:
+    """Notes about vectors that the index lacks, and passages that the reader does not know."""
+    lacks_vectors = (
+        "the index has no block vectors: its blocks were ranked by shared words alone (vector_share)"
+        if given is None
+        and settings.retrieval is Retrieval.hybrid
+        and settings.vector_share
+        and index.block_vectors is None
+        else ""
+    )
+    is_strange = any(plan.unknown_share > MAX_UNKNOWN_SHARE for plan in plans)
+    language = "the reader does not know most of the passages' tokens: set reader to one of their language"
+    return tuple(filter(None, (lacks_vectors, language if is_strange else "")))
+
+
+def few_notes(
+    counts: Sequence[int],
+    plans: Sequence[BlockPlan],
+    settings: FillSettings,
+    *,
+    given: np.ndarray | None,
+    by_words: bool,
+) -> tuple[str, ...]:
+    """Reasons why each mask has fewer than k phrases, once if they are the same; parameters as of `reason_for_few`."""
+    reasons = [
+        reason_for_few(count, plan, settings, given=given, by_words=by_words)
+        for count, plan in zip(counts, plans, strict=True)
+    ]
+    if len(set(reasons)) == 1:
+        return reasons[0]
+    return tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
+
+
+def unknown_words(text: str, lexicon: BlockLexicon) -> tuple[str, ...]:
+    """The words of a text with a capital that no block has, each once, without the first word of each sentence."""
+    starts = set(sentence_bounds(text)[:, 0].tolist())
+    found = (match.group() for match in re.finditer(r"\w+", text) if match.start() not in starts)
+    words = dict.fromkeys(word for word in found if word != word.lower())
+    looked_up = ((word, lexicon.blocks_with(word)) for word in list(words)[:MAX_LOOKED_UP])
+    return tuple(word for word, blocks in looked_up if blocks is not None and not len(blocks))
+
+
+def reason_for_few(
+    found: int,
+    plan: BlockPlan,
+    settings: FillSettings,
+    *,
+    given: np.ndarray | None,
+    by_words: bool,
+) -> tuple[str, ...]:
+    """Reason why an answer has fewer than k phrases, unless it is obvious.
+
+    `given` are the requested blocks; without them, `by_words` says that shared words alone chose the blocks.
+    """
+    if found >= settings.k:
+        return ()
+    for what, chosen in (("documents to answer from", settings.documents), ("blocks to look in", given)):
+        if chosen is not None and len(chosen) == 0:
+            return (f"the list of {what} is empty, so nothing is answered",)
+    if not plan.is_everywhere and len(plan.blocks) == 0:
+        if given is not None:
+            return ("no block given is of a document that may answer",)
+        return (f"no block of the corpus {'shares a word with' if by_words else 'can be ranked for'} the text",)
+    ranked = given is None and settings.retrieval is not Retrieval.dense
+    if found == 0 and settings.values:
+        searched = f" in the {settings.bm25_blocks} blocks that were searched (bm25_blocks)" if ranked else ""
+        return (f"no phrase of values was found{searched}",)
+    if found == 0:
+        return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
+    if ranked and len(plan.blocks) == settings.bm25_blocks:
+        which = "share most words with the text" if by_words else "rank best for the text"
+        limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"
+        return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
+    return ()
+
+
+def confidence_features(
+    index: PhraseIndex, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings, *, max_tokens: int
+) -> np.ndarray | None:
+    """The input of the confidence of an answer, f64 [f], from all phrases `found`; None where there is none.
+
+    Overlapping phrases are merged, so that neither `k` nor `overlaps` changes it; shares among `values` differ.
+    `max_tokens` is the longest phrase.
+    """
+    if not plan.joint or index.lexicon is None or settings.values:
+        return None
+    first = without_overlaps(found, replace(settings, k=2, overlaps=Overlaps.merge))
+    shares = [phrase.score for phrase in first]
+    if not shares:
+        return None
+    words = index.lexicon.covered_share(text, plan.blocks)
+    return features_of(plan.joint, plan.bonuses, shares, words, max_span_tokens=max_tokens)
+
+
+def with_confidence(
+    answer: Answer, known: Confidence | None, features: np.ndarray | None, settings: FillSettings
+) -> Answer:
+    """The answer with its confidence, if its reader has one; unclear where that is too small."""
+    if known is None or features is None:
+        if not settings.min_confidence:
+            return answer
+        note = f"min_confidence={settings.min_confidence:g} was not applied: this answer has no confidence"
+        return replace(answer, notes=(*answer.notes, note))
+    confidence, least = float(known.of(features)), known.threshold(settings.min_confidence)
+    answer = replace(answer, confidence=confidence)
+    if confidence >= least:
+        return answer
+    note = f"no clear answer: the confidence is {confidence:.2f}, below min_confidence={least:.2f}"
+    return replace(answer, notes=(*answer.notes, note), status="low_evidence")
+
+
+def with_status(
+    answer: Answer, best: Sequence[Phrase | Filling], settings: FillSettings, *, lacks_words: bool
+) -> Answer:
+    """The answer, unclear if the first of its `best` has too small a share or the corpus lacks words of the text."""
+    share = best[0].score if best else 0.0
+    if not settings.min_share or settings.scoring.reference or (share >= settings.min_share and not lacks_words):
+        return answer
+    below = f"the best share is {share:.3f}, below min_share={settings.min_share:g}"
+    note = f"the corpus has no clear answer: {below if share < settings.min_share else 'it lacks words of the text'}"
+    return replace(answer, notes=(*answer.notes, note), status="low_evidence")

@@ -1,10 +1,11 @@
-"""Ranking of the blocks that a text is answered from: by shared words, by block vectors, or by both.
+"""The blocks that a text is answered from: ranked by shared words, by block vectors, or by both, and read with it.
 
-Shapes: q texts, n candidate blocks of one text, k blocks per text, d dimensions.
+Shapes: q texts, n candidate blocks of one text, k blocks per text, T tokens of one block, d dimensions.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,17 +13,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from npm.core.errors import SettingError
+from npm.core.settings import checked
+from npm.corpus.text import is_title
 from npm.indexing.bm25 import best_scoring
+from npm.reading.mask_reader import MaskReader
+from npm.reading.reader import Passage, PassageTokens, Reader, TokenScores
 from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
     from index.types import Hits
-    from npm.indexing.phrase_index import PhraseIndex
+    from npm.corpus.store import BlockStore
+    from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
     from npm.retrieval.queries import QueryVectors
 
+Blocks = Sequence[int] | np.ndarray
 DEFAULT_VECTOR_SHARE = 0.5
 CANDIDATES_OF_A_KIND = 100
 """Best blocks by BM25, and as many by vectors, that are ranked by both."""
@@ -30,19 +37,25 @@ TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
-class Restriction:
-    """The blocks that one text is answered from, and the bonus of each to the similarities in it."""
+class BlockPlan:
+    """The blocks that one mask is answered from, and what counts in each of them besides stored vectors."""
 
-    blocks: np.ndarray  # i64 [blocks], ascending
-    bonuses: np.ndarray  # f64 [blocks]
-    joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the reader; None: none read
+    blocks: np.ndarray  # i64 [blocks], ascending; none where all of the index is searched
+    bonuses: np.ndarray  # f64 [blocks], added to the similarities in a block
+    joint: tuple[np.ndarray, ...] = ()  # f64 [2, T] for each block, of the reader; empty: none was read
     unknown_share: float = 0.0  # of the tokens of the blocks, those that the reader does not know
     gaps: tuple[Gap, ...] = ()  # positions in the blocks where the words around the mask occur
+    is_everywhere: bool = False  # the best rows of all of the index are candidates, instead of all rows of blocks
 
     @classmethod
-    def within(cls, blocks: np.ndarray) -> Restriction:
-        """Restriction to some blocks, which all have equal weight."""
+    def within(cls, blocks: np.ndarray) -> BlockPlan:
+        """Some blocks, which all have equal weight."""
         return cls(blocks, np.zeros(len(blocks)))
+
+    @classmethod
+    def everywhere(cls) -> BlockPlan:
+        """All of the index."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(0), is_everywhere=True)
 
 
 class RankedBlocks(NamedTuple):
@@ -53,28 +66,50 @@ class RankedBlocks(NamedTuple):
     gaps: tuple[Gap, ...] = ()  # in `hybrid`, of these blocks and others
 
 
-def block_restrictions(
+def checked_blocks(blocks: Blocks, block_count: int) -> np.ndarray:
+    """Block numbers of a caller, ascending without repeats, i64. Raises SettingError for other values."""
+    if isinstance(blocks, np.ndarray | range):
+        blocks = np.asarray(blocks).tolist()
+    numbers = sorted(set(checked(blocks, list[int], "blocks")))
+    if numbers and not (numbers[0] >= 0 and numbers[-1] < block_count):
+        raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")
+    return np.array(numbers, dtype=np.int64)
+
+
+def choose_blocks(
     index: PhraseIndex,
     texts: Sequence[str],
     vectors: QueryVectors,
     settings: FillSettings,
     *,
-    allowed: np.ndarray | None = None,
-) -> list[Restriction | None]:
-    """The best blocks of each of q texts as `rank_blocks` finds them; without any, `hybrid` searches everywhere (None).
+    allowed: DocumentFilter,
+    given: np.ndarray | None = None,
+) -> list[BlockPlan]:
+    """The plan of each of q texts: the blocks `given` i64 [n], or the best ones as `rank_blocks` finds them.
 
-    Raises as `rank_blocks` does.
+    All of the index is searched in `dense`, and in `hybrid` for a text that no block shares a word with; all of a few
+    passages in memory. Raises as `rank_blocks` does.
     """
+    if given is None and index.is_in_memory:
+        every = allowed.allowed(np.arange(index.store.block_count))  # i64 [blocks]
+        if settings.retrieval is Retrieval.dense or len(every) <= settings.bm25_blocks:
+            given = every
+    if given is not None:
+        return [BlockPlan.within(allowed.allowed(given))] * len(texts)
+    if settings.retrieval is Retrieval.dense:
+        return [BlockPlan.everywhere()] * len(texts)
     hybrid = settings.retrieval is Retrieval.hybrid
-    restrictions: list[Restriction | None] = []
-    for own in rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed):
+    plans: list[BlockPlan] = []
+    for own in rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed.blocks):
+        if hybrid and not len(own.blocks) and index.stores_tokens:
+            plans.append(BlockPlan.everywhere())
+            continue
         order = np.argsort(own.blocks)
         share = own.scores[order].astype(np.float64) / max(float(own.scores.max(initial=0)), TINY)  # f64 [n]
         bonuses = (settings.lexical_weight if hybrid else 0.0) * share  # f64 [n]
         inside = tuple(gap for gap in own.gaps if gap.block in own.blocks)
-        everywhere = hybrid and not len(order) and index.stores_tokens
-        restrictions.append(None if everywhere else Restriction(own.blocks[order], bonuses, gaps=inside))
-    return restrictions
+        plans.append(BlockPlan(own.blocks[order], bonuses, gaps=inside))
+    return plans
 
 
 def vector_share(index: PhraseIndex, settings: FillSettings) -> float:
@@ -179,35 +214,72 @@ def lacks_block_vectors(index: PhraseIndex, encoder: Encoder, settings: FillSett
     return would_rank and index.block_vectors is None and encoder.block_pooler is not None
 
 
-def reason_for_few(
-    found: int,
-    restriction: Restriction | None,
-    settings: FillSettings,
+def read_blocks(
+    store: BlockStore,
+    reader: Reader,
+    texts: Sequence[str],
+    plans: Sequence[BlockPlan],
     *,
-    given: np.ndarray | None,
-    by_words: bool,
-) -> tuple[str, ...]:
-    """Reason why an answer has fewer than k phrases, unless it is obvious.
+    maps: np.ndarray | None = None,
+) -> list[list[BlockPlan]]:
+    """For each mask of each of q texts the plan of the text, with what the reader says of its blocks.
 
-    `given` are the requested blocks; without them, `by_words` says that shared words alone chose the blocks.
+    None for a text without blocks to read. `maps` f32 [2, d, d + 1] change the queries of a `MaskReader`.
     """
-    if found >= settings.k:
-        return ()
-    for what, chosen in (("documents to answer from", settings.documents), ("blocks to look in", given)):
-        if chosen is not None and len(chosen) == 0:
-            return (f"the list of {what} is empty, so nothing is answered",)
-    if restriction is not None and len(restriction.blocks) == 0:
-        if given is not None:
-            return ("no block given is of a document that may answer",)
-        return (f"no block of the corpus {'shares a word with' if by_words else 'can be ranked for'} the text",)
-    ranked = given is None and settings.retrieval is not Retrieval.dense
-    if found == 0 and settings.values:
-        searched = f" in the {settings.bm25_blocks} blocks that were searched (bm25_blocks)" if ranked else ""
-        return (f"no phrase of values was found{searched}",)
-    if found == 0:
-        return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
-    if ranked and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
-        which = "share most words with the text" if by_words else "rank best for the text"
-        limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"
-        return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
-    return ()
+    pairs = [
+        (text, passage_of(store, block))
+        for text, plan in zip(texts, plans, strict=True)
+        for block in plan.blocks.tolist()
+    ]
+    found = reader.read(pairs, maps=maps) if isinstance(reader, MaskReader) else reader.read(pairs)
+    scores = (
+        [(_of_block(each, passage.tokens), each.unknown_share) for each in own]
+        for (_, passage), own in zip(pairs, found, strict=True)
+        if passage.tokens is not None
+    )
+    result: list[list[BlockPlan]] = []
+    for plan in plans:
+        read = list(itertools.islice(scores, len(plan.blocks)))  # for each mask of each block
+        of_masks: list[BlockPlan] = []
+        for blocks in zip(*read, strict=True):
+            joint, unknown = zip(*blocks, strict=True)  # f64 [2, T] and a share of each block
+            of_masks.append(replace(plan, joint=joint, unknown_share=float(np.mean(unknown))))
+        result.append(of_masks)
+    return result
+
+
+def check_readable(
+    index: PhraseIndex, reader: Reader | None, settings: FillSettings, blocks: np.ndarray | None
+) -> None:
+    """Raise SettingError unless `reader` chooses the phrases, as it must where tokens have no vectors."""
+    if reader is not None and blocks is None and settings.reads and not settings.scoring.reference:
+        return
+    raise SettingError(
+        f"{index.folder} has no vectors of tokens, so only retrieval=hybrid with a reader answers: leave retrieval, "
+        "reader, joint_share, scoring and blocks as they are, or build with vectors=tokens",
+        code="retrieval_unavailable",
+    )
+
+
+def _of_block(scores: TokenScores, tokens: PassageTokens) -> np.ndarray:
+    """The scores f64 [2, T] of all tokens of a block; no phrase begins or ends in its title."""
+    title = len(tokens.ids) - len(tokens.bounds)
+    return np.pad(scores.of_tokens(tokens.bounds), ((0, 0), (title, 0)), constant_values=-np.inf)  # f64 [2, T]
+
+
+def passage_of(store: BlockStore, block: int) -> Passage:
+    """A block with text as a reader takes it."""
+    assert store.start_chars is not None and store.end_chars is not None, "a reader reads text"
+    first, stop = store.block_offsets[block : block + 2].tolist()
+    flags = store.flags.slice(first, stop)  # u8 [title + T]
+    is_text = ~is_title(flags)  # bool [title + T]
+    bounds = np.stack([store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)], axis=1)
+    bounds = bounds[is_text].astype(np.int64)  # i64 [T, 2], in the document
+    document = store.document(int(store.block_documents[block]))
+    base, end = (int(bounds[0, 0]), int(bounds[-1, 1])) if len(bounds) else (0, 0)
+    tokens = PassageTokens(
+        tokenizer_fingerprint=str(store.settings["tokenizer_fingerprint"]),
+        ids=store.token_ids.slice(first, stop).astype(np.int64),
+        bounds=bounds - base,
+    )
+    return Passage(document.text[base:end], document.title, tokens)

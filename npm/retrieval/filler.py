@@ -1,65 +1,72 @@
-"""Filling texts: encode, rank blocks, search, grow hits into spans, weigh them and combine them into phrases.
+"""Fill `<mask>` with phrases of a corpus: texts in, answers with provenance out.
 
-Shapes: q texts, n masks of all texts, m candidate spans of one mask, d dimensions, k hits per query.
+A question goes through seven functions, in `PhraseFiller.fill_encoded`: encode, choose blocks, read them, search, grow
+hits into spans, weigh these, and make an answer of them.
+
+Shapes: q texts, n masks of all texts, m candidate spans of one mask.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 import numpy as np
 
 from npm.core.errors import SettingError
-from npm.core.settings import checked
-from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
+from npm.core.settings import PathText, checked
+from npm.core.types import Answer, Document, Phrase, Progress, silent
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
+from npm.models.batches import masked_inputs
 from npm.models.encoder import Encoder
-from npm.reading.confidence import Confidence, features_of
+from npm.models.settings import Precision
 from npm.reading.loading import NO_READER, open_reader
-from npm.reading.reader import Reader
-from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
-from npm.retrieval.blocks import Restriction, reason_for_few, sentence_pooler, vector_share
-from npm.retrieval.literal import with_literal_evidence
+from npm.retrieval.answers import SurfaceReader, compose, confidence_features, ranked_phrases, with_confidence
+from npm.retrieval.blocks import (
+    BlockPlan,
+    Blocks,
+    check_readable,
+    checked_blocks,
+    choose_blocks,
+    read_blocks,
+    sentence_pooler,
+)
 from npm.retrieval.queries import (
     MAX_MASKS,
     MaskNeighbors,
+    Query,
     QueryVectors,
     Texts,
-    checked_queries,
     encode_queries,
-    query_notes,
-    unknown_words,
+    read_queries,
 )
-from npm.retrieval.reading import check_readable, with_reading
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.search import Search, candidate_weights
+from npm.retrieval.search import Search, search, similarity_factor, weigh
 from npm.retrieval.settings import (
     MAX_PHRASES,
     FillOptions,
     FillSettings,
     Overlaps,
-    Retrieval,
     closed_error,
     given_options,
 )
 from npm.retrieval.spans import CandidateSpans, SpanFinder, digit_tokens
 
 if TYPE_CHECKING:
-    from index.types import Hits, Scan
+    from npm.reading.confidence import Confidence
+    from npm.reading.reader import Reader
+    from npm.retrieval.remote import RemoteFiller
+    from npm.retrieval.scores import PassageScores
 
 OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
 """Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
-MAX_UNKNOWN_SHARE = 0.5
-"""Share of unknown tokens above which a reader is of another language than the passages."""
-Blocks = Sequence[int] | np.ndarray
+TEXTS_AT_ONCE = 64
 
 
-class Filler(ABC):
-    """Fills texts with phrases; a subclass chooses the blocks that each text is answered from."""
+class PhraseFiller:
+    """An opened phrase index with the encoder that made it, and a reader: fills texts with phrases."""
 
     _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
 
@@ -81,6 +88,94 @@ class Filler(ABC):
         self._reader = reader
         self._use(phrase_index, encoder)
 
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        encoder: Encoder | str | Path | None = None,
+        *,
+        reader: Reader | str | Path | None = None,
+        settings: FillSettings | None = None,
+        device: str = "auto",
+        dtype: Precision | str = Precision.auto,
+    ) -> PhraseFiller:
+        """Open the index in `folder` with an encoder, an encoder's folder or name, or the index's own.
+
+        `reader` is an object, or a name that replaces `reader` of the settings.
+
+        Without `encoder` that is the shipped one if it made the index, else the one saved inside the index; `device`
+        and `dtype` are where and how it computes. Raises ArtifactError if the index is missing, unfinished, damaged
+        or was made by another encoder, SettingError for an argument of another kind.
+        """
+        precision = checked(dtype, Precision, "dtype")
+        given: Encoder | str | None = checked(encoder, Encoder | PathText | None, "encoder")
+        phrase_index = PhraseIndex.open(Path(checked(folder, PathText, "folder")))
+        encoder = phrase_index.load_encoder(given, device=device, dtype=precision, for_reading=True)
+        if isinstance(reader, str | Path):
+            settings, reader = replace(settings or FillSettings(), reader=str(reader)), None
+        return cls(phrase_index, encoder, settings, reader=reader)
+
+    @classmethod
+    def over(
+        cls,
+        passages: Sequence[str | Document],
+        encoder: Encoder | str | Path | None = None,
+        *,
+        reader: Reader | None = None,
+        settings: FillSettings | None = None,
+        device: str = "auto",
+        dtype: Precision | str = Precision.auto,
+    ) -> PhraseFiller:
+        """A filler that answers from the given texts, an index in memory, and scores given words.
+
+        Without `encoder` it is the shipped one. With a reader the passages that share most words with a text are read,
+        all of them where there are few; without one stored vectors are searched. Passages are embedded once for all
+        fillers. Raises CorpusError if there is no passage, or one that is no text, EncoderError as `Encoder.load` does,
+        SettingError for an argument of another kind.
+        """
+        from npm.retrieval.passages import passage_index, passage_settings
+
+        opened = Encoder.of(encoder, device, dtype)
+        if not isinstance(settings, FillSettings | None):
+            raise SettingError(f"settings must be FillSettings, got {settings!r}")
+        settings = passage_settings(opened, reader) if settings is None else settings
+        index = passage_index(passages, opened, tokens_per_batch=settings.tokens_per_batch)
+        return cls(index, opened, settings, reader=reader)
+
+    @classmethod
+    def over_files(
+        cls,
+        files: Sequence[str | Path],
+        encoder: Encoder | str | Path | None = None,
+        *,
+        settings: FillSettings | None = None,
+        device: str = "auto",
+        dtype: Precision | str = Precision.auto,
+        progress: Progress = silent,
+    ) -> PhraseFiller:
+        """A filler over files and folders, whose index of words is kept in the user's cache and follows them.
+
+        What has not changed since the last call is not read again. Without `encoder` it is the shipped one. Raises
+        CorpusError for files that cannot be used, StorageError where the cache cannot be written, and as `open` does.
+        """
+        from npm.indexing.cached import files_index
+
+        opened = Encoder.of(encoder, device, dtype)
+        names = [files] if isinstance(files, str | Path) else list(files)
+        folder, _ = files_index([str(checked(name, PathText, "files")) for name in names], opened, progress=progress)
+        return cls.open(folder, opened, settings=settings)
+
+    @staticmethod
+    def connect(url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> RemoteFiller:
+        """A filler that queries the server of `npmlm serve` at `url`, such as `http://127.0.0.1:8080`, with its `key`.
+
+        `timeout_seconds` is how long a request may take, tries at a busy server included. Raises SettingError for an
+        argument that cannot be used or a key that the server does not know, ServerError if no such server answers.
+        """
+        from npm.retrieval.remote import RemoteFiller
+
+        return RemoteFiller(url, key, timeout_seconds=timeout_seconds)
+
     def __enter__(self) -> Self:
         return self
 
@@ -88,7 +183,8 @@ class Filler(ABC):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._facts if self._opened is not None else 'closed'})"
+        facts = "closed" if self._opened is None else f"{self.index.facts}, {self.encoder.name}"
+        return f"{type(self).__name__}({facts})"
 
     def __reduce__(self) -> NoReturn:
         # it holds mapped files and a model, which a copy would have to open again
@@ -122,19 +218,13 @@ class Filler(ABC):
             return self._reader
         return open_reader(settings.reader, self.encoder)
 
-    @property
-    def _facts(self) -> str:
-        """Description of the index and the encoder."""
-        live, store = self.index.live_documents, self.index.store
-        count = store.document_count if live is None else int(np.count_nonzero(live))
-        return f"{str(self.index.folder)!r}, {count:,} documents, {store.token_count:,} tokens, {self.encoder.name}"
-
     def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
         """Answer from `phrase_index` from now on."""
         self._opened = phrase_index, phrase_index.check_encoder(encoder)
         self.surfaces = SurfaceReader(phrase_index.store, encoder.tokenizer)
         self._digit_tokens = digit_tokens(encoder.tokenizer)
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
+        self._passage_scores: PassageScores | None = None
 
     def refresh(self) -> bool:
         """Open the current generation of the index if it is another one than that in use; returns whether it was."""
@@ -167,13 +257,39 @@ class Filler(ABC):
         for one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far apart for the
         encoder; SettingError for a setting of another kind or one that cannot be met.
         """
-        several = checked_queries(texts, max_masks=MAX_MASKS)
+        queries = read_queries(texts, max_masks=MAX_MASKS)
         settings = replace(self.settings, **given_options(FillSettings, k=k, **options))
-        allowed = None if blocks is None else self._checked_blocks(blocks)
-        pooler = sentence_pooler(self.index, settings) if allowed is None else None
-        vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
-        answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
-        return answers[0] if isinstance(texts, str) else answers
+        given = None if blocks is None else checked_blocks(blocks, self.index.store.block_count)
+        found = list(self.answers(queries, settings, blocks=given, at_once=max(1, len(queries))))
+        return found[0] if isinstance(texts, str) else found
+
+    def answers(
+        self,
+        queries: Sequence[Query],
+        settings: FillSettings | None = None,
+        *,
+        blocks: np.ndarray | None = None,
+        at_once: int = TEXTS_AT_ONCE,
+    ) -> Iterator[Answer]:
+        """The answer to each query in turn, `at_once` of them together; `blocks` as in `fill`, ascending i64.
+
+        Raises QueryError before the first if the masks of one are too far apart for the encoder.
+        """
+        settings = self.settings if settings is None else settings
+        texts, places = [query.text for query in queries], [query.place for query in queries]
+        if len(texts) > at_once:
+            masked_inputs(self.encoder, texts, self.encoder.query_masks, places=places)
+        pooler = None if blocks is not None else sentence_pooler(self.index, settings)
+        for first in range(0, len(texts), at_once):
+            batch = slice(first, first + at_once)
+            vectors = encode_queries(
+                self.encoder,
+                texts[batch],
+                pooler=pooler,
+                tokens_per_batch=settings.tokens_per_batch,
+                places=places[batch],
+            )
+            yield from self.fill_encoded(texts[batch], vectors, settings=settings, blocks=blocks)
 
     def fill_encoded(
         self,
@@ -188,198 +304,90 @@ class Filler(ABC):
         A text with several masks gets a JointAnswer. `blocks` as in `fill`, ascending i64.
         """
         settings = self.settings if settings is None else settings
+        allowed = self._document_filter(settings)
+        given = np.zeros(0, dtype=np.int64) if settings.documents == [] else blocks
+        vectors = self._mapped(vectors, settings, blocks)
+        plans = choose_blocks(self.index, texts, vectors, settings, allowed=allowed, given=given)  # q
+        plans = self.read(texts, vectors, plans, settings) if given is None else vectors.per_mask(plans)  # n
+        asked, masks = vectors.per_mask(texts), vectors.per_mask(np.diff(vectors.offsets).tolist())
+        wanted = [self._wanted(settings, is_alone=each) for each in (False, True)]
+        phrases: list[tuple[Phrase, ...]] = [()] * len(plans)
+        for number, found in self.searched(vectors, plans, settings):
+            spans, weights = self.weighed(asked[number], found, settings)
+            phrases[number] = ranked_phrases(asked[number], spans, weights, self.surfaces, wanted[masks[number] == 1])
+        of_texts = zip(texts, itertools.pairwise(vectors.offsets.tolist()), vectors.cut.tolist(), strict=True)
+        return [
+            self._answer(text, phrases[first:stop], plans[first:stop], cut, settings, blocks)
+            for text, (first, stop), cut in of_texts
+        ]
+
+    def _mapped(self, vectors: QueryVectors, settings: FillSettings, blocks: np.ndarray | None) -> QueryVectors:
+        """The queries, changed by learned maps if there are some for stored vectors."""
         if not self.index.stores_tokens:
             check_readable(self.index, self.reader(settings), settings, blocks)
         maps = self.index.maps_for(settings.retrieval.value)
-        if maps is not None and not maps.reader:
-            vectors = vectors.mapped(maps.maps)
-        allowed = self._document_filter(settings)
-        given = np.zeros(0, dtype=np.int64) if settings.documents == [] else blocks
-        restrictions: Sequence[Restriction | None]
-        if given is None:
-            restrictions = self._restrictions(texts, vectors, settings, allowed)
-        else:
-            restrictions = [Restriction.within(allowed.allowed(given))] * len(vectors.start)
-        counts = np.diff(vectors.offsets).tolist()
-        is_alone = vectors.per_mask([count == 1 for count in counts])
-        asked = vectors.per_mask(texts)
+        return vectors if maps is None or maps.reader else vectors.mapped(maps.maps)
+
+    def read(
+        self, texts: Sequence[str], vectors: QueryVectors, plans: Sequence[BlockPlan], settings: FillSettings
+    ) -> list[BlockPlan]:
+        """The plan of each of n masks, from those of q texts, with what the reader of `settings` finds there."""
+        reader = self.reader(settings) if settings.reads else None
+        if reader is None or not self.surfaces.has_text:
+            return vectors.per_mask(plans)
+        maps = self.index.maps_for(settings.retrieval.value)
+        own_maps = maps.maps if maps is not None and maps.reader == reader.fingerprint else None
+        read = read_blocks(self.index.store, reader, texts, plans, maps=own_maps)
+        of_texts = zip(read, plans, np.diff(vectors.offsets).tolist(), strict=True)
+        return [mask for own, whole, count in of_texts for mask in own or [whole] * count]
+
+    def searched(
+        self, vectors: QueryVectors, plans: Sequence[BlockPlan], settings: FillSettings
+    ) -> Iterator[tuple[int, Search]]:
+        """The number of each mask that has rows to search, and the hits of its two queries."""
+        factor, rows = similarity_factor(self.encoder, settings.scoring), self._document_filter(settings).rows
+        return search(self.index, vectors, plans, settings, allowed=rows, factor=factor)
+
+    def weighed(self, text: str, found: Search, settings: FillSettings) -> tuple[CandidateSpans, np.ndarray]:
+        """The candidates for one mask of `text`, grown from its hits, and their weights f64 [m]."""
+        # where all rows of blocks are hit, growing to the left as well would find nothing new
+        ends = found.end_rows if found.plan.is_everywhere else None
+        spans = self.span_finder(settings).find(found.start_rows, ends, MaskNeighbors.of(text, self.encoder))
+        return weigh(found, spans, settings, settings.phrase_limits(self.encoder))
+
+    def _wanted(self, settings: FillSettings, *, is_alone: bool) -> FillSettings:
+        """The settings with as many phrases as one mask needs, which is alone in its text or not."""
         count = settings.k
         if settings.overlaps is Overlaps.merge or self._known_confidence(settings) is not None:
             count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
-        wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
-        single = replace(wider, k=count)
-        phrases: list[tuple[Phrase, ...]] = [()] * len(asked)
-        for number, search in self.searches(vectors, restrictions, allowed, settings):
-            phrases[number] = self._phrases(asked[number], search, single if is_alone[number] else wider)
-        of_masks = zip(phrases, restrictions, strict=True)
-        return [
-            self._answer(text, list(itertools.islice(of_masks, count)), cut, settings, blocks)
-            for text, count, cut in zip(texts, counts, vectors.cut.tolist(), strict=True)
-        ]
-
-    @abstractmethod
-    def _restrictions(
-        self, texts: Sequence[str], vectors: QueryVectors, settings: FillSettings, allowed: DocumentFilter
-    ) -> Sequence[Restriction | None]:
-        """The blocks, of those allowed, that each mask is answered from; None for all."""
-
-    def read(
-        self,
-        texts: Sequence[str],
-        vectors: QueryVectors,
-        restrictions: Sequence[Restriction | None],
-        settings: FillSettings,
-    ) -> list[Restriction | None]:
-        """The restriction of each mask, from those of the texts, with what the reader of `settings` finds there."""
-        reader = self.reader(settings) if settings.retrieval is Retrieval.hybrid and settings.joint_share else None
-        if reader is None or not self.surfaces.has_text:
-            return vectors.per_mask(restrictions)
-        maps = self.index.maps_for(settings.retrieval.value)
-        joint_maps = maps.maps if maps is not None and maps.reader == reader.fingerprint else None
-        read = with_reading(self.index.store, reader, texts, restrictions, maps=joint_maps)
-        counts = np.diff(vectors.offsets).tolist()
-        of_texts = zip(read, restrictions, counts, strict=True)
-        return [mask for own, whole, count in of_texts for mask in own or [whole] * count]
-
-    def searches(
-        self,
-        vectors: QueryVectors,
-        restrictions: Sequence[Restriction | None],
-        document_filter: DocumentFilter,
-        settings: FillSettings,
-    ) -> Iterator[tuple[int, Search]]:
-        """The index of each mask that has rows to search, and the hits of its two queries."""
-        unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
-        masks_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
-        wanted = min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows))
-        for first in range(0, len(unrestricted), masks_per_scan):
-            batch = unrestricted[first : first + masks_per_scan]
-            stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
-            scan = self.index.searcher.scan(stacked, document_filter.rows)
-            hits = scan.top(wanted)
-            for place, number in enumerate(batch):
-                yield number, self._search_of(scan, hits, (place, len(batch) + place), settings)
-        offsets, factor = self.index.store.block_offsets, self.similarity_factor(settings.scoring)
-        for number, restriction in enumerate(restrictions):
-            if restriction is None:
-                continue
-            starts, stops = offsets[restriction.blocks], offsets[restriction.blocks + 1]  # i64 [blocks] each
-            rows = self.index.rows.rows_within(starts, stops)  # i64 [rows]
-            if not len(rows):
-                continue
-            share = settings.joint_share if self.index.stores_tokens else 1.0
-            share = 0.0 if restriction.joint is None else share
-            scans = (
-                []
-                if share == 1
-                else [self.index.searcher.scan(np.stack([vectors.start[number], vectors.end[number]]), rows)]
-            )
-            factors = (1 - share) * factor, share / settings.scoring.temperature
-            yield number, Search(self.index, scans, (0, 1), (rows, None), factors, restriction)
-
-    def _search_of(self, scan: Scan, hits: Hits, queries: tuple[int, int], settings: FillSettings) -> Search:
-        """The search of one mask, its queries' numbers among the `hits` [queries, k] of `scan`."""
-        start_rows, end_rows = (np.sort(hits.rows[query][hits.found[query]]) for query in queries)  # i64 [hits] each
-        factors = self.similarity_factor(settings.scoring), 0.0
-        return Search(self.index, [scan], queries, (start_rows, end_rows), factors)
-
-    def _phrases(self, text: str, search: Search, settings: FillSettings) -> tuple[Phrase, ...]:
-        """The phrases for one mask of `text`.
-
-        Both sides are grown: a span is found where either of its ends is among the best rows of its query, and the
-        other end, which may be none of them, is then scored from its stored vector. So the weights are exact for the
-        candidates there are, however roughly the hits were searched.
-        """
-        candidates, weights = self.weighed(text, search, settings)
-        return ranked_phrases(text, candidates, weights, self.surfaces, settings)
-
-    def weighed(self, text: str, search: Search, settings: FillSettings) -> tuple[CandidateSpans, np.ndarray]:
-        """The candidates for one mask of `text`, and their weights f64 [m]."""
-        start_rows, end_rows = search.hits
-        candidates = self.span_finder(settings).find(start_rows, end_rows, MaskNeighbors.of(text, self.encoder))
-        sides = (start_rows, start_rows if end_rows is None else end_rows)
-        weights = candidate_weights(search.similarities, candidates, sides, settings.scoring)  # f64 [m]
-        if search.restriction is not None and search.restriction.gaps:
-            candidates, weights = with_literal_evidence(
-                candidates,
-                weights,
-                search.restriction.gaps,
-                settings.literal_weight,
-                store=self.index.store,
-                limits=settings.phrase_limits(self.encoder),
-            )
-        return candidates, weights
+        count = count if is_alone else max(count, settings.beam_width)
+        return replace(settings, k=count, occurrences=max(settings.occurrences, 1))
 
     def _answer(
         self,
         text: str,
-        masks: Sequence[tuple[tuple[Phrase, ...], Restriction | None]],
+        phrases: Sequence[tuple[Phrase, ...]],
+        plans: Sequence[BlockPlan],
         cut: bool,
         settings: FillSettings,
         blocks: np.ndarray | None,
     ) -> Answer:
         """The answer to one text by the phrases of its masks and the blocks that they are from."""
-        notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
-        is_hybrid = blocks is None and settings.retrieval is Retrieval.hybrid
-        if is_hybrid and settings.vector_share and self.index.block_vectors is None:
-            notes += ("the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",)
-        if any(restriction is not None and restriction.unknown_share > MAX_UNKNOWN_SHARE for _, restriction in masks):
-            notes += ("the reader does not know most of the passages' tokens: set reader to one of their language",)
-        unknown = () if blocks is not None or self.index.lexicon is None else unknown_words(text, self.index.lexicon)
-        if unknown:
-            notes += (f"not in the corpus: {', '.join(unknown)}",)
-        by_words = vector_share(self.index, settings) == 0
-        shown = [without_overlaps(phrases, settings) for phrases, _ in masks]
-        reasons = [
-            reason_for_few(len(phrases), restriction, settings, given=blocks, by_words=by_words)
-            for phrases, (_, restriction) in zip(shown, masks, strict=True)
-        ]
-        if len(set(reasons)) == 1:
-            notes += reasons[0]
-        else:
-            notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
-        if len(masks) == 1:
-            answer = Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
-            answer = self._with_confidence(answer, *masks[0], settings)
-            return _with_status(answer, shown[0], settings, lacks_words=bool(unknown))
-        from npm.retrieval.joint_filling import joint_fillings
-
-        live, count = self.index.live_blocks, max(settings.k, settings.beam_width)
-        fillings, why = joint_fillings(
-            text,
-            [phrases[:count] for phrases, _ in masks],
-            self._blocks_holding,
-            block_count=self.index.store.block_count if live is None else int(np.count_nonzero(live)),
-            settings=settings,
-        )
-        if not self.surfaces.has_text:
-            why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
-        of_masks = tuple(map(MaskPhrases, shown))
-        joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
-        return _with_status(joint, fillings, settings, lacks_words=bool(unknown))
+        most = self.encoder.max_input_tokens
+        answer = compose(self.index, text, phrases, plans, settings, cut=cut, given=blocks, max_input_tokens=most)
+        return self._with_confidence(answer, phrases[0], plans[0], settings) if len(plans) == 1 else answer
 
     def _with_confidence(
-        self, answer: Answer, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
-        """The answer with its confidence, if its reader has one; unclear where that is too small."""
         known = self._known_confidence(settings)
-        features = None if known is None else self.features(answer.text, found, restriction, settings)
-        if known is None or features is None:
-            if not settings.min_confidence:
-                return answer
-            note = f"min_confidence={settings.min_confidence:g} was not applied: this answer has no confidence"
-            return replace(answer, notes=(*answer.notes, note))
-        confidence, least = float(known.of(features)), known.threshold(settings.min_confidence)
-        answer = replace(answer, confidence=confidence)
-        if confidence >= least:
-            return answer
-        note = f"no clear answer: the confidence is {confidence:.2f}, below min_confidence={least:.2f}"
-        return replace(answer, notes=(*answer.notes, note), status="low_evidence")
+        features = None if known is None else self.features(answer.text, found, plan, settings)
+        return with_confidence(answer, known, features, settings)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:
         """The confidence of the reader of `settings`, an object that reads among them."""
-        reads = settings.retrieval is Retrieval.hybrid and settings.joint_share and not settings.scoring.reference
+        reads = settings.reads and not settings.scoring.reference
         return getattr(self.reader(settings), "confidence", None) if reads else None
 
     def least_confidence(self, settings: FillSettings) -> float | None:
@@ -388,25 +396,11 @@ class Filler(ABC):
         return None if known is None else known.threshold(settings.min_confidence)
 
     def features(
-        self, text: str, found: Sequence[Phrase], restriction: Restriction | None, settings: FillSettings
+        self, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> np.ndarray | None:
-        """The input of the confidence of an answer, f64 [f], from all phrases `found`; None where there is none.
-
-        Overlapping phrases are merged, so that neither `k` nor `overlaps` changes it; shares among `values` differ.
-        """
-        if restriction is None or restriction.joint is None or self.index.lexicon is None or settings.values:
-            return None
-        first = without_overlaps(found, replace(settings, k=2, overlaps=Overlaps.merge))
-        shares = [phrase.score for phrase in first]
-        if not shares:
-            return None
-        words = self.index.lexicon.covered_share(text, restriction.blocks)
-        tokens = settings.phrase_limits(self.encoder)[0]
-        return features_of(restriction.joint, restriction.bonuses, shares, words, max_span_tokens=tokens)
-
-    def _blocks_holding(self, phrase: str) -> np.ndarray | None:
-        """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
-        return None if self.index.lexicon is None else self.index.lexicon.blocks_with(phrase)
+        """The input of the confidence of an answer, f64 [f], as `confidence_features` says."""
+        most = settings.phrase_limits(self.encoder)[0]
+        return confidence_features(self.index, text, found, plan, settings, max_tokens=most)
 
     def _document_filter(self, settings: FillSettings) -> DocumentFilter:
         """The documents that `settings` allow; the last are kept, since a prompt repeats the same filters."""
@@ -421,33 +415,40 @@ class Filler(ABC):
         limits = settings.phrase_limits(self.encoder)
         return SpanFinder(self.index.store, self.index.rows, limits, settings.scoring, digit_tokens=self._digit_tokens)
 
-    def similarity_factor(self, scoring: ScoringSettings) -> float:
-        """Factor of an inner product, from the scale of the encoder and the temperature.
+    @overload
+    def score(self, texts: str, spans: str) -> float: ...
 
-        The one query of a single mask is that of both ends, and e^(s + t) would count it twice: halved, a word of one
-        token weighs e^s, as it was trained.
+    @overload
+    def score(self, texts: str | Texts, spans: Texts) -> list[float]: ...
+
+    def score(self, texts: str | Texts, spans: str | Texts) -> float | list[float]:
+        """The probability that the words `spans` fill the `<mask>` of `texts`, as `PassageScores.score` says.
+
+        A text and one span give a float; a text and a list of spans, or as many texts as spans, a list of floats.
         """
-        counts_twice = self.encoder.query_masks == 1 and not scoring.reference
-        return self.encoder.similarity_scale / scoring.temperature / (2 if counts_twice else 1)
+        found = self._scores.score(texts, spans)
+        return found[0] if isinstance(spans, str) else found
 
-    def _checked_blocks(self, blocks: Blocks) -> np.ndarray:
-        """Block numbers ascending without repeats, i64."""
-        if isinstance(blocks, np.ndarray | range):
-            blocks = np.asarray(blocks).tolist()
-        numbers = sorted(set(checked(blocks, list[int], "blocks")))
-        block_count = self.index.store.block_count
-        if numbers and not (numbers[0] >= 0 and numbers[-1] < block_count):
-            raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")
-        return np.array(numbers, dtype=np.int64)
+    @overload
+    def score_claim(self, claims: str) -> float: ...
 
+    @overload
+    def score_claim(self, claims: Texts) -> list[float]: ...
 
-def _with_status(
-    answer: Answer, best: Sequence[Phrase | Filling], settings: FillSettings, *, lacks_words: bool
-) -> Answer:
-    """The answer, unclear if the first of its `best` has too small a share or the corpus lacks words of the text."""
-    share = best[0].score if best else 0.0
-    if not settings.min_share or settings.scoring.reference or (share >= settings.min_share and not lacks_words):
-        return answer
-    below = f"the best share is {share:.3f}, below min_share={settings.min_share:g}"
-    note = f"the corpus has no clear answer: {below if share < settings.min_share else 'it lacks words of the text'}"
-    return replace(answer, notes=(*answer.notes, note), status="low_evidence")
+    def score_claim(self, claims: str | Texts) -> float | list[float]:
+        """The support of each claim by the passages, as `PassageScores.score_claim` says."""
+        found = self._scores.score_claim(claims)
+        return found[0] if isinstance(claims, str) else found
+
+    @property
+    def _scores(self) -> PassageScores:
+        """Raises SettingError for an index that is not of passages in memory."""
+        from npm.retrieval.passages import PassageIndex
+        from npm.retrieval.scores import PassageScores
+
+        if not isinstance(self.index, PassageIndex):
+            raise SettingError("only passages in memory score given words: open them by PhraseFiller.over")
+        if self._passage_scores is None:
+            allowed, finder = self._document_filter(self.settings), self.span_finder(self.settings)
+            self._passage_scores = PassageScores(self.index, self.encoder, self.settings, finder, allowed)
+        return self._passage_scores

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.core.types import MASK_TEXT, Filling, Phrase
-from npm.corpus.text import words_of
-from npm.retrieval.answers import content_words
+from npm.corpus.text import content_words, words_of
 
 if TYPE_CHECKING:
     from npm.retrieval.settings import FillSettings

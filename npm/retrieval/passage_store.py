@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -205,8 +205,12 @@ class GivenWords:
     """
 
     def __init__(self, store: BlockStore) -> None:
-        self._blocks = [_folded_block(store, block) for block in range(store.block_count)]
+        self._store = store
         self.find = lru_cache(maxsize=WORDS_IN_MEMORY)(self._find)
+
+    @cached_property
+    def _blocks(self) -> list[tuple[str, dict[int, int], dict[int, int]]]:
+        return [_folded_block(self._store, block) for block in range(self._store.block_count)]
 
     def _find(self, words: str) -> tuple[np.ndarray, np.ndarray]:
         """First token positions and lengths in tokens, i64 [n] each, of all occurrences of `words` as full words."""

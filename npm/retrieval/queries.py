@@ -8,19 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from npm.core.errors import QueryError, SettingError, place_of, shown_start
 from npm.core.types import MASK_TEXT, SURROGATE
-from npm.corpus.text import sentence_bounds, with_mask, words_of
+from npm.corpus.text import with_mask, words_of
 from npm.indexing.adaptation import mapped
-from npm.models.batches import encode_sequences
-from npm.models.masked_texts import MaskedInputs, masked_inputs, token_ids
+from npm.models.batches import MaskedInputs, encode_sequences, masked_inputs, token_ids
 
 if TYPE_CHECKING:
-    from npm.indexing.bm25 import BlockLexicon
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
 
@@ -34,12 +32,24 @@ YEAR_WORDS = frozenset({"in", "since"})
 JOINING = "$€£¥₹₩₽%‰°-"
 """Marks next to a mask that belong to its expression: `$<mask>`, `<mask>%`, `life-<mask>`."""
 TOKENS_PER_BATCH = 8192
-MAX_LOOKED_UP = 32
-"""Words of a text with a capital that are looked up in the corpus; names of a question are among them."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
 COLUMN = re.compile(r"\{([^{}]+)\}")
 """A column of a table in the template of a user, such as `{name}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A text as it is filled, read and checked once."""
+
+    text: str
+    place: str = "text"  # its name in messages
+    line: int | None = None  # in a file or a pipe, from 1
+
+    @classmethod
+    def read(cls, text: str, place: str = "text", *, max_masks: int = 1) -> Self:
+        """`text` as `read_query` gives it."""
+        return cls(read_query(text, where=place, max_masks=max_masks), place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +105,6 @@ def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
     return masked
 
 
-def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> None:
-    """Raise QueryError for a text that cannot be filled: as `check_query` with MAX_MASKS, or masks too far apart."""
-    check_query(text, where=where, max_masks=MAX_MASKS)
-    if text.count(MASK_TEXT) > 1:
-        masked_inputs(encoder, [text], encoder.query_masks, where=where)
-
-
 def check_template(template: str) -> None:
     """Raise SettingError for a template of a user without a column, or with one in double braces."""
     if not COLUMN.search(template) or "{{" in template:
@@ -139,13 +142,13 @@ def check_text(text: object, where: str) -> None:
         )
 
 
-def checked_queries(given: object, *, max_masks: int = 1) -> list[str]:
-    """One text or several as a list, each read by `read_query`."""
+def read_queries(given: object, *, max_masks: int = 1) -> list[Query]:
+    """One text or several, or queries that were read before, as queries."""
+    if isinstance(given, list | tuple) and given and all(isinstance(query, Query) for query in given):
+        return list(given)
     several = checked_texts(given, name="text")
-    return [
-        read_query(text, where=place_of(number, len(several)), max_masks=max_masks)
-        for number, text in enumerate(several, start=1)
-    ]
+    places = [place_of(number, len(several)) for number in range(1, len(several) + 1)]
+    return [Query.read(text, place, max_masks=max_masks) for text, place in zip(several, places, strict=True)]
 
 
 def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ...]:
@@ -154,15 +157,6 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
     longer = f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around {masks}"
     has_controls = bool(CONTROL_CHARACTERS.search(text))
     return (longer,) * cut + ("the text contains control characters",) * has_controls
-
-
-def unknown_words(text: str, lexicon: BlockLexicon) -> tuple[str, ...]:
-    """The words of a text with a capital that no block has, each once, without the first word of each sentence."""
-    starts = set(sentence_bounds(text)[:, 0].tolist())
-    found = (match.group() for match in re.finditer(r"\w+", text) if match.start() not in starts)
-    words = dict.fromkeys(word for word in found if word != word.lower())
-    looked_up = ((word, lexicon.blocks_with(word)) for word in list(words)[:MAX_LOOKED_UP])
-    return tuple(word for word, blocks in looked_up if blocks is not None and not len(blocks))
 
 
 class MaskVectors(NamedTuple):
@@ -180,14 +174,16 @@ def encode_queries(
     pooler: PoolerKind | None = None,
     tokens_per_batch: int = TOKENS_PER_BATCH,
     where: str = "text",
+    places: Sequence[str] = (),
 ) -> QueryVectors:
     """Encode texts that passed `check_query`, with one `<mask>` or several, in the order given, batched by length.
 
     Each `<mask>` becomes a mask pair, or as `query_masks` says; the others stay masks in the same pass. With `pooler`,
     one of LAST_LAYER_POOLERS, each text is encoded once more, without its masks, and pooled. Raises QueryError as
-    `masked_inputs` does, which `check_masked_text` does for one text.
+    `masked_inputs` does, with the name of a text in `places`, or of texts that are all `where`.
     """
-    inputs = masked_inputs(encoder, texts, encoder.query_masks, where=where)
+    places = places or [place_of(number, len(texts), where) for number in range(1, len(texts) + 1)]
+    inputs = masked_inputs(encoder, texts, encoder.query_masks, places=places)
     found = _encoded(encoder, inputs, encoder.query_masks, pooler, tokens_per_batch)
     counts = np.array([len(slots) for slots in inputs.slots], dtype=np.int64)  # i64 [q]
     return QueryVectors(found.vectors[:, 0], found.vectors[:, -1], found.cut, found.sentences, counts)

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter
 from npm.core.errors import QueryError, ServerError, SettingError, place_of, shown_start
 from npm.core.settings import as_json, checked
 from npm.core.types import Answer, JointAnswer
-from npm.retrieval.queries import MAX_MASKS, Texts, checked_queries
+from npm.retrieval.queries import MAX_MASKS, Texts, read_queries
 from npm.retrieval.settings import FillOptions, FillSettings, closed_error, given_options
 
 MAX_TRIES = 5
@@ -98,7 +98,7 @@ class RemoteFiller:
         """
         if self._client.is_closed:
             raise closed_error(self)
-        several = checked_queries(texts, max_masks=MAX_MASKS)
+        several = [query.text for query in read_queries(texts, max_masks=MAX_MASKS)]
         given = given_options(FillSettings, k=k, **options)
         settings = FillSettings(**given)
         body = as_json({name: getattr(settings, name) for name in given})

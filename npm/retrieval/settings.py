@@ -1,4 +1,4 @@
-"""Settings of `Filler`."""
+"""Settings of `PhraseFiller`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from npm.core.settings import (
     read_settings,
     read_yaml,
 )
-from npm.retrieval.scoring import ScoringSettings
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -46,6 +45,35 @@ MAX_PHRASES = 10_000
 """Largest `k`."""
 MAX_PHRASE_WORDS, MAX_PHRASE_TOKENS = 10, 128
 """Defaults if phrases are counted in words: most words, and most tokens of such a phrase."""
+
+
+LEAST_TEMPERATURE = 1e-3
+"""Minimum temperature: below it only the best occurrence would count, and similarities would soon overflow."""
+
+
+class Combination(Enum):
+    """Combination of the start and the end of an occurrence."""
+
+    sum = "sum"
+    product = "product"
+
+
+class ScoringSettings(Settings):
+    """Settings that filter, weigh and combine candidate spans; the defaults are ours."""
+
+    reference: bool = False
+    """The rules of the implementation of arXiv 2212.01349 instead of ours: an occurrence weighs p_s + p_e, softmaxes
+    over all start and all end positions, not e^(s + t) over its sum over all candidates; phrases are the same if their
+    tokens are, not their text up to case and spaces; they contain no stop-words and no punctuation, not of, the, and,
+    's as names do; and they may continue into the next clause."""
+    length_exponent: Annotated[float, Field(ge=-10, le=10)] = -1.0
+    """α: an occurrence of n tokens weighs n^α times as much."""
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] = 1.0
+    """Divides the scaled similarities s and t; at least 0.001."""
+    cut_expressions: bool = False
+    """A phrase may begin or end inside a number, a date, a quantity, a hyphenated word or an abbreviation."""
+    exclude_query_phrases: bool = True
+    """Omit phrases whose words, except function words, all occur in the question."""
 
 
 class FilterSettings(Settings):
@@ -127,6 +155,11 @@ class FillSettings(FilterSettings):
             raise SettingError("values must have at least one text, got []: leave it out for any phrase")
         if blank := [value for value in self.values or () if not value.strip()]:
             raise SettingError(f"values must have no empty text, got {blank[0]!r}: take it out")
+
+    @property
+    def reads(self) -> bool:
+        """Return True if a reader, where there is one, scores the blocks."""
+        return self.retrieval is Retrieval.hybrid and self.joint_share > 0
 
     def phrase_limits(self, encoder: Encoder) -> tuple[int, int | None]:
         """Longest phrase in tokens, and in words if they count; one word where the encoder asks with one mask."""

@@ -18,7 +18,7 @@ from npm.core.types import TokenFlag
 from npm.corpus.text import is_joined
 from npm.indexing.rows import RowMap, gather
 from npm.retrieval.queries import MaskNeighbors
-from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import ScoringSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -23,8 +23,7 @@ from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without_rows
 from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.passages import PassageFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
 from npm.retrieval.settings import FillSettings, FilterSettings, Retrieval
 from npm.serving import replies, requests
@@ -190,7 +189,7 @@ class OpenedIndex:
             **request.given(FillSettings),
         )
         # in memory for this request only: at full length, however short the vectors of the index are
-        filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
+        filler = PhraseFiller.over(documents, self.filler.encoder.cut_to(None), settings=settings)
         encoded = perf_counter()
         values: list[object] = []
         for text in texts:

@@ -20,9 +20,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from npm.core.errors import SettingError, StorageError
-from npm.core.memory import share_one_heap
 from npm.indexing.phrase_index import OpenSearcher
 from npm.models.encoder import Encoder
+from npm.models.memory import share_one_heap
 from npm.serving.app import make_app
 from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics

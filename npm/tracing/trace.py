@@ -22,7 +22,7 @@ from npm.corpus.markdown import joined_lines
 from npm.corpus.markup import visible
 from npm.corpus.text import normalized_text
 from npm.indexing.phrase_index import select
-from npm.retrieval.filler import Filler
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import check_text
 from npm.tracing.evidence import CorpusEvidence, Place
 from npm.tracing.find import SoughtPhrase
@@ -92,7 +92,7 @@ class Trace:
 class Tracer:
     """Traces texts with an opened filler over an index with text."""
 
-    def __init__(self, filler: Filler, settings: TraceSettings | None = None) -> None:
+    def __init__(self, filler: PhraseFiller, settings: TraceSettings | None = None) -> None:
         """Raises SettingError for an index without text, and as `select` does for filters."""
         index, self._filler, self._settings = filler.index, filler, settings or TraceSettings()
         if index.lexicon is None:

@@ -27,8 +27,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from npm.core.errors import SettingError
-from npm.core.types import Term, TrainingBatch
+from npm.masking.batches import TrainingBatch
 from npm.models.stored import choose_device, choose_dtype
+from npm.objectives.combine import Term
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import make_optimizer
 from npm.training.settings import Sharding, TrainerSettings, TrainingSettings

@@ -30,10 +30,9 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from safetensors import SafetensorError
 from torch import nn
 
-from npm.core.artifact import MANIFEST_NAME, refuse_link, verify_folder, write_folder
+from npm.core.artifact import MANIFEST_NAME, read_as, refuse_changed, refuse_link, verify_folder, write_folder
 from npm.core.errors import ArtifactError, SettingError, named
 from npm.core.files import read_object, replace_file, sync, sync_all
-from npm.core.records import read_as, refuse_changed
 from npm.core.settings import Settings
 from npm.models.names import is_whole_encoder
 from npm.models.stored import save_tensors

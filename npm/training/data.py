@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from npm.core.artifact import refuse_changed
 from npm.core.errors import CorpusError, SettingError, missing
-from npm.core.records import refuse_changed
-from npm.core.types import MASKS_PER_SPAN, BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
+from npm.core.types import MASKS_PER_SPAN, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.groups import BlockGroups, epoch_order
 from npm.corpus.sentence_pairs import PairTable, build_pair_table
 from npm.corpus.store import BlockStore, build_block_store
+from npm.masking.batches import BatchSource, SentenceBatch, TrainingBatch, View
 from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionUnit, build_in_place_views

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from npm.core.types import LabeledBatch, View
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.groups import epoch_order
 from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled
+from npm.masking.batches import LabeledBatch, View
 from npm.masking.rendering import LABELED, padded_rows
 from npm.models.encoder import Encoder
 

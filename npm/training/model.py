@@ -9,21 +9,22 @@ from typing import Any
 from torch import nn
 
 from npm.core.errors import SettingError
-from npm.core.memory import keep_few_kernels, keep_freed_memory
-from npm.core.types import MASKS_PER_SPAN, Term, TrainingBatch
+from npm.core.types import MASKS_PER_SPAN
 from npm.corpus.documents import read_corpus
 from npm.corpus.labeled import LabelLevel
+from npm.masking.batches import TrainingBatch
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import DENOISING, LABELED, PHRASES, SENTENCES, reads_blocks
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import HALVES
+from npm.models.memory import keep_few_kernels, keep_freed_memory
 from npm.models.names import locate_encoder
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.block_teacher import BlockTeacher
-from npm.objectives.combine import WeightedSum
+from npm.objectives.combine import Term, WeightedSum
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.registry import OBJECTIVES, Objective, chosen_objectives
 from npm.objectives.settings import BlockTeacherSettings

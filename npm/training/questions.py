@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from npm.core.errors import CorpusError, SettingError
-from npm.core.types import BatchSource, PassageBatch, QuestionBatch, View
 from npm.corpus.questions import (
     Question,
     QuestionTable,
@@ -21,6 +20,7 @@ from npm.corpus.questions import (
     occurrences,
     question_table,
 )
+from npm.masking.batches import BatchSource, PassageBatch, QuestionBatch, View
 from npm.masking.rendering import PASSAGES, QUESTIONS, VIEW_NUMBERS, padded_rows
 from npm.models.encoder import Encoder
 
@@ -44,7 +44,7 @@ def question_batch(
     wrong_blocks = [(number, passage) for number, passage in enumerate(wrong) if passage is not None]
     joint_count = max(1, round(joint_fraction * len(questions)))
     read = [each for each in [*enumerate(right), *wrong_blocks] if each[0] < joint_count]
-    # as texts are read with blocks by an index: question, suffix, title and block (npm/retrieval/reading.py)
+    # as texts are read with blocks by an index: question, suffix, title and block (npm/retrieval/blocks.py)
     rows = [(np.concatenate([asked[number], suffix, title]), passage) for number, (title, passage) in read]
     rows += right + [passage for _, passage in wrong_blocks] + [(ids, suffix[:0]) for ids in asked]
     rows += [(np.concatenate([each.before, each.after]), suffix[:0]) for each in questions]

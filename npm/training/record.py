@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from npm.core.artifact import flat_record
 from npm.core.files import sha256_of_file
-from npm.core.records import flat_record
 from npm.corpus.sources import Source
 from npm.training.settings import TrainingSettings
 

@@ -23,8 +23,8 @@ import torch
 
 from npm.core.artifact import write_folder
 from npm.core.errors import SettingError
-from npm.core.memory import return_freed_memory
-from npm.core.types import TrainingBatch
+from npm.masking.batches import TrainingBatch
+from npm.models.memory import return_freed_memory
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, sum_over_ranks, world_size
 from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator, whole_parameters

@@ -21,12 +21,11 @@ from npm.corpus.sources import find_sources
 from npm.corpus.text import normalized_text
 from npm.indexing.adaptation import QueryMaps
 from npm.indexing.changes import changed, commit
-from npm.indexing.generation import Generation
-from npm.indexing.layout import ADAPTATION
+from npm.indexing.generation import ADAPTATION, Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Reader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, examples_of

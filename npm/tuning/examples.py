@@ -17,14 +17,13 @@ from npm.core.errors import SettingError
 from npm.corpus.text import is_title, normalized_text
 from npm.indexing.phrase_index import select
 from npm.reading.mask_reader import JointPass, MaskReader
-from npm.retrieval.blocks import Restriction, block_restrictions, sentence_pooler
+from npm.retrieval.blocks import BlockPlan, choose_blocks, passage_of, sentence_pooler
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.reading import passage_of
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
-    from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.search import Search
     from npm.retrieval.spans import CandidateSpans
 
@@ -74,18 +73,16 @@ def examples_of(
         batch = questions[first : first + MAX_QUESTIONS_AT_ONCE]
         texts = [question.text for question in batch]
         vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
-        restrictions: list[Restriction | None] = [None] * len(batch)
+        plans = choose_blocks(index, texts, vectors, settings, allowed=allowed)
         passes: list[JointPass] = []
-        if settings.retrieval is not Retrieval.dense:
-            restrictions = block_restrictions(index, texts, vectors, settings, allowed=allowed.blocks)
         if reader is not None:
-            passes = [each for part in _passes(index.store, reader, texts, restrictions) for each in part]
-            restrictions = filler.read(texts, vectors, restrictions, settings)
-        counts = [0 if each is None or each.joint is None else len(each.blocks) for each in restrictions]
+            passes = [each for part in _passes(index.store, reader, texts, plans) for each in part]
+            plans = filler.read(texts, vectors, plans, settings)
+        counts = [len(plan.joint) for plan in plans]
         of_question = list(itertools.pairwise(np.cumsum([0, *counts]).tolist()))
         found: list[Example | None] = [None] * len(batch)
-        for number, search in filler.searches(vectors, restrictions, allowed, settings):
-            if reader is not None and search.restriction is None:
+        for number, search in filler.searched(vectors, plans, settings):
+            if reader is not None and search.plan.is_everywhere:
                 continue  # no block has its words: it is searched everywhere, without the joint pass that is learned
             queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, k]
             of_text = passes[slice(*of_question[number])]
@@ -116,10 +113,8 @@ def _example(
     assert filler.index.vectors is not None, "an index that was opened from its folder knows its vectors"
     keys = filler.index.vectors.take(np.maximum(rows.ravel(), 0)).reshape(*rows.shape, -1)  # [m, 2, k]
     keys = keys.astype(np.float16) * (rows >= 0)[..., None]  # f16 [m, 2, k]
-    restriction = search.restriction
-    blocks = np.zeros(len(rows), dtype=np.int64)  # [m]
-    if restriction is not None:
-        blocks = np.searchsorted(restriction.blocks, filler.index.store.block_of(candidates.starts))  # i64 [m]
+    # 0 everywhere, where there are no blocks
+    blocks = np.searchsorted(search.plan.blocks, filler.index.store.block_of(candidates.starts))  # i64 [m]
     joint_queries, joint_keys, is_key, slots = _joint(filler, candidates, blocks, passes)
     return Example(
         logits=np.log(np.maximum(weights[chosen], np.finfo(np.float64).tiny)).astype(np.float32),
@@ -165,9 +160,8 @@ def _title_tokens(store: BlockStore, block: int) -> int:
 
 
 def _passes(
-    store: BlockStore, reader: MaskReader, texts: Sequence[str], restrictions: Sequence[Restriction | None]
+    store: BlockStore, reader: MaskReader, texts: Sequence[str], plans: Sequence[BlockPlan]
 ) -> Iterator[list[JointPass]]:
-    """The passes of each text over the blocks of its restriction."""
-    for text, restriction in zip(texts, restrictions, strict=True):
-        blocks = [] if restriction is None else restriction.blocks.tolist()
-        yield list(reader.passes([(text, passage_of(store, block)) for block in blocks]))
+    """The passes of each text over the blocks of its plan."""
+    for text, plan in zip(texts, plans, strict=True):
+        yield list(reader.passes([(text, passage_of(store, block)) for block in plan.blocks.tolist()]))

@@ -22,9 +22,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from npm.core.artifact import read_as
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.files import read_object
-from npm.core.records import read_as
 from npm.core.settings import PathText, Settings
 from studies.artificial.treebank import ROOT, Tree
 

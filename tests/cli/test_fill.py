@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from npm import PhraseFiller
+from npm.cli.cards import answer_json
 from npm.cli.registry import DECLARED, find_verb
-from npm.core.display import answer_json
 from npm.core.types import Answer, Phrase
 from npm.models import names
 from npm.models.settings import PoolerKind
@@ -260,7 +260,7 @@ def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("nobody thought of this")
 
-    monkeypatch.setattr(PhraseFiller, "fill", broken)
+    monkeypatch.setattr(PhraseFiller, "answers", broken)
     outcome = npmlm("fill", f"index={built_index}", QUESTION)
     assert outcome.status == 1
     assert "internal error: RuntimeError: nobody thought of this" in outcome.err

@@ -15,7 +15,7 @@ from npm.cluster.ray_partitions import serving_on_ray
 from npm.cluster.settings import ServeCluster
 from npm.core.errors import SettingError
 from npm.indexing.phrase_index import PhraseIndex
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.running_server import RunningServer, replica_processes, until
 

@@ -23,7 +23,7 @@ from npm.indexing.build import build_index
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings
 from studies.decoder import Decoder
 from studies.generative import DecoderWriter, PhraseWriter

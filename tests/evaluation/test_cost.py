@@ -24,7 +24,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.reading.mask_reader import MaskReader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.evaluation.conftest import PASSAGES, QUESTIONS
 
 TEXTS = [text for _, _, text, _, _ in QUESTIONS]

@@ -20,7 +20,7 @@ from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_
 from npm.evaluation.tasks import Evidence, Example, Label, LabelPrediction, Macro, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings
 
 LABELS = [Label(value=0, name="bad", words=["bad"]), Label(value=1, name="good", words=["good"])]

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console, RenderableType
 
-from npm.core.display import report_text
-from npm.core.types import Occurrence, Table, silent
+from npm.core.display import Table, report_text
+from npm.core.types import Occurrence, silent
 from npm.evaluation.data import read_task
 from npm.evaluation.evaluate import evaluate_suite
 from npm.evaluation.metrics import exact_match

@@ -16,7 +16,7 @@ from npm.indexing.changes import ChangeResult, add_documents
 from npm.indexing.generation import Generation
 from npm.indexing.settings import AddSettings, IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import Overlaps, Retrieval
 from tests.helpers.tiny_models import SENTENCES
 

@@ -19,7 +19,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import FillSettings
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npm.core.types import DenoisingBatch
+from npm.masking.batches import DenoisingBatch
 from npm.masking.denoising import NO_TARGET, Sentinels
 
 

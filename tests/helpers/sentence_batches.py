@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from npm.core.types import SentenceBatch
+from npm.masking.batches import SentenceBatch
 
 PAD_ID, FIRST_WORD_ID, LAST_WORD_ID = 0, 20, 300
 LENGTHS = (9, 4, 12, 6, 12, 3, 8)

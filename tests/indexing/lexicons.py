@@ -16,8 +16,7 @@ from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.corpus.text import words_of
-from npm.indexing.bm25 import BlockLexicon
-from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
+from npm.indexing.bm25 import BlockLexicon, finish_lexicon, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
 from tests.helpers.tiny_models import wordpiece_tokenizer
 

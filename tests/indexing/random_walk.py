@@ -18,9 +18,9 @@ from pathlib import Path
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import added, built, record
 from tests.helpers.tiny_models import tiny_encoder

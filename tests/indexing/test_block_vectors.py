@@ -24,10 +24,9 @@ from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
 from npm.indexing.estimate import estimated_sizes
-from npm.indexing.inspect import inspect_index
+from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, VectorSettings
-from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
@@ -241,7 +240,7 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
         array = open_array(shard, name)
         return -array if name == "blocks" else array
 
-    monkeypatch.setattr("npm.indexing.verify.open_array", turned)
+    monkeypatch.setattr("npm.indexing.inspect.open_array", turned)
     with pytest.raises(ArtifactError, match="cosine"):
         verify_vectors(folder, encoder, batches=1, seed=0)
 

@@ -15,11 +15,11 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import (
     TIERS,

@@ -16,11 +16,11 @@ from npm.indexing.changes import commit, delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import Generation, Searching
+from npm.indexing.inspect import reencode_sample, verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.verify import reencode_sample, verify_index
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.live_indexes import (
     TIERS,
     added,

@@ -15,7 +15,7 @@ from npm.indexing.phrase_index import select
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import Retrieval
 from tests.helpers.live_indexes import QUESTIONS, TIERS, built, record
 from tests.helpers.tiny_models import tiny_encoder

@@ -26,9 +26,9 @@ from npm.indexing.embed import (
     vector_shards,
 )
 from npm.indexing.generation import Generation
+from npm.indexing.inspect import reencode_sample, verify_vectors
 from npm.indexing.rows import RowMap, gather, pack_kept
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
-from npm.indexing.verify import reencode_sample, verify_vectors
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import added, built, record
 from tests.helpers.random_indexes import packed_kept

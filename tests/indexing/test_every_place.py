@@ -16,7 +16,7 @@ from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.live_indexes import QUESTIONS, TIERS, Record, added, search_settings, write_records

@@ -18,10 +18,9 @@ from npm.core.errors import ArtifactError, UserError
 from npm.core.files import digest_of, json_bytes, sha256_of_file
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.inspect import inspect_index
+from npm.indexing.inspect import inspect_index, verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 from tests.helpers.forged_manifests import Forgery, Place

@@ -13,7 +13,6 @@ import pytest
 from npm.core.errors import StorageError
 from npm.core.files import KEPT_FREE_BYTES, check_room, stored_bytes
 from npm.indexing.build import build_index
-from npm.indexing.estimate import check_disk_needs, estimated_sizes
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
@@ -129,24 +128,25 @@ def test_what_does_not_fit_is_refused_with_what_is_needed_and_what_is_free(
     check_room(tmp_path, 0, what="nothing")
 
 
-def test_a_build_that_will_not_fit_is_refused_before_it_begins(
-    encoder: Encoder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_vectors_that_will_not_fit_are_refused_before_the_first_is_encoded(
+    encoder: Encoder, corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = small_settings(corpus)
-    needed = estimated_sizes(settings, encoder)[0].disk_bytes
-    set_free(monkeypatch, KEPT_FREE_BYTES + needed - 1)
-    with pytest.raises(StorageError, match="no room for the index"):
-        build_index(tmp_path / "index", settings, encoder)
-    assert not list(tmp_path.iterdir())
+    with monkeypatch.context() as patched:
+        set_free(patched, KEPT_FREE_BYTES)
+        with pytest.raises(StorageError, match="no room for the vectors"):
+            build_index(tmp_path / "index", settings, encoder)
+        assert not list((tmp_path / "index").glob("vectors-*/*"))
+    build_index(tmp_path / "index", settings, encoder)
+    assert all_bytes(tmp_path / "index") == undisturbed
 
 
 def test_what_is_there_already_needs_no_room(
-    encoder: Encoder, corpus: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = small_settings(corpus)
-    built = corpus.parent / "index"
-    assert stored_bytes(built) == sum(map(len, undisturbed.values()))
+    index = shutil.copytree(corpus.parent / "index", tmp_path / "index")
+    assert stored_bytes(index) == sum(map(len, undisturbed.values()))
+    (index / "manifest.json").unlink()
     set_free(monkeypatch, KEPT_FREE_BYTES)
-    check_disk_needs(built, settings, encoder)
-    with pytest.raises(StorageError):
-        check_disk_needs(built.parent / "other", settings, encoder)
+    build_index(index, small_settings(corpus), encoder)
+    assert all_bytes(index) == undisturbed

@@ -18,9 +18,8 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, PruningRule, Stage, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.filler import PhraseFiller
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.live_indexes import all_bytes, part_of
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

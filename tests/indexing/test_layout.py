@@ -14,10 +14,9 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
-from npm.indexing.inspect import inspect_index
+from npm.indexing.inspect import inspect_index, verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.kills import Killed
 from tests.helpers.live_indexes import added, all_bytes, built, record, write_records

@@ -16,8 +16,7 @@ from npm.core.types import Document
 from npm.corpus.folding import folded
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
-from npm.indexing.bm25 import BlockLexicon
-from npm.indexing.lexicon import LexiconShard, count_words, finish_lexicon, write_lexicon_shard
+from npm.indexing.bm25 import BlockLexicon, LexiconShard, count_words, finish_lexicon, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import SENTENCES
@@ -330,7 +329,7 @@ def test_a_finished_shard_is_kept_and_a_lost_one_written_again_with_the_same_byt
         counted.append(len(texts))
         return count_words(texts, settings)
 
-    monkeypatch.setattr("npm.indexing.lexicon.count_words", count)
+    monkeypatch.setattr("npm.indexing.bm25.count_words", count)
     write_lexicon(folder, sharded_store)
     assert counted == [int(sharded_store.shard_blocks[2] - sharded_store.shard_blocks[1])]
     assert all_bytes(folder) == before

@@ -20,13 +20,12 @@ from npm.core.types import JointAnswer, Phrase
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
-from npm.indexing.inspect import footprint, inspect_index
+from npm.indexing.inspect import footprint, inspect_index, verify_index
 from npm.indexing.partitions import open_partition, partitions_of, shard_cuts
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import Retrieval
 from tests.helpers.forged_manifests import Forgery, Place
 from tests.helpers.kills import Killed

@@ -27,7 +27,7 @@ from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
 from npm.indexing.estimate import estimate_build, estimated_sizes
 from npm.indexing.generation import Generation
-from npm.indexing.inspect import inspect_index
+from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rotation import opened_axes, principal_axes
@@ -41,15 +41,14 @@ from npm.indexing.settings import (
     VectorDtype,
     VectorSettings,
 )
-from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import leading_scale
 from npm.reading.mask_reader import MaskReader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.blocks import passage_of
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
-from npm.retrieval.passages import PassageFiller
+from npm.retrieval.passages import passage_index
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.reading import passage_of
 from tests.helpers.live_indexes import (
     QUESTIONS,
     added,
@@ -196,7 +195,7 @@ def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encod
     opened = PhraseIndex.open(finished)
     axes = np.load(part_of(finished, "rotation") / "axes.npy")  # f32 [k, d]
     labels = NonparametricLabels("npm", opened, encoder)
-    whole = PassageFiller(list(SENTENCES[:3]), encoder)
+    whole = PhraseFiller.over(list(SENTENCES[:3]), encoder)
     text = "The capital of Iceland is <mask>."
     vectors = labels._encoded([text], resolved_scoring().last_tokens)
     plain = encode_queries(encoder, [text], pooler=None, tokens_per_batch=512)
@@ -225,7 +224,10 @@ def test_passages_that_are_kept_for_one_encoder_are_not_handed_to_the_rotated_on
 ) -> None:
     cache = PassageCache()
     rotated = PhraseIndex.open(finished).check_encoder(encoder)
-    kept = [PassageFiller(list(SENTENCES[:3]), each, cache=cache) for each in (rotated, encoder.cut_to(CUT))]
+    kept = [
+        PhraseFiller(passage_index(list(SENTENCES[:3]), each, cache=cache), each)
+        for each in (rotated, encoder.cut_to(CUT))
+    ]
     assert len(cache) == 6
     vectors = [filler.index.searcher.scan(np.eye(CUT, dtype=np.float32), None).top(1).scores for filler in kept]
     assert not np.allclose(*vectors)

@@ -15,13 +15,13 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.estimate import estimated_sizes
+from npm.indexing.inspect import verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
-from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.reading.mask_reader import MaskReader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.live_indexes import added, all_bytes, build_settings, record, write_records
 from tests.helpers.tiny_models import tiny_encoder

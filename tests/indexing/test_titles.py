@@ -19,13 +19,12 @@ from npm.indexing.build import build_index
 from npm.indexing.compact import compact_index
 from npm.indexing.estimate import estimate_build
 from npm.indexing.generation import Generation
-from npm.indexing.inspect import inspect_index
+from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings
-from npm.indexing.verify import verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import Retrieval
 from tests.helpers.live_indexes import added, all_bytes, part_of, write_records
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder

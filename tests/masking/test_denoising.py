@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from npm.core.errors import EncoderError, SettingError
-from npm.core.types import DenoisingBatch, Sequences, Spans, TokenFlag
+from npm.core.types import Sequences, Spans, TokenFlag
+from npm.masking.batches import DenoisingBatch
 from npm.masking.denoising import (
     NO_TARGET,
     UL2,

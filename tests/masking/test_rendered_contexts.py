@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from npm.core.types import MaskedBatch, Spans, TokenFlag
+from npm.core.types import Spans, TokenFlag
+from npm.masking.batches import MaskedBatch
 from npm.masking.masker import NO_CONTEXT, Contexts, QuestionForm, draw_contexts, no_contexts, spans_kept
 from npm.masking.rendering import MaskRenderer, split_into_tokens
 from tests.helpers.groups import group

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import MASKS_PER_SPAN, MaskedBatch, Sequences, Spans, TokenFlag
+from npm.core.types import MASKS_PER_SPAN, Sequences, Spans, TokenFlag
+from npm.masking.batches import MaskedBatch
 from npm.masking.corruption import (
     CorruptedTokens,
     CorruptionSampler,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from npm.core.types import MaskedBatch, Sequences, Spans
+from npm.core.types import Sequences, Spans
+from npm.masking.batches import MaskedBatch
 from npm.masking.rendering import MaskRenderer
 from npm.objectives.encoded import EncodedBatch
 from tests.helpers.groups import group

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from npm.core.types import DenoisingBatch, Term
+from npm.masking.batches import DenoisingBatch
 from npm.masking.denoising import NO_TARGET, DenoisingSettings, Sentinels, build_denoising_views
+from npm.objectives.combine import Term
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedDenoising, Passes
 from tests.helpers.groups import random_group

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import MaskedBatch, Spans
+from npm.core.types import Spans
+from npm.masking.batches import MaskedBatch
 from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder

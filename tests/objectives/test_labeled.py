@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import LabeledBatch
+from npm.masking.batches import LabeledBatch
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedRows, Passes, groups_by_length
 from npm.objectives.labeled import LabeledContrast, LabeledText, supervised_contrast

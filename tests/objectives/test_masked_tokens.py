@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from npm.core.types import TrainingBatch
+from npm.masking.batches import TrainingBatch
 from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import Term
 from npm.objectives import nonparametric
+from npm.objectives.combine import Term
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings, OwnSequence
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors

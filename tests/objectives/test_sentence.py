@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npm.core.types import SentenceBatch
+from npm.masking.batches import SentenceBatch
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes

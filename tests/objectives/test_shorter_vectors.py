@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import Term
 from npm.models.settings import leading_scale
 from npm.objectives import nonparametric
+from npm.objectives.combine import Term
 from npm.objectives.nonparametric import NonparametricMasked, span_losses
 from npm.objectives.settings import NonparametricSettings
 from tests.objectives.batches import (

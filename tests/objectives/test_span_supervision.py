@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from npm.core.types import MaskedBatch, QuestionBatch, Spans, TokenFlag
+from npm.core.types import Spans, TokenFlag
 from npm.corpus.questions import Question
+from npm.masking.batches import MaskedBatch, QuestionBatch
 from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskRenderer
 from npm.models.settings import PoolerKind

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from npm.core.errors import SettingError
-from npm.core.types import MaskedBatch
+from npm.masking.batches import MaskedBatch
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.token_contrast import TokenContrast
 from tests.helpers.tiny_models import tiny_encoder

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npm.core.errors import SettingError
-from npm.core.types import MaskedBatch
+from npm.masking.batches import MaskedBatch
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_columns
 from npm.objectives.encoded import EncodedBatch, Passes

@@ -13,7 +13,7 @@ import torch
 
 from npm.core.types import Answer, Sequences, Spans
 from npm.indexing.build import index_block_store
-from npm.indexing.layout import GIVEN_CORPUS
+from npm.indexing.generation import GIVEN_CORPUS
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
@@ -21,7 +21,7 @@ from npm.models.settings import reference_scale
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.parity.corpus import write_parity_store
 

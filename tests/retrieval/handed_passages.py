@@ -15,10 +15,10 @@ from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
-from npm.retrieval.passages import PassageFiller
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.passages import PassageIndex, passage_index
+from npm.retrieval.settings import FillSettings, ScoringSettings
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept, plain_span_allowed
 
 WORDS = ["the", "of", "Rome", "rome", "Oslo", "Seine", ".", ",", "fell", "and", "New", "York", "-", "is"]
@@ -64,10 +64,19 @@ class ChosenVectors(PassageCache):
         return passages
 
 
-def plain_corpus(filler: PassageFiller) -> tuple[PlainCorpus, list[str]]:
+def chosen_filler(
+    texts: Sequence[str | Document], encoder: Encoder, settings: FillSettings, cache: PassageCache
+) -> PhraseFiller:
+    """A filler over passages with the vectors of `cache`."""
+    index = passage_index(texts, encoder, tokens_per_batch=settings.tokens_per_batch, cache=cache)
+    return PhraseFiller(index, encoder, settings)
+
+
+def plain_corpus(filler: PhraseFiller) -> tuple[PlainCorpus, list[str]]:
     """The tokens of a filler's passages one by one, and the surface text of each."""
     store = filler.index.store
     assert store.start_chars is not None and store.end_chars is not None
+    assert isinstance(filler.index, PassageIndex)
     flags = store.flags.arrays[0].tolist()
     documents = [
         store.block_documents[block] for block, length in enumerate(np.diff(store.block_offsets)) for _ in range(length)
@@ -80,12 +89,12 @@ def plain_corpus(filler: PassageFiller) -> tuple[PlainCorpus, list[str]]:
         flags=flags,
         block_offsets=store.block_offsets.tolist(),
         row_positions=[at for at, flag in enumerate(flags) if plain_kept(flag, PruningRule.without_stopwords)],
-        vectors=filler._vectors,
+        vectors=filler.index.token_vectors,
     )
     return corpus, surfaces
 
 
-def plain_text(filler: PassageFiller, start: int, length: int) -> str:
+def plain_text(filler: PhraseFiller, start: int, length: int) -> str:
     """The text of a span, case-folded, each run of space one."""
     store = filler.index.store
     assert store.start_chars is not None and store.end_chars is not None
@@ -96,7 +105,7 @@ def plain_text(filler: PassageFiller, start: int, length: int) -> str:
 
 
 def plain_score(
-    filler: PassageFiller, span: str, start_query: np.ndarray, end_query: np.ndarray, settings: FillSettings
+    filler: PhraseFiller, span: str, start_query: np.ndarray, end_query: np.ndarray, settings: FillSettings
 ) -> float:
     """The score of given words, one span after the other."""
     corpus, _ = plain_corpus(filler)

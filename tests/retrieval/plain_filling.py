@@ -11,7 +11,7 @@ import numpy as np
 from npm.core.types import TokenFlag
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import PruningRule
-from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import ScoringSettings
 
 
 @dataclass

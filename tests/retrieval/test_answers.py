@@ -15,7 +15,7 @@ from npm.core.errors import SettingError
 from npm.core.types import JointAnswer, Occurrence, Phrase
 from npm.corpus.text import words_of
 from npm.retrieval.answers import best_groups, says_nothing_new, without_overlaps
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
 from tests.evaluation.methods.word_indexes import index_of_texts

@@ -10,17 +10,17 @@ import pytest
 
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT
-from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.blocks import (
     RankedBlocks,
-    block_restrictions,
+    choose_blocks,
     lacks_block_vectors,
     rank_blocks,
     sentence_pooler,
 )
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.tiny_models import tiny_encoder
@@ -34,6 +34,7 @@ TEXTS = [
 ]
 WORDLESS = "zebra <mask> quagga"
 """Shares no word with any block."""
+ALL = DocumentFilter(None, None)
 BOTH = FillSettings(retrieval=Retrieval.hybrid, k=20)
 
 
@@ -135,10 +136,9 @@ def test_blocks_looks_in_the_nearest_blocks_and_lends_them_nothing(filler: Phras
     vectors = encode_queries(filler.encoder, TEXTS, pooler=PoolerKind.avg)
     assert filler.index.block_vectors is not None and vectors.sentences is not None
     nearest = filler.index.block_vectors.best(vectors.sentences, 3)
-    for number, restriction in enumerate(block_restrictions(filler.index, TEXTS, vectors, settings)):
-        assert restriction is not None
-        assert restriction.blocks.tolist() == sorted(nearest.rows[number].tolist())
-        assert not restriction.bonuses.any()
+    for number, plan in enumerate(choose_blocks(filler.index, TEXTS, vectors, settings, allowed=ALL)):
+        assert plan.blocks.tolist() == sorted(nearest.rows[number].tolist())
+        assert not plan.bonuses.any()
     looked_in = [sorted(set(blocks)) for blocks in nearest.rows.tolist()]
     for text, blocks, answer in zip(TEXTS, looked_in, filler.fill(TEXTS, k=20, retrieval="blocks"), strict=True):
         assert_same_answers([answer], [filler.fill(text, k=20, blocks=blocks)])
@@ -146,19 +146,20 @@ def test_blocks_looks_in_the_nearest_blocks_and_lends_them_nothing(filler: Phras
 
 def test_a_text_that_shares_no_word_is_answered_from_the_nearest_blocks(filler: PhraseFiller) -> None:
     vectors = encode_queries(filler.encoder, [WORDLESS], pooler=PoolerKind.avg)
-    (restriction,) = block_restrictions(filler.index, [WORDLESS], vectors, BOTH)
-    (nearest,) = block_restrictions(filler.index, [WORDLESS], vectors, replace(BOTH, retrieval=Retrieval.blocks))
-    assert restriction is not None and nearest is not None
-    assert restriction.blocks.tolist() == nearest.blocks.tolist()
-    assert restriction.bonuses.max() == pytest.approx(BOTH.lexical_weight)
-    (everywhere,) = block_restrictions(filler.index, [WORDLESS], vectors, replace(BOTH, vector_share=0.0))
-    assert everywhere is None
+    (plan,) = choose_blocks(filler.index, [WORDLESS], vectors, BOTH, allowed=ALL)
+    by_vectors = replace(BOTH, retrieval=Retrieval.blocks)
+    (nearest,) = choose_blocks(filler.index, [WORDLESS], vectors, by_vectors, allowed=ALL)
+    assert plan.blocks.tolist() == nearest.blocks.tolist()
+    assert plan.bonuses.max() == pytest.approx(BOTH.lexical_weight)
+    (everywhere,) = choose_blocks(filler.index, [WORDLESS], vectors, replace(BOTH, vector_share=0.0), allowed=ALL)
+    assert everywhere.is_everywhere
 
 
 def test_a_text_of_nothing_but_its_mask_has_no_blocks(filler: PhraseFiller) -> None:
     vectors = encode_queries(filler.encoder, [MASK_TEXT], pooler=PoolerKind.avg)
     assert vectors.sentences is not None and not vectors.sentences.any()
-    assert block_restrictions(filler.index, [MASK_TEXT], vectors, BOTH) == [None]
+    (everywhere,) = choose_blocks(filler.index, [MASK_TEXT], vectors, BOTH, allowed=ALL)
+    assert everywhere.is_everywhere
     answer = filler.fill(MASK_TEXT, retrieval="blocks")
     assert answer.phrases == ()
     assert answer.notes == ("no block of the corpus can be ranked for the text",)

@@ -13,7 +13,7 @@ import pytest
 
 from npm.core.errors import QueryError, SettingError, UserError
 from npm.core.types import Answer, Phrase
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import QUESTION
 
@@ -107,7 +107,7 @@ def test_fillers_say_what_they_answer_from(built_index: Path) -> None:
     filler.close()
     assert repr(filler) == "PhraseFiller(closed)"
     shown = repr(PhraseFiller.over(["Oslo.", "Paris."], next(built_index.glob("encoder-*"))))
-    assert shown.startswith("PassageFiller(2 passages, 4 tokens, ")
+    assert shown.startswith("PhraseFiller(2 passages, 4 tokens, ")
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

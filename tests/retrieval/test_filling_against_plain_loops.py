@@ -9,10 +9,10 @@ import pytest
 from index import exact
 from npm.core.types import Answer
 from npm.indexing.settings import PruningRule
-from npm.retrieval import fill, spans
-from npm.retrieval.blocks import Restriction
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval import filler as filler_module
+from npm.retrieval import spans
+from npm.retrieval.blocks import BlockPlan
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.random_indexes import SCALE, random_index, random_queries
 from tests.retrieval.plain_filling import LentToBlock, plain_fill
 
@@ -110,19 +110,19 @@ def test_blocks_that_are_read_and_that_have_bonuses_of_their_own_equal_plain_loo
     filler, corpus = random_index(tmp_path / "store", rng, rule=rule, settings=settings)
     queries, blocks = random_queries(rng, 2), [2, 3, 9, 11]
     sizes = np.diff(filler.index.store.block_offsets)[blocks].tolist()
-    restrictions = [
-        Restriction(
+    plans = [
+        BlockPlan(
             np.array(blocks),
             rng.random(len(blocks)) * 2,
-            tuple(rng.standard_normal((2, size)) for size in sizes) if reads else None,
+            tuple(rng.standard_normal((2, size)) for size in sizes) if reads else (),
         )
         for _ in range(2)
     ]
-    monkeypatch.setattr(fill, "block_restrictions", lambda *_, allowed: restrictions)
+    monkeypatch.setattr(filler_module, "choose_blocks", lambda *_, **__: plans)
     for number, answer in enumerate(filler.fill_encoded(["", ""], queries)):
-        own, both = restrictions[number], (queries.start[number], queries.end[number])
+        own, both = plans[number], (queries.start[number], queries.end[number])
         lent = {
-            block: LentToBlock(float(own.bonuses[place]), None if own.joint is None else own.joint[place])
+            block: LentToBlock(float(own.bonuses[place]), own.joint[place] if own.joint else None)
             for place, block in enumerate(blocks)
         }
         expected = plain_fill(

@@ -14,11 +14,10 @@ from npm.core.types import Block, Document, TokenFlag
 from npm.corpus.store import write_block_store
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages, passage_packer
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.random_indexes import WORDS, index_of
 from tests.helpers.tiny_models import tiny_encoder
 

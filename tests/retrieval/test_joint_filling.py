@@ -18,12 +18,10 @@ from npm.corpus.text import Stemming, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
 from npm.reading.mask_reader import MaskReader
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.filler import Filler
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.joint_filling import associations, beam_search, joint_fillings
 from npm.retrieval.queries import QueryVectors, encode_queries
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.live_indexes import built, record
 from tests.helpers.random_indexes import random_index, random_queries
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -156,7 +154,7 @@ def filler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return PhraseFiller.open(folder, encoder)
 
 
-def joint(filler: Filler, text: str, settings: FillSettings, **options: Any) -> JointAnswer:
+def joint(filler: PhraseFiller, text: str, settings: FillSettings, **options: Any) -> JointAnswer:
     filler.settings = settings
     answer = filler.fill(text, **options)
     assert isinstance(answer, JointAnswer) and answer.phrases == ()

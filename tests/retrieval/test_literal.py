@@ -21,7 +21,7 @@ from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.retrieval import blocks as blocks_module
 from npm.retrieval.answers import SurfaceReader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.literal import (
     MAX_GAP_PIECES,
     MIN_SHARE,
@@ -412,8 +412,7 @@ def test_a_document_that_may_not_answer_has_no_gap(encoder: Encoder, tmp_path: P
     assert found() == {"oslo", "narvik"}
     assert found(where=["lang=en"]) == {"narvik"}
     documents = filler._document_filter(FillSettings())
-    (hits,) = blocks_module.block_restrictions(
-        filler.index, [text], encode_queries(encoder, [text]), FillSettings(), allowed=documents.blocks
-    )
-    assert hits is not None and hits.gaps
+    vectors = encode_queries(encoder, [text])
+    (hits,) = blocks_module.choose_blocks(filler.index, [text], vectors, FillSettings(), allowed=documents)
+    assert hits.gaps
     assert {int(filler.index.store.block_documents[gap.block]) for gap in hits.gaps} == {1, 2}

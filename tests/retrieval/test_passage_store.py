@@ -10,8 +10,9 @@ import torch
 from npm.core.types import Document
 from npm.models.encoder import Encoder
 from npm.retrieval import passage_store
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache, embed_passages, passage_packer
-from npm.retrieval.passages import PassageFiller
+from npm.retrieval.passages import passage_index
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 BYTES = 4 * 32  # of one vector of the tiny encoder
@@ -44,8 +45,8 @@ def embed(cache: PassageCache, encoder: Encoder, *texts: str) -> list[EmbeddedPa
 
 def test_a_passage_is_embedded_once_whichever_filler_asks(encoder: Encoder, encoded: list[str]) -> None:
     cache = PassageCache()
-    first = PassageFiller(["Paris lies here.", "Oslo."], encoder, cache=cache)
-    second = PassageFiller(["Oslo.", "Rome fell.", "Paris lies here."], encoder, cache=cache)
+    first = PhraseFiller(passage_index(["Paris lies here.", "Oslo."], encoder, cache=cache), encoder)
+    second = PhraseFiller(passage_index(["Oslo.", "Rome fell.", "Paris lies here."], encoder, cache=cache), encoder)
     assert encoded == ["Paris lies here.", "Oslo.", "Rome fell."]
     question = "<mask> lies here."
     assert first.score(question, "Rome") == 0.0 and second.score(question, "Rome") > 0.0

@@ -22,13 +22,12 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.reading.mask_reader import MaskReader
-from npm.retrieval import passages as passages_module
-from npm.retrieval.passages import PassageFiller, masked_claims
+from npm.retrieval import scores as scores_module
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.scores import masked_claims
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
-from tests.retrieval.handed_passages import WORDS, ChosenVectors, plain_score, token_encoder
+from tests.retrieval.handed_passages import WORDS, ChosenVectors, chosen_filler, plain_score, token_encoder
 
 QUESTION = "It is <mask>."
 PLAIN = ScoringSettings(length_exponent=0.0, exclude_query_phrases=False)
@@ -42,16 +41,16 @@ def ask_with(monkeypatch: pytest.MonkeyPatch, queries: dict[str, tuple[np.ndarra
         pairs = np.array([queries[text] for text in texts], dtype=np.float32)  # f32 [q, 2, d]
         return QueryVectors(start=pairs[:, 0], end=pairs[:, 1], cut=np.zeros(len(texts), dtype=bool))
 
-    monkeypatch.setattr(passages_module, "encode_queries", chosen)
+    monkeypatch.setattr(scores_module, "encode_queries", chosen)
     monkeypatch.setattr("npm.retrieval.filler.encode_queries", chosen)
 
 
-def counted_words(monkeypatch: pytest.MonkeyPatch, passages: list[str], scoring: ScoringSettings) -> PassageFiller:
+def counted_words(monkeypatch: pytest.MonkeyPatch, passages: list[str], scoring: ScoringSettings) -> PhraseFiller:
     """e^s and e^t of Rome are 2 and 1, of fell 1 and 3, of all else 5 and 7."""
     known = {"Rome": (2, 1), "fell": (1, 3)}
     ask_with(monkeypatch, {QUESTION: (np.array([1, 0]), np.array([0, 1]))})
     cache = ChosenVectors(lambda token: np.log(known.get(token, (5, 7))))
-    return PassageFiller(passages, token_encoder(similarity_scale=1.0), replace(DENSE, scoring=scoring), cache=cache)
+    return chosen_filler(passages, token_encoder(similarity_scale=1.0), replace(DENSE, scoring=scoring), cache)
 
 
 def test_given_words_have_their_share_of_all_candidate_spans(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +74,11 @@ def test_words_that_no_answer_may_begin_with_or_across_a_clause_score_too(monkey
 
 def test_only_the_documents_that_the_settings_name_count(monkeypatch: pytest.MonkeyPatch) -> None:
     filler = counted_words(monkeypatch, ["Rome fell", "Rome"], PLAIN)
-    filler = PassageFiller(
+    filler = chosen_filler(
         [Document("a", "", "Rome fell", {"year": 476}), Document("b", "", "Rome", {"year": None})],
         filler.encoder,
         replace(filler.settings, where=["year<500"]),
-        cache=ChosenVectors(lambda token: np.log({"Rome": (2, 1), "fell": (1, 3)}[token])),
+        ChosenVectors(lambda token: np.log({"Rome": (2, 1), "fell": (1, 3)}[token])),
     )
     assert filler.score(QUESTION, "Rome") == pytest.approx(2 / 11)
     assert filler.fill(QUESTION, documents=["a"], where=[]).phrases == filler.fill(QUESTION).phrases
@@ -102,7 +101,7 @@ def test_scores_equal_those_of_plain_loops(
     vectors = {word: rng.standard_normal(4) for word in WORDS}
     settings = replace(DENSE, scoring=SCORINGS[name], max_phrase_tokens=4)
     cache = ChosenVectors(lambda token: vectors.get(token, np.ones(4)))
-    filler = PassageFiller(texts, token_encoder(), settings, cache=cache)
+    filler = chosen_filler(texts, token_encoder(), settings, cache)
     pair = rng.standard_normal((3, 2, 4)).astype(np.float32)  # f32 [texts, 2, d]
     questions = {f"{number} <mask>": (pair[number, 0], pair[number, 1]) for number in range(3)}
     ask_with(monkeypatch, questions)
@@ -122,7 +121,7 @@ def test_texts_in_many_small_scans_score_the_same(encoder: Encoder, monkeypatch:
     filler = PhraseFiller.over(SENTENCES, encoder)
     texts, spans = [f"Question {number}: <mask>." for number in range(7)], ["Paris"] * 7
     expected = filler.score(texts, spans)
-    monkeypatch.setattr(passages_module, "SCORE_BYTES", 1)
+    monkeypatch.setattr(scores_module, "SCORE_BYTES", 1)
     np.testing.assert_allclose(
         filler.score(texts, spans), expected, rtol=1e-5
     )  # float32 products of one row and of several
@@ -240,7 +239,7 @@ def test_passages_are_read_as_an_index_of_them_is(encoder: Encoder, tmp_path: Pa
     )
     build_index(tmp_path / "index", chosen, encoder)
     settings, reader = FillSettings(vector_share=0.0), MaskReader(encoder)
-    over = PassageFiller(SENTENCES, encoder, settings, reader=reader)
+    over = PhraseFiller.over(SENTENCES, encoder, settings=settings, reader=reader)
     indexed = PhraseFiller(PhraseIndex.open(tmp_path / "index"), encoder, settings, reader=reader)
     for text in (QUESTION, "Which river flows through Paris?"):
         answers = over.fill(text), indexed.fill(text)
@@ -250,7 +249,7 @@ def test_passages_are_read_as_an_index_of_them_is(encoder: Encoder, tmp_path: Pa
 
 
 def test_a_few_passages_are_all_read_even_without_a_word_of_the_question(encoder: Encoder) -> None:
-    over = PassageFiller(SENTENCES[:2], encoder, FillSettings(), reader=MaskReader(encoder))
+    over = PhraseFiller.over(SENTENCES[:2], encoder, settings=FillSettings(), reader=MaskReader(encoder))
     assert {each.occurrences[0].document for each in over.fill("Xyzzy?", k=50).phrases} == {"0", "1"}
 
 
@@ -274,8 +273,8 @@ def test_what_cannot_be_scored_is_refused(texts: Any, spans: Any, told: str, enc
 
 def test_what_passages_cannot_answer_is_refused(encoder: Encoder) -> None:
     filler = PhraseFiller.over(SENTENCES, encoder)
-    with pytest.raises(SettingError, match="bm25"):
-        filler.fill(QUESTION, retrieval="bm25")
+    with pytest.raises(SettingError, match="block vectors"):
+        filler.fill(QUESTION, retrieval="blocks")
     claims: list[tuple[Any, str]] = [
         (["Oslo.", "It is of the."], "claim 2 of 2"),
         ([" "], "empty"),
@@ -304,7 +303,7 @@ def states(encoder: Encoder, ids: list[int]) -> torch.Tensor:
     return found[len(encoder.prefix_ids) : len(framed) - len(encoder.suffix_ids)]
 
 
-def plain_claim_score(filler: PassageFiller, claim: list[int], content: list[bool], texts: list[str]) -> float:
+def plain_claim_score(filler: PhraseFiller, claim: list[int], content: list[bool], texts: list[str]) -> float:
     """One masked token after the other, one passage token after the other."""
     encoder, scoring = filler.encoder, filler.settings.scoring
     passage_tokens = [

@@ -15,10 +15,10 @@ from npm.retrieval.queries import (
     MaskNeighbors,
     QueryVectors,
     check_query,
-    checked_queries,
     encode_masks,
     encode_queries,
     masked_inputs,
+    read_queries,
     read_query,
 )
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
@@ -244,4 +244,4 @@ def test_other_marks_of_a_blank_count_only_in_texts_without_a_mask() -> None:
 
 def test_the_text_that_is_refused_is_named_by_its_number() -> None:
     with pytest.raises(QueryError, match="text 2 of 2"):
-        checked_queries(["Who wrote it?", "<mask> wrote <mask>."])
+        read_queries(["Who wrote it?", "<mask> wrote <mask>."])

@@ -20,11 +20,9 @@ from npm.reading.confidence import Confidence
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage, TokenScores
 from npm.reading.span_head import SpanHeadReader
-from npm.retrieval.blocks import Restriction
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.reading import passage_of, with_reading
-from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.blocks import BlockPlan, passage_of, read_blocks
+from npm.retrieval.filler import PhraseFiller
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder, tiny_span_head
 
 TEXTS = [
@@ -62,8 +60,8 @@ def assert_same_answers(first: Sequence[Answer], second: Sequence[Answer], *, ex
         np.testing.assert_allclose(*scores, rtol=0 if exact else 1e-4)
 
 
-def restriction_to(*blocks: int) -> Restriction:
-    return Restriction.within(np.array(blocks, dtype=np.int64))
+def plan_of(*blocks: int) -> BlockPlan:
+    return BlockPlan.within(np.array(blocks, dtype=np.int64))
 
 
 def filled(filler: PhraseFiller, settings: FillSettings, texts: Sequence[str] = TEXTS) -> list[Answer]:
@@ -142,15 +140,14 @@ def test_an_object_that_reads_needs_no_confidence(filler: PhraseFiller) -> None:
 
 def test_each_mask_has_the_scores_of_the_blocks_of_its_text(filler: PhraseFiller) -> None:
     store, reader = filler.index.store, MaskReader(filler.encoder)
-    restrictions = [restriction_to(1, 3), None, restriction_to(0)]
-    read = with_reading(store, reader, TEXTS, restrictions)
+    plans = [plan_of(1, 3), BlockPlan.everywhere(), plan_of(0)]
+    read = read_blocks(store, reader, TEXTS, plans)
     assert [len(masks) for masks in read] == [1, 0, 1]
-    for text, masks, restriction in zip(TEXTS, read, restrictions, strict=True):
-        if restriction is None:
+    for text, masks, plan in zip(TEXTS, read, plans, strict=True):
+        if plan.is_everywhere:
             continue
         (found,) = masks
-        assert found is not None and found.joint is not None
-        for scores, block in zip(found.joint, restriction.blocks.tolist(), strict=True):
+        for scores, block in zip(found.joint, plan.blocks.tolist(), strict=True):
             ((expected,),) = reader.read([(text, passage_of(store, block))])
             np.testing.assert_allclose(scores, expected.scores, atol=1e-4)
 
@@ -164,8 +161,8 @@ def test_titles_are_read_with_their_blocks_and_answer_nothing(tmp_path: Path) ->
     titles = int((flags == TokenFlag.TITLE).sum())
     passage = passage_of(store, 2)
     assert titles > 0 and passage.tokens is not None and len(passage.tokens.bounds) == len(flags) - titles
-    ((found,),) = with_reading(store, MaskReader(encoder), TEXTS[:1], [restriction_to(2)])
-    assert found is not None and found.joint is not None and found.joint[0].shape == (2, len(flags))
+    ((found,),) = read_blocks(store, MaskReader(encoder), TEXTS[:1], [plan_of(2)])
+    assert found.joint[0].shape == (2, len(flags))
     ((untitled,),) = MaskReader(encoder).read([(TEXTS[0], Passage(passage.text))])
     assert np.abs(found.joint[0][:, titles:] - untitled.scores).max() > 1e-3
 

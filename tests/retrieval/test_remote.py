@@ -18,7 +18,7 @@ import pytest
 import npm
 from npm import QueryError, ServerError, SettingError
 from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.remote import RemoteFiller
 from tests.helpers.command_line import QUESTION
 from tests.helpers.running_server import RunningServer

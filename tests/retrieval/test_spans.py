@@ -20,8 +20,8 @@ from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import MaskNeighbors
-from npm.retrieval.scoring import ScoringSettings, occurrence_shares, reference_weights
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.search import occurrence_shares, reference_weights
+from npm.retrieval.settings import FillSettings, ScoringSettings
 from npm.retrieval.spans import NO_NEIGHBORS, SpanFinder, digit_tokens
 from tests.helpers.tiny_models import wordpiece_tokenizer
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from npm.core.types import Answer, JointAnswer
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.serving.description import EXAMPLES
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.precision import is_float32

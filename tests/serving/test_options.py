@@ -14,7 +14,7 @@ import pytest
 from npm.cli.registry import find_verb
 from npm.core.settings import per_request
 from npm.core.types import Answer
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillOptions, FillSettings
 from npm.serving.replies import UsedOptions
 from npm.serving.requests import Options

@@ -19,7 +19,7 @@ from npm.core.types import Answer
 from npm.indexing.generation import Generation
 from npm.indexing.partitions import local_searcher, open_partition
 from npm.indexing.phrase_index import PhraseIndex
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost, ServedPartitions

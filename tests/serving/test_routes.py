@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import npm
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.passages import PassageFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving.problems import REFUSALS
 from tests.helpers.command_line import QUESTION
@@ -172,7 +171,7 @@ def test_a_link_answers_as_a_body_does(server: RunningServer) -> None:
 def test_passages_that_come_along_are_answered_from(server: RunningServer, filler: PhraseFiller) -> None:
     passages = ["Our cat is called Felix.", "Rex is the dog of the neighbors, 😀 and old."]
     text = "The dog is called <mask>."
-    own = PassageFiller(passages, filler.encoder, FillSettings(retrieval=Retrieval.dense, k=4))
+    own = PhraseFiller.over(passages, filler.encoder, settings=FillSettings(retrieval=Retrieval.dense, k=4))
     reply = server.ask("POST", "/v1/over", {"passages": passages, "text": text, "k": 4}).json
     assert_close(reply["answers"], [as_json(own.fill(text))])
     titled = [{"text": passages[0], "id": "cat", "title": "Felix"}, passages[1]]

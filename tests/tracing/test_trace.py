@@ -12,7 +12,7 @@ import pytest
 from npm.core.types import Answer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings
 from npm.tracing.evidence import CorpusEvidence
 from npm.tracing.find import find_phrase

@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from npm.core.types import QuestionBatch
 from npm.corpus.questions import QuestionTable, SupervisionSettings
+from npm.masking.batches import QuestionBatch
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from npm.core.types import LabeledBatch
+from npm.masking.batches import LabeledBatch
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes

@@ -13,9 +13,9 @@ from torch import nn
 
 from npm.core.artifact import verify_folder
 from npm.core.errors import SettingError
-from npm.core.types import MaskedBatch, Term
+from npm.masking.batches import MaskedBatch
 from npm.models.encoder import Encoder
-from npm.objectives.combine import WeightedSum
+from npm.objectives.combine import Term, WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training.trainer import BAD_BATCH_KIND, Trainer
 from tests.helpers.toy_training import parameters_of, toy_encoder, toy_trainer

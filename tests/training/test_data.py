@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from npm.core.types import MaskedBatch, SentenceBatch, TrainingBatch, View
+from npm.masking.batches import MaskedBatch, SentenceBatch, TrainingBatch, View
 from npm.masking.rendering import PHRASES
 from npm.training.acceleration import PreparedModel
 from npm.training.data import TrainingBatches, iterate_batches

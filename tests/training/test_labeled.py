@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 from npm.core.errors import SettingError
-from npm.core.types import LabeledBatch
 from npm.corpus.labeled import LabeledSettings, encode_labeled
+from npm.masking.batches import LabeledBatch
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.objectives.encoded import EncodedRows, Passes

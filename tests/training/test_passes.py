@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from npm.core.types import SentenceBatch, TrainingBatch
+from npm.masking.batches import SentenceBatch, TrainingBatch
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.sentence import SentenceContrast

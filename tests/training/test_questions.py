@@ -13,12 +13,13 @@ import safetensors.torch
 import torch
 
 from npm.core.errors import CorpusError, SettingError
-from npm.core.types import Document, PassageBatch, QuestionBatch
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.questions import Question, SupervisionSettings, question_table
+from npm.masking.batches import PassageBatch, QuestionBatch
 from npm.masking.masker import MaskingSettings
+from npm.models.batches import masked_inputs
 from npm.models.encoder import Encoder
-from npm.models.masked_texts import masked_inputs
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedPassages, Passes
 from npm.objectives.reader import ReaderLoss

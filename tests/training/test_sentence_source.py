@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from npm.core.errors import CorpusError
-from npm.core.types import MaskedBatch, SentenceBatch, Sequences, View
+from npm.core.types import Sequences
 from npm.corpus.groups import epoch_order
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.corpus.settings import CorpusSettings
+from npm.masking.batches import MaskedBatch, SentenceBatch, View
 from npm.masking.rendering import SENTENCES, TOKENS
 from npm.training.data import SentenceSource
 from tests.helpers.tiny_models import wordpiece_tokenizer

@@ -25,11 +25,12 @@ import torch.distributed as dist
 from torch import nn
 
 from npm.core.errors import SettingError
-from npm.core.types import MaskedBatch, Sequences, Term, TrainingBatch
+from npm.core.types import Sequences
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
+from npm.masking.batches import MaskedBatch, TrainingBatch
 from npm.models.settings import Precision
-from npm.objectives.combine import WeightedSum
+from npm.objectives.combine import Term, WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training import trainer as trainer_module
 from npm.training.model import TrainedModel

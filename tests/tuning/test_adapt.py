@@ -16,13 +16,12 @@ from npm.core.types import Answer
 from npm.indexing.adaptation import QueryMaps
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.inspect import inspect_index
+from npm.indexing.inspect import inspect_index, verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings
-from npm.indexing.verify import verify_index
 from npm.models.encoder import Encoder
 from npm.reading.mask_reader import MaskReader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.adapt import Adaptation, Measures, corrected_answers, merged, read_corrections, remove_adaptation

@@ -21,7 +21,7 @@ from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks import Example, LabelPrediction, Task
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.registry import Resources

@@ -36,10 +36,9 @@ from npm.evaluation.tasks import (
     task_scoring,
 )
 from npm.retrieval.answers import SurfaceReader
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_masks
-from npm.retrieval.scoring import Combination
-from npm.retrieval.settings import Retrieval
+from npm.retrieval.settings import Combination, Retrieval
 
 if TYPE_CHECKING:
     from npm.evaluation.methods.registry import Resources

@@ -24,7 +24,7 @@ from index.arrays import to_float32
 from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.evaluation.prompts import plain_token_ids
-from npm.retrieval.scoring import Combination
+from npm.retrieval.settings import Combination
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex

@@ -41,8 +41,7 @@ from npm.evaluation.tasks import (
     Verbalizer,
     load_verbalizer,
 )
-from npm.models.batches import encode_sequences
-from npm.models.masked_texts import mask_strips, masked_inputs
+from npm.models.batches import encode_sequences, mask_strips, masked_inputs
 from npm.retrieval.queries import encode_masks, query_notes
 
 if TYPE_CHECKING:

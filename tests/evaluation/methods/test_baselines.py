@@ -13,7 +13,7 @@ from npm.core.types import Answer, silent
 from npm.evaluation.methods.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.tasks import Example, Label, Task, TaskData
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 
 LABELS = tuple(Label(value=number, name=name, words=(name,)) for number, name in enumerate(("bad", "good", "mixed")))
 CLOSED = Task(

@@ -28,7 +28,7 @@ from npm.evaluation.tasks import (
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
-from npm.retrieval.scoring import Combination
+from npm.retrieval.settings import Combination
 from tests.evaluation.methods.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

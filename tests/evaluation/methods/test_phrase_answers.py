@@ -19,7 +19,7 @@ from npm.evaluation.results import filler_facts
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, Task, TaskData
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.evaluation.methods.word_indexes import index_of_texts, random_words, word_index
 

@@ -12,7 +12,7 @@ from index.arrays import ShardedArray
 from npm.evaluation.methods import occurrences as occurrences_module
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.scoring import Combination
+from npm.retrieval.settings import Combination
 from tests.evaluation.methods.word_indexes import WordIndex, random_words, word_index
 from tests.helpers.random_indexes import random_queries
 

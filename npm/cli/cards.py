@@ -1,0 +1,134 @@
+"""Answers on a terminal: cards of phrases, places of a phrase, or a line of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from npm.core.display import PASSAGE_CHARS, indented, marked_context, one_line, printable, write_rendered
+from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
+
+TITLE_CHARS = 400
+"""Characters of a text shown above its answers."""
+CONFIDENCE_WORDS = ((0.8, "sure"), (0.5, "likely"), (0.0, "unsure"))
+
+
+def answer_json(answer: Answer, *, line: int | None = None) -> str:
+    """The answer as one line of JSON, with the `line` of its text in a file or a pipe, from 1.
+
+    Raises ValueError for a score that is not a number, which JSON cannot hold.
+    """
+    record = asdict(answer) if line is None else {**asdict(answer), "line": line}
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
+    """A text for a terminal: the part near its masks and between them, without control characters.
+
+    >>> shown_text("It is \\x1b[31m <mask>"), shown_text("a " * 9 + "<mask>" + " b" * 9, most_chars=14)
+    ('It is �[31m <mask>', '…a a <mask> b b…')
+    >>> shown_text("a a <mask> b <mask> c c", most_chars=19)
+    '…a <mask> b <mask> c…'
+    """
+    first, last = max(0, text.find(MASK_TEXT)), max(0, text.rfind(MASK_TEXT)) + len(MASK_TEXT)
+    around = max(0, most_chars - (last - first)) // 2
+    start, stop = max(0, first - around), last + around
+    cut = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
+    return printable(cut)
+
+
+def print_answer(answer: Answer, *, with_text: bool = True) -> None:
+    """A card per phrase on stdout: number, score, phrase, the sentence of its best occurrence, and its document.
+
+    Of a text with several masks the fillings, and below them the cards of each mask, counted through; of an answer with
+    low evidence no card.
+    """
+    lines: list[RenderableType] = [Text(shown_text(answer.text)), ""] if with_text else []
+    if answer.status == "low_evidence" and answer.confidence is not None and answer.phrases:
+        lines += ["no clear answer in the corpus; closest passage:", *_closest(answer.phrases[0])]
+    elif answer.status == "low_evidence":
+        lines.append("no clear answer in the corpus")
+    elif isinstance(answer, JointAnswer):
+        for filling in answer.fillings:
+            lines.append(Text.assemble(f"{filling.score:.3f}  ", (one_line(" / ".join(filling.phrases)), "bold")))
+        count = 1
+        for number, mask in enumerate(answer.masks, start=1):
+            lines += ["", f"mask {number}", *_cards(mask.phrases, count)]
+            count += len(mask.phrases)
+    else:
+        lines += _cards(answer.phrases, 1, answer.confidence)
+    lines += [""] if with_text else []
+    write_rendered(Group(*lines))
+
+
+def confidence_text(confidence: float) -> str:
+    """A confidence in words and percent.
+
+    >>> confidence_text(0.934), confidence_text(0.5), confidence_text(0.004)
+    ('sure, 93 %', 'likely, 50 %', 'unsure, under 1 %')
+    """
+    word = next(word for least, word in CONFIDENCE_WORDS if confidence >= least)
+    percent = round(100 * confidence)
+    return f"{word}, {percent if percent else 'under 1'} %"
+
+
+def _closest(phrase: Phrase) -> list[RenderableType]:
+    """The sentence of a withheld phrase, and its document."""
+    return [
+        line for best in phrase.occurrences[:1] for line in indented(marked_context(best.parts), best.document_name)
+    ]
+
+
+def _cards(phrases: Sequence[Phrase], first: int, confidence: float | None = None) -> list[RenderableType]:
+    """The lines of phrases numbered from `first`; a sentence that is above already is not repeated.
+
+    With the `confidence` of the first phrase it is shown, and no share.
+    """
+    shown: dict[tuple[str, int], tuple[int, str]] = {}
+    lines: list[RenderableType] = []
+    for number, phrase in enumerate(phrases, start=first):
+        sure = confidence_text(confidence) if confidence is not None and number == first else None
+        lines.append(_heading(number, phrase.phrase, phrase.score if confidence is None else None, sure))
+        for best in phrase.occurrences[:1]:
+            above, sentence = shown.get((best.document, best.context_start_char), (0, ""))
+            if above and one_line(best.parts[1]) in sentence:
+                lines.append(f"    same sentence as {above}")
+                continue
+            context = marked_context(best.parts)
+            shown[best.document, best.context_start_char] = number, context.plain
+            lines += indented(context, best.document_name)
+    return lines or ["no phrase found"]
+
+
+def _heading(number: int, phrase: str, score: float | None, after: str | None) -> Text:
+    shown = "" if score is None else f"{score:.3f}  "
+    return Text.assemble(f"{number:>2}  {shown}", (one_line(phrase), "bold"), f"  ({after})" if after else "")
+
+
+def print_places(phrase: Phrase) -> None:
+    """Print the occurrences of a phrase, numbered, each with its sentence and its document."""
+    shown, count = len(phrase.occurrences), phrase.occurrence_count
+    heading = f"{count} {'place' if count == 1 else 'places'} found"
+    print_occurrences(
+        phrase.phrase, heading + (f", the best {shown} of them" if shown < count else ""), phrase.occurrences
+    )
+
+
+def print_occurrences(phrase: str, heading: str, occurrences: Sequence[Occurrence]) -> None:
+    """Print a phrase with a `heading`, and places of it, numbered."""
+    lines: list[Text | Padding] = [Text.assemble((one_line(phrase), "bold"), f"  {heading}")]
+    for number, occurrence in enumerate(occurrences, start=1):
+        lines.append(Text.assemble(f"{number:>3}  ", one_line(occurrence.document_name)))
+        lines.append(Padding(marked_context(occurrence.parts), (0, 0, 0, 5), expand=False))
+    write_rendered(Group(*lines))
+
+
+def print_passage(occurrence: Occurrence) -> None:
+    """Print an occurrence whose context is its document, the phrase marked."""
+    heading = Text(f"{one_line(occurrence.document_name)}, characters {occurrence.start_char} to {occurrence.end_char}")
+    write_rendered(Group(heading, "", marked_context(occurrence.parts, most_chars=PASSAGE_CHARS)))
