@@ -183,7 +183,7 @@ def test_dropout_is_on_in_the_steps_that_are_named(tmp_path: Path, given: dict[s
 
     settings = settings_of(tmp_path, trainer=TrainerSettings(log_every_steps=1, **given))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npm.training.model.LabeledText", Watched)
+        patch.setattr("npm.objectives.labeled.LabeledText", Watched)
         run_training(tmp_path / "run", settings)
     assert modes == expected
     with pytest.raises(SettingError, match="dropout_until_step"):
