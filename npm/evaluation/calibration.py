@@ -42,7 +42,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What numbers say of the answers that they are given to."""
+    """Measures of numbers that are given to answers."""
 
     auroc: float | None
     """Right first phrases against wrong ones."""

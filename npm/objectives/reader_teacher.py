@@ -26,7 +26,7 @@ from npm.objectives.block_teacher import FrozenModel
 
 
 class ReaderScores(NamedTuple):
-    """What the reader says about the passages of a batch."""
+    """Judgement of a reader on the passages of a batch."""
 
     log_probabilities: torch.Tensor  # f32 [2, T], of beginning and of ending the answer, right passages only
     here: torch.Tensor  # f32 [n + w], log-odds of each passage having an answer
