@@ -23,7 +23,7 @@ Make = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is known of an objective before its file is imported."""
+    """Facts about an objective before its file is imported."""
 
     view: str
     make: Make
