@@ -23,7 +23,7 @@ Make = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Facts about an objective that need no import of its file."""
+    """Facts about an objective before its file is imported."""
 
     view: str
     make: Make

@@ -104,6 +104,7 @@ def _teacher_facts(settings: TrainingSettings, objective: WeightedSum) -> dict[s
     for part in objective.modules():
         if settings.objective.block_teacher.encoder and hasattr(part, "fingerprint"):
             facts["teacher_fingerprint"] = str(part.fingerprint)
+    for part in objective.objectives.values():
         if reader := getattr(part, "reader", None):
             facts["reader_fingerprint"] = reader.fingerprint
     return facts
