@@ -51,7 +51,7 @@ class FillCommand(FillSettings, EncoderCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index files k retrieval documents where values min_share texts table template by_doubt out output",
+    "index files k retrieval documents where values min_share texts table template out output",
     required=None,
     takes_texts=True,
     presets="scoring",

@@ -57,7 +57,10 @@ def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) 
     marks = npmlm("trace", f"index={demo_index}", "kinds=[name]", TEXT.splitlines()[0])
     assert marks.status == 0
     assert marks.out.startswith("The Mona Lisa[1] was begun by Michelangelo[2] around 1503.")
-    assert "Michelangelo → Leonardo da Vinci" in marks.out and "2 spans: 1 found, 1 other, 0 not found" in marks.out
+    assert (
+        "Michelangelo → Leonardo da Vinci" in marks.out
+        and "2 spans: 1 found, 0 supported, 1 other, 0 not found" in marks.out
+    )
     assert max(map(len, marks.out.splitlines())) <= 80
     piped = npmlm("trace", f"index={demo_index}", "output=csv", stdin=b"Nothing here.\nThe Mona Lisa, 1503")
     rows = list(csv.DictReader(io.StringIO(piped.out)))
