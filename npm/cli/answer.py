@@ -59,7 +59,7 @@ class FillCommand(FillSettings, EncoderCommand):
 )
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """Answer texts of the command line, of a file, of a pipe, or typed at the prompt."""
-    is_table = bool(settings.table or settings.template or settings.out)
+    is_table = bool(settings.table or settings.template or settings.out or settings.by_doubt)
     is_prompt = not texts and not settings.texts and not is_table and sys.stdin is not None and sys.stdin.isatty()
     if settings.index and settings.files:
         raise exclusive("index=DIR", "files")

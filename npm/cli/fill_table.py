@@ -52,9 +52,9 @@ def fill_table(
 
 
 def certainty(cells: dict[str, Any]) -> tuple[bool, float]:
-    """Order of a row by doubt: without an answer, then by confidence, or by share where the reader has none."""
+    """Sort key: unanswered rows first, then ascending confidence, or ascending share where the reader has none."""
     known = cells["answer_confidence"]
-    return cells["answer"] != "", known if known != "" else cells["answer_share"] or 0.0
+    return cells["answer"] != "", (cells["answer_share"] or 0.0) if known == "" else known
 
 
 def answer_cells(answer: Answer) -> dict[str, Any]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from npm.tracing.trace import Trace, TracedSpan
 
-MAX_PATH_CHARS = 4096
+MAX_NAME_BYTES = 255
+"""Longest name of a file; a longer argument is a text."""
 FILE_NAME = re.compile(r"\S*(/\S+|\w\.(txt|md|html?|csv|tsv|jsonl?|docx?|pdf))")
 """An argument that is meant as a file: one word with a slash or with the ending of a file."""
 COLUMNS = [
@@ -119,7 +120,7 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
 def _read(argument: str) -> tuple[str, str]:
     """Name and text of a file; an argument that names none is a text itself."""
     try:
-        if len(argument) < MAX_PATH_CHARS and Path(argument).is_file():
+        if all(len(part.encode()) <= MAX_NAME_BYTES for part in argument.split("/")) and Path(argument).is_file():
             return argument, decoded(Path(argument).read_bytes(), argument)
     except OSError as error:
         raise QueryError(f"cannot read {argument}: {error.strerror}") from error

@@ -72,7 +72,7 @@ _CONNECTORS = tuple(
     re.compile(pattern)
     for pattern in (
         # within numbers and hyphenated words; after an apostrophe inside of a name: O'Brien
-        rf"(?<![\w.)\]])[{_MINUS}+±](?=\d)|\d[.,:/](?=\d)|\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
+        rf"(?<![\w.)\]])[{_MINUS}+±](?=\d)|\d[.,:/](?=\d)|(?!(?<=\(\d\d\d)\d[-\u2010\u2011]\d{{4}}\))\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
         rf"(?:(?<!\w)(?:US|AU?|CA?|NZ|HK)|)[$€£¥₹₩₽]{_GAP}(?=\d)|(?<!\w)(?:USD|EUR|GBP|CHF|AD){_SPACE}(?=\d)",
         # ranges, sizes and ratios: 7800 – 6400, 1 to 5 mg, 10 × 20 cm
         rf"\d(?:{_GAP}-{_GAP}|{_SPACE}to{_SPACE})"

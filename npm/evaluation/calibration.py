@@ -51,7 +51,7 @@ class Measures:
     surer_half: float
     """Share of right answers among the surer half of the questions with their passage."""
     withheld: float
-    """Share of the questions without their passage that are withheld."""
+    """Share of the wrong answers to questions without their passage that are withheld."""
     kept: float
     """Share of the right answers kept."""
 
@@ -77,8 +77,11 @@ class Calibration:
             ["withheld of those without their passage", *(f"{100 * one.withheld:.1f} %" for one in each)],
             ["kept of the right answers", *(f"{100 * one.kept:.1f} %" for one in each)],
         ]
-        title = f"{self.questions:,} questions, {self.right:,} right first"
-        return Table(title, ["fitted here: five-fold cross-validation", *columns], rows)
+        title = f"{self.questions:,} questions, {self.right:,} right first; fitted here: five-fold cross-validation"
+        rows.append(
+            ["withheld below, fitted here", f"{self.confidence.withheld_below:.3f}"] + [""] * (len(columns) - 1)
+        )
+        return Table(title, ["", *columns], rows)
 
 
 class _ObservedFiller(PhraseFiller):

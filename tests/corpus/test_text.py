@@ -94,8 +94,8 @@ def test_beyond_the_coded_ranges_no_character_has_a_category_of_its_own() -> Non
         ("One of the provinces of May", "O__ of the provinces of May"),
         ("7800 – 6400 BP, 10 × 20 cm", "7_____________, 1_________"),
         (
-            "King (14 April 1578 – 31 March 1621), Li (701–762), 3–5 May",
-            "King (1____________ – 3____________), Li (7__–7__), 3______",
+            "King (14 April 1578 – 31 March 1621), Li (701–762), W (1941-2018), 3–5 May",
+            "King (1____________ – 3____________), Li (7__–7__), W (1___-2___), 3______",
         ),
         ("1 234 567 km in 2019 500 people", "1___________ in 2___ 5__ people"),
         ("1.234,56 € or 12'345.60 Fr. each", "1_________ or 1____________ each"),
