@@ -47,6 +47,7 @@ EXPERIMENTS = {
     "phrase + masked": ["experiment=npm_mlm"],
     "sentence": ["experiment=simcse_unsup", "sentences.max_sentences=4000"],
     "token contrast + masked": ["experiment=tacl"],
+    "reader": ["experiment=reader"],  # its corpus is a file of questions
     "denoising": ["experiment=ul2_small", *NEW_SIZES],  # starts from a new encoder-decoder
 }
 SEQUENCES, TOKENS, LONGEST = 16, 128, 320
@@ -128,7 +129,8 @@ def new_trainer(folder: str, experiment: str, given: dict[str, str], steps: int,
     from npm.training.model import load_start, make_objective
     from npm.training.run import make_trainer, text_folder
 
-    overrides = [f"run={folder}", f"corpus.files=[{given['corpus']}]", "corpus.max_documents=400"]
+    files = "questions" if experiment == "reader" else "corpus.files"
+    overrides = [f"run={folder}", f"{files}=[{given['corpus']}]", "corpus.max_documents=400"]
     overrides += [f"encoder={given['encoder']}", f"schedule.max_steps={steps}", "trainer.log_every_steps=1"]
     settings = compose_settings("train", [*EXPERIMENTS[experiment], *overrides, *more])
     trained = load_start(settings)
