@@ -11,6 +11,7 @@ reliability.png (share of right answers by number) and answered.png (by share of
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import bm25s
@@ -24,12 +25,13 @@ from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 from npm.reading.confidence import FEATURES
 from npm.retrieval.filler import PhraseFiller
 
+Curve = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 SHARE, SPAN = FEATURES.index("share"), FEATURES.index("span")
 HEADER = ("number", "AUROC", "calibration error", "right in the surer half, %", "withheld, %", "right kept, %")
 
 
 def by_bm25s(asked: list[Asked], documents: list[Document]) -> list[str]:
-    """The id of the first passage for each question; every other one does not get its own."""
+    """The id of the best passage for each question: of the best other than its own, for every second question."""
     tokens = bm25s.tokenize([f"{each.title} {each.text}" for each in documents], show_progress=False)
     retriever = bm25s.BM25()
     retriever.index(tokens, show_progress=False)
@@ -44,7 +46,7 @@ def by_bm25s(asked: list[Asked], documents: list[Document]) -> list[str]:
 
 
 def withheld_below(numbers: np.ndarray, seen: Observed) -> float:
-    """The threshold f64 [n] below which one in eight right answers lies, for numbers that have none of their own."""
+    """The threshold that keeps seven in eight right answers, given numbers f64 [n]."""
     return float(np.quantile(numbers[seen.right & ~seen.without], 0.125))
 
 
@@ -54,31 +56,32 @@ def row_of(way: str, found: Measures) -> list[str]:
     return [way, f"{found.auroc:.3f}", f"{found.calibration_error:.3f}", *shares]
 
 
-def plot(ways: dict[str, tuple[np.ndarray, Observed]], out: Path) -> None:
-    """Both figures."""
+def reliability(numbers: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean number and share of right answers f64 [BINS] each, in bins of equally many answers."""
+    bins = np.array_split(np.argsort(numbers, kind="stable"), BINS)
+    return np.array([numbers[own].mean() for own in bins]), np.array([right[own].mean() for own in bins])
+
+
+def precision_by_answered(numbers: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Share of the questions answered, surest first, and share of right answers among them, f64 [n] each."""
+    counts = np.arange(1, len(numbers) + 1)  # i64 [n]
+    surest_first = np.argsort(numbers, kind="stable")[::-1]  # i64 [n]
+    return counts / len(numbers), right[surest_first].cumsum() / counts
+
+
+def plot(ways: dict[str, tuple[np.ndarray, Observed]], file: Path, curve: Curve, label: str) -> None:
+    """A figure with a line for each way, of points by `curve`."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    for name in ("reliability", "answered"):
-        figure, axes = pyplot.subplots(figsize=(5, 4), layout="constrained")
-        for way, (numbers, seen) in ways.items():
-            order = np.argsort(numbers, kind="stable")  # i64 [n]
-            if name == "reliability":
-                bins = np.array_split(order, BINS)
-                axes.plot(
-                    [numbers[own].mean() for own in bins], [seen.right[own].mean() for own in bins], "o-", label=way
-                )
-            else:
-                right = seen.right[order[::-1]].cumsum() / np.arange(1, len(order) + 1)  # f64 [n]
-                axes.plot(np.arange(1, len(order) + 1) / len(order), right, label=way)
-        if name == "reliability":
-            axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
-        axes.set(xlabel="number" if name == "reliability" else "share of questions answered", ylabel="share right")
-        axes.set(xlim=(0, 1), ylim=(0, 1))
-        axes.legend()
-        figure.savefig(out / f"{name}.png", dpi=110)
+    figure, axes = pyplot.subplots(figsize=(5, 4), layout="constrained")
+    for way, (numbers, answers) in ways.items():
+        axes.plot(*curve(numbers, answers.right), marker="." if curve is reliability else "", label=way)
+    axes.set(xlabel=label, ylabel="share right", xlim=(0, 1), ylim=(0, 1))
+    axes.legend()
+    figure.savefig(file, dpi=110)
 
 
 def main(questions: str, folder: str, count: str = "600", seed: str = "0") -> None:
@@ -110,7 +113,8 @@ def main(questions: str, folder: str, count: str = "600", seed: str = "0") -> No
         for number, right, without in zip(each, answers.right, answers.without, strict=True)
     ]
     (out / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    plot(numbers, out)
+    plot(numbers, out / "reliability.png", reliability, "number")
+    plot(numbers, out / "answered.png", precision_by_answered, "share of questions answered")
     print(f"{len(seen.right)} questions, {int(seen.right.sum())} right first\n")
     print(markdown_table(HEADER, rows))
 

@@ -177,16 +177,17 @@ def fitted(seen: Observed) -> Calibration:
 
 def measures(numbers: np.ndarray, seen: Observed, withheld_below: float) -> Measures:
     """The measures of `numbers` f64 [n] from 0 to 1 that are given to answers, and of a threshold."""
-    right, absent = seen.right, seen.without & ~seen.right  # bool [n] each
-    kept = numbers[right & ~seen.without]  # f64 [right]
-    answerable, answered = numbers[~seen.without], right[~seen.without]  # f64, bool [n / 2]
-    surer = np.argsort(-answerable, kind="stable")[: len(answerable) // 2]  # i64 [n / 4]
+    right = seen.right  # bool [n]
+    of_right = numbers[right & ~seen.without]
+    of_unanswerable = numbers[seen.without & ~right]
+    of_answerable = numbers[~seen.without]
+    surer = np.argsort(-of_answerable, kind="stable")[: len(of_answerable) // 2]
     return Measures(
         auroc=auroc(numbers[right], numbers[~right]),
         calibration_error=calibration_error(numbers, right),
-        surer_half=float(answered[surer].mean()) if len(surer) else 0.0,
-        withheld=float((numbers[absent] < withheld_below).mean()) if absent.any() else 0.0,
-        kept=float((kept >= withheld_below).mean()) if len(kept) else 0.0,
+        surer_half=float(right[~seen.without][surer].mean()) if len(surer) else 0.0,
+        withheld=float((of_unanswerable < withheld_below).mean()) if len(of_unanswerable) else 0.0,
+        kept=float((of_right >= withheld_below).mean()) if len(of_right) else 0.0,
     )
 
 

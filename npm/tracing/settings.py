@@ -12,8 +12,8 @@ from npm.retrieval.settings import FilterSettings
 
 SpanKind = Literal["name", "number", "date", "quotation"]
 Verdict = Literal["found", "supported", "other", "not_found"]
-"""The corpus has the span word for word in the document that the sentence is about, speaks for it in other words or
-another document, has another phrase in its place, or has neither."""
+"""The corpus has the span word for word in the document that the sentence is about, supports it in other words or
+from another document, has another phrase in its place, or has neither."""
 RightPassed = Annotated[float, Field(ge=0.5, le=0.99), PerRequest()]
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

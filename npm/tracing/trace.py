@@ -156,14 +156,16 @@ class Tracer:
             support = 1 / (1 + np.exp(-(features @ WEIGHTS + BIAS)))
             traced = replace(traced, support=round(float(support), 4))
         if traced.support >= self._least_support:
-            about = {found.document for phrase in own or answer.phrases[:1] for found in phrase.occurrences}
-            if place is not None and place.document in about:
+            # the sentence is about the document of the phrases that match the span, or else of the best phrase
+            speaking = own or answer.phrases[:1]
+            documents = {occurrence.document for phrase in speaking for occurrence in phrase.occurrences}
+            if place is not None and place.document in documents:
                 return replace(traced, verdict="found")
             return replace(traced, verdict="supported", place=own[0].occurrences[0] if own else place)
         if other is None or other.score < OTHER_SCORE or not _is_like(other.phrase, span.kind):
             return traced
-        score, instead = round(other.score, 4), other.occurrences[0]
-        return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=instead)
+        score, other_place = round(other.score, 4), other.occurrences[0]
+        return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=other_place)
 
     def features(self, share: float, own: Sequence[Phrase], other: Phrase | None) -> np.ndarray:
         """The input f64 [3] of the support: `share` of the best place, phrases that match, the best that does not."""

@@ -46,7 +46,7 @@ def test_a_likely_answer_is_shown_in_its_sentence_alone(pages: WatchedPages, pag
     expect(page.locator(".trust")).to_have_text(f"Right in about {percent(found['confidence'])} of such cases.")
     assert sources(page, "ol.sources > li")[0][2] == ["Reykjavík"]
     said(page, re.compile("^Likely. Read the sentence: Reykjavík"))
-    page.get_by_text("Other candidates").click()
+    page.get_by_text("All candidates").click()
     assert page.locator(".chip .number").all_text_contents() == [""] * page.locator(".chip").count()
     accessible(page)
 

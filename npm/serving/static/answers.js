@@ -64,7 +64,7 @@ export function answerView(response, actions) {
 
   const rows = row(joint ? "Best combinations" : "Candidates", choices, (number) => choices[number].chosen);
   const isOpen = joint || !isKnown(answer) || choices[1]?.score >= ALSO_LIKELY;
-  const others = isOpen ? rows : choices.length > 1 ? [folded("Other candidates", ...rows.slice(1))] : [];
+  const others = isOpen ? rows : choices.length > 1 ? [folded("All candidates", ...rows.slice(1))] : [];
   const ofBlank = (own, blank) => row(`Blank ${blank + 1}`, own, (number) => chosen.with(blank, number));
   const ofBlanks = joint ? blanks.flatMap(ofBlank) : [];
   const heard = choose(chosen);
