@@ -211,7 +211,7 @@ def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
 
 
 def is_faster_in_bfloat16(capabilities: Mapping[str, Any]) -> bool:
-    """Whether a CPU of these `torch.cpu.get_capabilities` multiplies bfloat16 faster than float32.
+    """True if a CPU of these `torch.cpu.get_capabilities` multiplies bfloat16 faster than float32.
 
     With AMX it does. With AVX-512 alone it depends on the maker: twice as fast on AMD's Zen 4 and 5, half as fast on
     Intel's (Emerald Rapids with AMX masked: 88 against 160 GFLOPS).
