@@ -105,6 +105,13 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "npmlm geometry": NEEDS_DATA,
         "python scripts/make_article_questions.py": NEEDS_DATA,
     },
+    "docs/deploy.md": {
+        "sudo": "needs root and systemd: the page says what was run",
+        "cd /srv": "needs root",
+        "printf": "needs root",
+        "curl": WAITS,
+        "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
+    },
     "docs/index.md": {"pip install": NEEDS_NETWORK, "uv tool": NEEDS_NETWORK, "npmlm serve": WAITS},
     "docs/large-corpora.md": {
         "pip install": NEEDS_MACHINES,
@@ -122,7 +129,6 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "pip install": NEEDS_NETWORK,
         "curl": WAITS,
         "npmlm serve": WAITS,
-        "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
     },
     "docs/studies/artificial-text.md": {"": NEEDS_DATA},
     "docs/studies/interventions.md": {"npmlm finetune": NEEDS_DATA, "awk": NEEDS_DATA},
