@@ -58,6 +58,7 @@ class StageProgress(Progress):
         task = next(each for each in self.tasks if each.id == self._stages[stage])
         was_finished, self._note = task.finished, note
         unit = "examples" if stage.startswith("task ") else UNITS.get(stage, "")
+        unit = unit.removesuffix("s") if done == 1 else unit
         show = shown_bytes if stage in IN_BYTES else "{:,.0f}".format
         counted = f"{show(done)} {unit}".rstrip() + (f", {show(task.speed)}/s" if task.speed else "")
         self.update(task.id, completed=done, total=total, counted=counted)
