@@ -23,12 +23,13 @@ HIDDEN, CELL, HEADER_CELL = "\u2001", "\u037e", "\u0387"
 space to code that does not know it."""
 SPACE = re.compile(r"\s++")
 _HIDING_SPACE = re.compile(rf"[^\S{HIDDEN}]*{HIDDEN}\s*")
-INLINE_TAG = re.compile(
-    "a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|input|ins|kbd|label|mark|q|s|samp|small|span|strike"
-    "|strong|sub|sup|time|tt|u|var|wbr"
+_INLINE = (
+    "a abbr b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q s samp small span strike"
+    " strong sub sup time tt u var wbr"
 )
+INLINE_TAGS = frozenset(_INLINE.split())
 """HTML tags that neither separate words nor end a sentence."""
-STRUCK_TAG = "del|s|strike"
+STRUCK_TAGS = "del", "s", "strike"
 """HTML tags of text that is no longer valid."""
 
 INVISIBLE = "\u2060"

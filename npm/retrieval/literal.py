@@ -40,10 +40,12 @@ LEAST_WORDS = 2
 MIN_SHARE = 0.3
 """Weaker gaps are not evidence: sequences of common words occur everywhere."""
 MAX_GAP_PIECES = 24
+ALIKE = 0.999
+"""Fraction of a share from which another is the same but for rounding."""
 OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
-_ENDING = re.compile(r"(?<=...)(?:ations?|ions?|ments?|ers?|ors?|ings?|ed|es|e|s)$")
+_ENDING = re.compile(r"(?<=...)(?:ions?|ments?|ers?|ors?|ings?|ern|ed|es|e|s)$")
 """By which words of one family differ: who manages is the manager, what is located has a location."""
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _LINK = "(?:of|the|and|de|da|van|von|del|der)"
@@ -202,16 +204,31 @@ def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: i
     if CELL not in text[begin:end]:
         return
     total = sum(map(lexicon.form_weight, asked)) or 1
-    families = {_ENDING.sub("", word): word for word in asked}
+    families = {_family(word): word for word in asked}
     for row in table_rows(readable(text, begin, end)):
         own = [asked.intersection(lexicon.counted_words(cell.text)) for cell in row]
-        if known := set().union(*own):
-            for cell, words in zip(row, own, strict=True):
-                named = (_ENDING.sub("", word) for word in lexicon.counted_words(cell.header))
-                shared = known | {families[family] for family in named if family in families}
-                share = sum(map(lexicon.form_weight, shared)) / total
-                if not words and share >= MIN_SHARE and first <= cell.start and cell.stop <= stop:
-                    yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
+        known = set[str]().union(*own)
+        of_header = [
+            {families[family] for family in map(_family, lexicon.counted_words(cell.header)) if family in families}
+            for cell in row
+        ]
+        open_cells = [place for place, words in enumerate(own) if known and not words]
+        shares = {place: sum(map(lexicon.form_weight, known | of_header[place])) / total for place in open_cells}
+        # a cell below a header that says less of the question is not meant
+        least = max(MIN_SHARE, ALIKE * max(shares.values(), default=0.0))
+        for place, share in shares.items():
+            cell = row[place]
+            if share >= least and first <= cell.start and cell.stop <= stop:
+                yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
+
+
+def _family(word: str) -> str:
+    """The beginning that a word shares with words of its family.
+
+    >>> [_family(word) for word in ("manage", "manager", "located", "location", "northern")]
+    ['manag', 'manag', 'locat', 'locat', 'north']
+    """
+    return _ENDING.sub("", word)
 
 
 def _tokens(
