@@ -39,7 +39,7 @@ from npm.training.settings import (
 )
 from tests.corpus.test_questions import ROW, written
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
-from tests.helpers.toy_training import toy_settings
+from tests.helpers.toy_training import metrics_of, toy_settings
 from tests.training.question_ranks import FRAME, MICRO_STEPS, gradients, toy_questions, toy_table
 
 ROWS = [
@@ -171,10 +171,6 @@ def question_settings(folder: Path, **changes: Any) -> TrainingSettings:
         "schedule": ScheduleSettings(max_steps=4, learning_rate=1e-3),
     }
     return toy_settings(folder, **{**given, **changes})
-
-
-def metrics_of(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("reader", [False, True])
