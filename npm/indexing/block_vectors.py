@@ -1,8 +1,8 @@
 """A vector of each block, pooled from the token vectors of the pass that made these, and the blocks nearest to a text.
 
-Where the encoder has a pooler, a shard `vectors/<number>` also holds `blocks.npy`, f16 [blocks of the shard, d], of
-length 1, and its manifest names the pooler. A text that looks for blocks goes through `encode_sequences` of
-`npm.models.batches` with the same pooler.
+Where the encoder has a pooler, a shard `vectors/<number>` also holds `blocks.npy`, vectors of length 1 in the format of
+those of tokens, [blocks of the shard, ·], and its manifest names the pooler. A text that looks for blocks goes through
+`encode_sequences` of `npm.models.batches` with the same pooler.
 
 Shapes: q texts, k blocks per text, n requested blocks, d dimensions.
 """
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 BLOCKS_FILE = "blocks.npy"
-BLOCK_DTYPE = np.dtype(np.float16)
 POOLER_KEY = "block_pooler"
 """Setting in the manifests of vectors; absent where blocks have none."""
 _POOLER_NAME = Annotated[str, Field(pattern=f"^({'|'.join(kind.name for kind in LAST_LAYER_POOLERS)})$")]
@@ -45,17 +44,12 @@ def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
     return PoolerKind[read_as(_POOLER_NAME, name, file=file, key=POOLER_KEY)]
 
 
-def block_bytes(dimensions: int) -> int:
-    """Bytes stored per block."""
-    return BLOCK_DTYPE.itemsize * dimensions
-
-
 class BlockVectors:
     """The vectors of the blocks of all segments, memory-mapped. Opened by `open_vectors`."""
 
     def __init__(self, vectors: ShardedArray, pooler: PoolerKind) -> None:
         self.pooler = pooler
-        self.vectors = vectors  # f16 [blocks, d]
+        self.vectors = vectors  # [blocks, d]
         self.block_count, self.dimensions = vectors.shape
         self._searcher = SignSearcher(vectors)
         self._live_blocks: np.ndarray | None = None  # bool [blocks], or None: all

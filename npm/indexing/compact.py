@@ -23,7 +23,6 @@ from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
-from npm.indexing.block_vectors import block_bytes
 from npm.indexing.changes import ChangeResult, changed, commit, live_documents, searched
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
@@ -157,10 +156,8 @@ def _rewritten(before: Generation, progress: Progress) -> tuple[Segment, Segment
     ]
     if left:
         old = open_vectors([each.vectors for each in before.segments], hash_all=True)
-        row_count, dimensions = old.tokens.shape
-        vector_bytes = row_count * dimensions * old.tokens.dtype.itemsize
-        if old.blocks is not None:
-            vector_bytes += old.blocks.block_count * block_bytes(dimensions)
+        stored = [*old.tokens.arrays, *([] if old.blocks is None else old.blocks.vectors.arrays)]
+        vector_bytes = sum(array.nbytes for array in stored)
         check_room(segment.vectors, round(len(left) / len(shards) * vector_bytes), what="vectors")
     for (first, stop), place in left:
         chosen = copied[first:stop]  # i64 [blocks of the shard]
@@ -209,7 +206,8 @@ def _copy_shard(
 
 
 def _copy_rows(writer: FolderWriter, name: str, vectors: ShardedArray, rows: np.ndarray) -> None:
-    """Write the array `name` of the `rows` i64 [n] of `vectors`."""
-    stream = writer.stream_array(name, vectors.dtype, vectors.shape[1:])
+    """Write the array `name` of the `rows` i64 [n] of `vectors`, as they are stored."""
+    stored = ShardedArray(vectors.arrays)  # [·, ·]
+    stream = writer.stream_array(name, stored.dtype, stored.shape[1:])
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        stream.append(vectors.take(rows[start : start + ROWS_AT_ONCE]))
+        stream.append(stored.take(rows[start : start + ROWS_AT_ONCE]))

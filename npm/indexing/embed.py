@@ -2,9 +2,9 @@
 
 Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
 
-A shard `vectors/<number>` holds `vectors.npy` [n, d], without vectors of tokens [n, 0], and `kept.npy`, u8
-[ceil(T / 8)]: one bit a token, the lowest bit first, set if it is kept; and where blocks have vectors, these
-(`block_vectors.py`). Any process may write any shard; `vectors/manifest.json` comes last.
+A shard `vectors/<number>` holds `vectors.npy`, rows of `stored_rows` [n, ·], without vectors of tokens [n, 0], and
+`kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit first, set if it is kept; and where blocks have vectors,
+these (`block_vectors.py`). Any process may write any shard; `vectors/manifest.json` comes last.
 
 Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensions.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from index.arrays import ShardedArray
+from index.arrays import ShardedArray, row_bytes, stored_rows
 from npm.core.artifact import (
     HASHED_AT_OPENING_BYTES,
     check_files,
@@ -34,13 +34,7 @@ from npm.core.errors import EncoderError, damaged
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.indexing.block_vectors import (
-    BLOCK_DTYPE,
-    BLOCKS_FILE,
-    POOLER_KEY,
-    BlockVectors,
-    recorded_pooler,
-)
+from npm.indexing.block_vectors import BLOCKS_FILE, POOLER_KEY, BlockVectors, recorded_pooler
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
@@ -131,7 +125,7 @@ def embed_shard(
 
     def write(writer: FolderWriter) -> None:
         blocks = ShardBlocks(store, encoder, settings)
-        vectors, of_blocks = blocks.all_vectors(progress)  # [n, d], f16 [blocks, d] or None
+        vectors, of_blocks = blocks.all_vectors(progress)  # [n, ·], [blocks, ·] or None
         writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
         writer.write_array("vectors", vectors)
         if of_blocks is not None:
@@ -169,23 +163,29 @@ class ShardBlocks:
         self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
 
     def all_vectors(self, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray | None]:
-        """The vectors [n, d] of all kept tokens, in the dtype of the settings, and f16 [blocks, d] those of the blocks.
+        """The vectors of all kept tokens and those of the blocks, as `stored_rows` [n, ·] and [blocks, ·].
 
         Both in corpus order; without a pooler blocks have none.
         """
-        vectors = np.empty((len(self._positions), self._dimensions), dtype=self._dtype)  # [n, d]
+        vectors = self._rows(len(self._positions), self._dimensions)  # [n, ·]
         block_count = 0 if self._pooler is None else len(self._offsets) - 1
-        of_blocks = np.empty((block_count, self._encoder.dimensions), dtype=BLOCK_DTYPE)  # f16 [blocks, d]
+        of_blocks = self._rows(block_count, self._encoder.dimensions)  # [blocks, ·]
         tokens_done = 0
         for batch in self.batches if self._dimensions or block_count else ():
             encoded = self.encoded(batch)
             if self._dimensions:
-                vectors[self.rows_of(batch)] = encoded.vectors
+                vectors[self.rows_of(batch)] = stored_rows(encoded.vectors, self._dtype)
             if encoded.pooled is not None:
-                of_blocks[batch] = encoded.pooled
+                of_blocks[batch] = stored_rows(encoded.pooled, self._dtype)
             tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())
             progress("vectors", tokens_done, len(self._token_ids))
         return vectors, None if self._pooler is None else of_blocks
+
+    def _rows(self, count: int, dimensions: int) -> np.ndarray:
+        """Space for `count` stored vectors; without columns where there are none to store."""
+        if not dimensions:
+            return np.empty((count, 0), dtype=np.float32)
+        return np.empty((count, row_bytes(dimensions, self._dtype) // self._dtype.itemsize), dtype=self._dtype)
 
     def rows_of(self, batch: np.ndarray) -> np.ndarray:
         """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
@@ -246,7 +246,7 @@ def open_vectors(
     }
     for place, shard in opened:
         check_files(place, shard, hashed=lambda name, _: hashed.get(name, True))
-    vectors = ShardedArray([open_array(place, "vectors") for place, _ in opened])  # [rows, d]
+    vectors = ShardedArray.of_vectors([open_array(place, "vectors") for place, _ in opened])  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in opened]  # u8 [ceil(T / 8)] each
     try:
         rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in opened])
@@ -256,7 +256,8 @@ def open_vectors(
         raise damaged(folders[0], str(error)) from error
     blocks = None
     if pooler is not None:
-        blocks = BlockVectors(ShardedArray([open_array(place, "blocks") for place, _ in opened]), pooler)
+        stored = ShardedArray.of_vectors([open_array(place, "blocks") for place, _ in opened])  # [blocks, d]
+        blocks = BlockVectors(stored, pooler)
     return OpenedVectors(vectors, rows, blocks)
 
 

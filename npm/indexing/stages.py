@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.arrays import ShardedArray, row_bytes
 from index.ivf import (
     CODE_SHARD_KIND,
     ID_BYTES,
@@ -46,7 +47,6 @@ from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.sources import input_record
 from npm.corpus.store import BlockStore
-from npm.indexing.block_vectors import block_bytes
 from npm.indexing.bm25 import as_record, finish_lexicon, write_lexicon_shard
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
@@ -151,16 +151,15 @@ def encode_segments(
         for number, blocks in enumerate(vector_shards(store, settings.vectors.tokens_per_shard))
     ]
     mine = shard.of(shards)
-    number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
+    vector_bytes = row_bytes(settings.encoder.dimensions, np.dtype(settings.vectors.dtype.value))
     done = total = needed_bytes = 0
     for segment, store, _, number, blocks in mine:
         first, stop = (int(store.block_offsets[block]) for block in blocks)
         total += stop - first
         if not (shard_folder(segment.vectors, number) / MANIFEST_NAME).is_file():
             kept = int(kept_tokens(store.flags.slice(first, stop), settings.vectors.pruning).sum())
-            needed_bytes += kept * settings.encoder.dimensions * number_bytes + (stop - first) // 8
-            if settings.block_pooler is not None:
-                needed_bytes += np.diff(blocks).item() * block_bytes(settings.encoder.dimensions)
+            of_blocks = 0 if settings.block_pooler is None else np.diff(blocks).item()
+            needed_bytes += (kept * settings.vectors.tokens + of_blocks) * vector_bytes + (stop - first) // 8
     # Before the first is encoded: by the tokens that pruning keeps at most.
     check_room(segments[0][0].vectors, needed_bytes, what="vectors")
     for segment, store, recorded, number, _ in mine:
@@ -279,7 +278,8 @@ def code_segments(
         digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
         recorded = code_shard_settings(quantizer, digest)
         check_folder(folder, kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
-        write_code_shard(place, open_array(folder, "vectors"), quantizer, settings=recorded)
+        stored = ShardedArray.of_vectors([open_array(folder, "vectors")])  # [n, d]
+        write_code_shard(place, stored, quantizer, settings=recorded)
         return_freed_memory()
         done += count
         progress("codes", done, sum(counts))
