@@ -27,8 +27,7 @@ from npm.core.artifact import (
 from npm.core.errors import ArtifactError, damaged
 from npm.corpus.store import BlockStore
 from npm.indexing.adaptation import adaptation_facts
-from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
-from npm.indexing.embed import AXES_KEY, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks
+from npm.indexing.embed import AXES_KEY, BLOCKS_FILE, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks, recorded_pooler
 from npm.indexing.generation import GROUPS, INDEX_KIND, Count, Generation, on_present
 from npm.indexing.partitions import check_partitions, partitions_of
 from npm.indexing.phrase_index import check_encoder, load_index_encoder

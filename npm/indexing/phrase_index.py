@@ -32,7 +32,7 @@ from npm.models.settings import Precision
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
     from index.types import Searcher
-    from npm.indexing.block_vectors import BlockVectors
+    from npm.indexing.embed import BlockVectors
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
 

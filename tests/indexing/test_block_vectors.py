@@ -18,11 +18,10 @@ from npm.core.artifact import open_array, read_manifest
 from npm.core.errors import ArtifactError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
-from npm.indexing.block_vectors import BlockVectors, recorded_pooler
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.embed import open_vectors
+from npm.indexing.embed import BlockVectors, open_vectors, recorded_pooler
 from npm.indexing.estimate import estimated_sizes
 from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
