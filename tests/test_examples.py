@@ -45,7 +45,10 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm fill", ("The capital of Iceland is <mask>.…Reykjavík",)),
         Runs("npmlm build", ("", OUTAGE)),
     ),
-    "docs/label.md": (Runs("npmlm build", ("", "", '{"message": "My parcel…"labels": [{"label": "logistics"')),),
+    "docs/label.md": (
+        Runs("npmlm build", ("", "", '{"message": "My parcel…"labels": [{"label": "logistics"')),
+        Runs("npmlm label", ("",)),
+    ),
     "docs/large-corpora.md": (
         Runs("npmlm partition", ("", INSPECTED, "")),
         Runs("npmlm estimate", (ESTIMATED,)),
@@ -112,7 +115,12 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "curl": WAITS,
         "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
     },
-    "docs/index.md": {"pip install": NEEDS_NETWORK, "uv tool": NEEDS_NETWORK, "npmlm serve": WAITS},
+    "docs/index.md": {
+        "pip install": NEEDS_NETWORK,
+        "pip uninstall": NEEDS_NETWORK,
+        "uv tool": NEEDS_NETWORK,
+        "npmlm serve": WAITS,
+    },
     "docs/large-corpora.md": {
         "pip install": NEEDS_MACHINES,
         "export RAY": NEEDS_MACHINES,

@@ -25,7 +25,8 @@ class ServeSettings(Settings):
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port to listen at; 0 takes a free one, which is printed."""
     key_file: PathText = ""
-    """File with the keys that clients may send, one a line, at least 8 characters each; unset: no key is required."""
+    """File with the keys that clients may send, one a line, at least 8 characters each, read again when it changes;
+    unset: no key is required."""
     trusted_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]*$")] = ""
     """Header that a reverse proxy on this machine sets after its own login, such as X-Remote-User; a request needs it,
     or a key of key_file. Only on a loopback host, and only if the proxy replaces what clients send; unset: none."""

@@ -98,7 +98,6 @@ def test_trace_writes_a_page_that_stands_alone_with_each_span_linked_to_its_sent
         (["trace"], ["required"]),
         (["trace", "Paris", "kinds=[names]"], ["kinds", "names", "'name'"]),
         (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
-        (["trace", "Paris", "where=[lang=en]"], ["lang"]),
         (["trace", " "], ["empty"]),
         (["trace", "Paris", "out=report.pdf"], ["out", "report.pdf", ".html"]),
     ],
