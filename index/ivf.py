@@ -156,6 +156,7 @@ def _k_means(rows: np.ndarray, count: int, resolved: Mapping[str, Any]) -> np.nd
         seed=resolved["seed"],
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),  # all rows: no second sampling
+        gpu=True,  # all there are; faiss-cpu sees none
     )
     first = rows[drawn_rows(len(rows), count, seed=resolved["seed"])]  # f32 [count, e]
     means.train(rows, init_centroids=first)
@@ -170,13 +171,19 @@ def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:
 
 
 class RowAssigner:
-    """Finds the nearest of `centroids` f32 [K, e] by Euclidean distance, by a graph where they are many."""
+    """Finds the nearest of `centroids` f32 [K, e] by Euclidean distance.
+
+    Exactly on GPUs, if faiss-gpu sees some, or where centroids are few; else by a graph, which gives about 2 % of the
+    rows another near list.
+    """
 
     def __init__(self, centroids: np.ndarray) -> None:
         faiss = import_faiss()
         dimensions = centroids.shape[1]
         self._index = faiss.IndexFlatL2(dimensions)
-        if len(centroids) >= ROW_GRAPH_LISTS:
+        if faiss.get_num_gpus():
+            self._index = faiss.index_cpu_to_all_gpus(self._index)
+        elif len(centroids) >= ROW_GRAPH_LISTS:
             self._index = faiss.IndexHNSWFlat(dimensions, 32)
             self._index.hnsw.efSearch = ROW_GRAPH_SEARCH
         with faiss_threads(1):  # a graph depends on the order in which threads add to it

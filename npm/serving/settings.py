@@ -23,7 +23,8 @@ class ServeSettings(Settings):
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port to listen at; 0 takes a free one, which is printed."""
     key_file: PathText = ""
-    """File with the keys that clients may send, one a line, at least 8 characters each; unset: no key is required."""
+    """File with the keys that clients may send, one a line, at least 8 characters each, read again when it changes;
+    unset: no key is required."""
     cors: list[str] = field(default_factory=list)
     """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
     examples: PathText = ""

@@ -79,7 +79,6 @@ def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) 
         (["trace"], ["required"]),
         (["trace", "Paris", "kinds=[names]"], ["kinds", "names", "'name'"]),
         (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
-        (["trace", "Paris", "where=[lang=en]"], ["lang"]),
         (["trace", " "], ["empty"]),
     ],
 )

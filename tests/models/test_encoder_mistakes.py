@@ -23,7 +23,7 @@ from npm.models.batches import encode_batch
 from npm.models.encoder import Encoder
 from npm.models.names import MINILM_SHA256, locate_encoder
 from npm.models.settings import Precision
-from npm.models.stored import choose_device, choose_dtype
+from npm.models.stored import choose_device, choose_dtype, is_faster_in_bfloat16
 from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_encoder
 
 
@@ -174,17 +174,12 @@ def test_a_file_that_is_no_json_object(saved: Path, name: str) -> None:
         *(({"npm": {"similarity_scale": scale}}, "similarity_scale") for scale in ("x", -1, float("nan"))),
         ({"npm": {"trained_dimensions": "x"}}, "trained_dimensions"),
         ({"npm": {"of_another_version": 1}}, "of_another_version"),
-        ({"npm": "x"}, "npm"),
-        ({"model_type": "t5"}, "cannot load"),
         ({"model_type": "gpt2"}, "gpt2"),
         ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.C"}}, "model_type"),
-        ({"attn_implementation": {"": "a/b"}}, "attn_implementation"),
         ({"nested": [{"_attn_implementation": "a/b"}]}, "attn_implementation"),
-        ({"experts_implementation": "a/b"}, "experts_implementation"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"num_hidden_layers": 1}, "left over"),
         ({"num_hidden_layers": 3}, "missing"),
-        ({"num_hidden_layers": "x"}, "cannot load"),
         ({"vocab_size": 100}, "sizes of the weights"),
         ({"num_attention_heads": 0}, "cannot load"),
         ({"hidden_act": "nope"}, "nope"),
@@ -260,3 +255,17 @@ def test_a_token_that_the_model_lacks_is_one_sentence() -> None:
     encoder = Encoder.load("encoder-mini", device="cpu")
     with pytest.raises(ArtifactError, match=r"has no token 4294967295: .* build again"):
         encode_batch(encoder, [np.array([101, 2**32 - 1, 102])], [np.array([1])])
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({}, False),  # unknown, as with older torch
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": False, "amx_bf16": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True, "amx_bf16": False}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),  # half of float32's rate
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+    ],
+)
+def test_which_cpus_multiply_bfloat16_faster(capabilities: dict[str, object], expected: bool) -> None:
+    assert is_faster_in_bfloat16(capabilities) is expected

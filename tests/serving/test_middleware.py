@@ -20,7 +20,7 @@ from npm.retrieval.settings import FillSettings
 from npm.serving.app import make_app
 from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics
-from npm.serving.middleware import RequestMiddleware
+from npm.serving.middleware import ClientKeys, RequestMiddleware
 from npm.serving.replies import IndexState
 from npm.serving.server import opened_log
 from npm.serving.service import Service
@@ -89,7 +89,7 @@ def test_a_server_that_is_stopping_is_not_ready_and_a_damaged_index_is_a_503_wit
     settings, metrics = ServeSettings(), ServerMetrics()
     batcher = Batcher(most_waiting=1, batch_texts=1, metrics=metrics)
     service = Service(settings, keeper, metrics, batcher, notes.append, ready=False)
-    frame = RequestMiddleware(make_app(service), settings, [], metrics, None, notes.append)
+    frame = RequestMiddleware(make_app(service), settings, None, metrics, None, notes.append)
     status, headers, body = asked(frame, [], method="GET", path="/ready")
     assert (status, headers["retry-after"]) == (503, "5") and b"shutting down" in body
     status, headers, body = asked(frame, [b'{"text": "<mask>"}'], content_type="application/json")
@@ -109,10 +109,10 @@ def test_the_library_of_the_docs_page_is_the_one_whose_version_is_named() -> Non
 def framed(
     settings: ServeSettings,
     log: BinaryIO | None = None,
-    keys: list[str] | None = None,
+    keys: ClientKeys | None = None,
     notice: Callable[[str], None] = print,
 ) -> RequestMiddleware:
-    return RequestMiddleware(read_all, settings, keys or [], ServerMetrics(), log, notice)
+    return RequestMiddleware(read_all, settings, keys, ServerMetrics(), log, notice)
 
 
 def test_a_body_that_does_not_end_in_time_is_refused() -> None:
@@ -147,10 +147,29 @@ def test_a_log_that_takes_no_more_lines_ends_with_one_note_and_the_server_goes_o
 
 
 def test_a_key_is_not_logged(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("first-key\nsecond-key\n")
     with opened_log(str(tmp_path / "log")) as log:
-        frame = framed(ServeSettings(), log, keys=["first-key", "second-key"])
+        frame = framed(ServeSettings(), log, keys=ClientKeys(str(tmp_path / "keys"), print))
         assert asked(frame, [], x_api_key="second-key")[0] == 200
         assert asked(frame, [], x_api_key="second")[0] == 401
     text = (tmp_path / "log").read_text()
     assert [json.loads(line)["status"] for line in text.splitlines()] == [200, 401]
     assert "-key" not in text and '"second"' not in text
+
+
+def test_keys_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+    file, notes = tmp_path / "keys", list[str]()
+    file.write_text("key-number-one\n")
+    frame = framed(ServeSettings(), keys=ClientKeys(str(file), notes.append))
+
+    def statuses() -> list[int]:
+        return [asked(frame, [], x_api_key=f"key-number-{name}")[0] for name in ("one", "two")]
+
+    assert statuses() == [200, 401]
+    (tmp_path / "new").write_text("key-number-two\n")
+    (tmp_path / "new").replace(file)
+    assert statuses() == [401, 200] and len(notes) == 1
+    file.write_text("short\n")
+    assert statuses() == [401, 200] and "at least 8" in notes[1] and "key-number" not in "".join(notes)
+    file.unlink()
+    assert statuses() == [401, 200] and len(notes) == 3
