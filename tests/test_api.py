@@ -111,11 +111,8 @@ def test_fields_of_documents_are_kept_and_filter_answers(encoder: Encoder, tmp_p
         (3, {}, "files[0] must be a valid string"),
         (HANDED[0], {"corpus.files": ["a.jsonl"]}, "corpus.files exclude"),
         (HANDED[0], {"bogus": 1}, "unknown setting bogus"),
-        (HANDED[0], {"blocks.bogus": 1}, "unknown setting blocks.bogus"),
-        (HANDED[0], {"blocks": {"max_block_tokens": "many"}}, "blocks.max_block_tokens must be a valid integer"),
         (HANDED[0], {"search": {"tier": "fast"}}, "search.tier must be 'auto', 'exact'"),
         (HANDED[0], {"search": 3}, "search must be a mapping"),
-        (HANDED[0], {"vectors": {"tokens_per_batch": 0}}, "vectors.tokens_per_batch must be above 0"),
     ],
 )
 def test_what_cannot_be_built_from_is_refused_and_leaves_nothing(

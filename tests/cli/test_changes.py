@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_zero_shot import ROWS, TASK
 from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, write_corpus
 
 GREENLAND = {"id": "a, b", "title": "Greenland", "text": "Nuuk is the capital of Greenland and lies on a fjord."}
@@ -35,6 +36,10 @@ def test_documents_come_and_go_and_the_rest_answers_as_before(npmlm: CommandLine
     assert "a, b" in documents_in(npmlm, index)
     again = npmlm("add", f"index={index}", f"corpus.files={more}")
     assert again.status == 0 and "nothing to do" in again.err
+    same = write_corpus(tmp_path / "same.jsonl", [{**GREENLAND, "text": "Nuuk lies in Greenland."}])
+    npmlm("add", f"index={index}", f"corpus.files={same}").refused("a, b", "replace=true")
+    replaced = npmlm("add", f"index={index}", f"corpus.files={same}", "replace=true")
+    assert "1 document added, 1 deleted, 7 answer" in replaced.err
     assert npmlm("delete", f"index={index}", "ids=['a, b',france]").status == 0
     assert documents_in(npmlm, index).isdisjoint({"a, b", "france"})
     compacted = npmlm("compact", f"index={index}")
@@ -43,22 +48,6 @@ def test_documents_come_and_go_and_the_rest_answers_as_before(npmlm: CommandLine
     assert len(list(index.glob("corpus-*"))) == 1
     assert npmlm("verify", f"index={index}").status == 0
     assert "nothing to do" in npmlm("compact", f"index={index}").err
-
-
-def test_what_cannot_be_changed_is_refused_and_nothing_is_lost(npmlm: CommandLine, index: Path, tmp_path: Path) -> None:
-    before = all_bytes(index)
-    same = write_corpus(tmp_path / "same.jsonl", [{**GREENLAND, "id": "iceland"}])
-    npmlm("add", f"index={index}", f"corpus.files={same}").refused("iceland", "replace=true")
-    npmlm("delete", f"index={index}", "ids=[iceland,atlantis]").refused("atlantis")
-    npmlm("delete", f"index={index}", "ids=[iceland,france,bank,poland,norway,book]").refused(
-        "no document would be left"
-    )
-    npmlm("delete", f"index={index}").refused("ids")
-    npmlm("delete", f"index={index}", f"ids_file={tmp_path / 'nowhere'}").refused("nowhere")
-    npmlm("compact", f"index={tmp_path / 'nowhere'}").refused("nowhere")
-    assert all_bytes(index) == before
-    replaced = npmlm("add", f"index={index}", f"corpus.files={same}", "replace=true")
-    assert "1 document added, 1 deleted, 6 answer" in replaced.err
 
 
 def test_filters_are_given_as_lists_and_refused_in_one_message(
@@ -91,17 +80,6 @@ def test_an_estimate_is_a_table_or_json_and_leaves_nothing(
     assert record["documents"] == 6
     assert all_bytes(tmp_path) == before
     npmlm("estimate").refused("corpus")
-
-
-TASK = """\
-suite: closed
-data: {file: places.csv, columns: {text: sentence, label: kind}}
-template: "{{ text }} It is near <mask>."
-labels:
-  - {value: north, words: [Oslo, Reykjavík]}
-  - {value: south, words: [Paris]}
-"""
-ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
 
 
 @pytest.fixture
@@ -142,17 +120,6 @@ def test_an_index_is_cut_shown_and_put_together_again(npmlm: CommandLine, settin
     assert (again.status, again.out) == (0, "")
     assert "is generation 2 now, in 1 partition\n" in again.err
     assert "1 partition already: nothing to do" in npmlm("partition", f"index={index}").err
-
-
-def test_what_cannot_be_cut_is_refused(npmlm: CommandLine, settings: list[str], tmp_path: Path) -> None:
-    index = tmp_path / "index"
-    assert npmlm("build", *settings, f"index={index}").status == 0
-    before = all_bytes(index)
-    npmlm("partition", f"index={index}", "partitions=99").refused("partitions", "99")
-    npmlm("partition", f"index={index}", "partitions=0").refused("partitions")
-    npmlm("partition", f"index={tmp_path / 'nowhere'}", "partitions=2").refused("nowhere")
-    npmlm("build", *settings, f"index={index}", "stage=merge", "partitions=2").refused("npmlm partition")
-    assert all_bytes(index) == before
 
 
 @pytest.mark.parametrize("scoring", ["default", "reference"])

@@ -12,6 +12,7 @@ import pytest
 from tests.corpus.test_questions import ROW, written
 from tests.helpers.command_line import CommandLine
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.toy_training import metrics_of
 
 REPOSITORY = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
@@ -100,7 +101,7 @@ def test_an_experiment_trains(experiment: str, npmlm: CommandLine, start: list[s
         *CUT.get(experiment, []),
     )
     assert outcome.status == 0, outcome.err
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = metrics_of(run)
     assert [line["step"] for line in steps if "learning_rate" in line] == [1, 2]  # the others are evaluations
     assert (run / "encoder" / "model.safetensors").is_file()
 
@@ -115,6 +116,6 @@ def test_an_objective_of_ones_own_trains(start: list[str], tmp_path: Path, monke
     }
     train = importlib.import_module("span_boundary").train
     run = train(tmp_path / "run", **given, device="cpu", schedule={"max_steps": 2})
-    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = metrics_of(tmp_path / "run")
     assert all({"span_boundary", "masked"} <= step.keys() for step in steps)
     assert (run / "model.safetensors").is_file()

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 import npm
-from npm import PhraseFiller, SettingError
+from npm import PhraseFiller
 from npm.cli.fill_table import answer_cells, certainty
 from npm.cli.label import ADDED, label_cells
 from npm.cli.rows import TableRow, cell_text
 from npm.core.types import Answer, Occurrence, Phrase
 from npm.evaluation.labeling import LabeledText, ScoredLabel
 from npm.retrieval.queries import read_query
-from npm.retrieval.settings import FillSettings
 from tests.helpers.command_line import CommandLine
 
 TEMPLATE = "template=The capital of {country} is <mask>."
@@ -146,12 +145,6 @@ def test_a_table_that_cannot_be_filled_is_one_sentence_before_anything_is_opened
     for out in (file, tmp_path / "link.csv", tmp_path / "absent" / ".." / file.name):
         npmlm("fill", "index=absent", f"table={file}", TEMPLATE, f"out={out}").refused("out=")
     assert file.read_text(encoding="utf-8") == text
-
-
-@pytest.mark.parametrize("values", [["a", " "], []])
-def test_values_have_words(values: list[str]) -> None:
-    with pytest.raises(SettingError, match="values"):
-        FillSettings(values=values)
 
 
 def test_an_answer_below_min_share_and_one_without_values_say_so(

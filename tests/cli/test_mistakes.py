@@ -21,11 +21,7 @@ from npm.cli.registry import DECLARED, MODULES, find_verb
 from tests.helpers.command_line import DOCUMENTS, CommandLine, Outcome, run_subprocess, write_corpus
 
 STDOUT = 1
-
-
 SETTING = re.compile(r"  [\w.]+ = ")
-
-
 """A line of help that names a setting."""
 
 

@@ -81,7 +81,6 @@ def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: p
         ("documents=nowhere", QueryError, ["nowhere"]),
         (":more", QueryError, ["requires an answer"]),
         (":jsn", SettingError, ["did you mean ':json'?"]),
-        (":", SettingError, ["unknown command"]),
         ("bogus=3", SettingError, ["unknown setting bogus"]),
         ("<mask>" * 9, QueryError, ["got 9"]),
         *((line, SettingError, []) for line in (":more x", ":more 1 2", ":more -1", ":open 1 99", ":json 3")),

@@ -3,7 +3,6 @@ frozen teacher."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
 from tests.cli.test_train import NO_PHRASES
 from tests.helpers.command_line import CommandLine, write_corpus
+from tests.helpers.toy_training import metrics_of
 
 SHORTER = "objective.nonparametric.dimensions=[8,16]"
 
@@ -22,7 +22,7 @@ def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(
     npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
 ) -> None:
     npmlm(*train, SHORTER)
-    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    metrics = metrics_of(tmp_path / "run")[-1]
     assert {"start", "end", "start_8", "end_16", "start_8_top1"} <= metrics.keys()
     encoder = tmp_path / "run" / "encoder"
     assert Encoder.load(str(encoder), device="cpu").trained_dimensions == [8, 16]
@@ -72,7 +72,7 @@ def test_a_run_with_a_teacher_saves_nothing_of_it_and_goes_on_exactly_with_the_s
         assert npmlm(*command).status == 130
     assert npmlm(*command).status == 0
     assert (tmp_path / "run" / "encoder" / "model.safetensors").read_bytes() == whole
-    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    metrics = metrics_of(tmp_path / "run")[-1]
     assert {"masked", "masked_top1", "token_contrast", "token_contrast_top1"} <= metrics.keys()
     files = sorted((tmp_path / "run").rglob("*.safetensors"))
     assert len(files) >= 3

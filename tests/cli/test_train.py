@@ -20,6 +20,7 @@ from tests.helpers.command_line import DOCUMENTS, CommandLine, all_bytes, write_
 from tests.helpers.kills import fail_writes
 from tests.helpers.locks import locked_elsewhere
 from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.toy_training import metrics_of
 
 SHRUNK = (
     "blocks.max_block_tokens=24",
@@ -50,8 +51,7 @@ def test_a_run_leaves_settings_metrics_and_an_encoder_and_its_end_is_kept(
     outcome = npmlm(*train)
     assert (outcome.status, outcome.out) == (0, ""), outcome.err
     assert f"the encoder is in {tmp_path / 'run' / 'encoder'}" in outcome.err
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2, 3]
     assert weights_of(tmp_path / "run") != (tiny_encoder_folder / "model.safetensors").read_bytes()
     (tmp_path / "run" / "encoder" / "README.md").write_text("a model card")
     before = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "run").rglob("*"))}
@@ -254,7 +254,7 @@ def test_an_encoder_says_that_it_was_trained_with_titles_to_read_and_to_rank_blo
     encoder = Encoder.load(str(tmp_path / "run" / "encoder"))
     assert (encoder.title_tokens, encoder.reads_jointly, encoder.query_masks) == (2, True, 2)
     assert encoder.block_pooler is PoolerKind.avg
-    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    logged = metrics_of(tmp_path / "run")
     assert all(0 <= line["block_teacher"] < 1 and line["reading_start"] > 0 for line in logged)
     # what is trained from it goes on with the titles, and is no encoder of blocks any more unless it is asked to be
     again = [*train[:2], f"run={tmp_path / 'again'}", f"encoder={tmp_path / 'run' / 'encoder'}", *SHRUNK]

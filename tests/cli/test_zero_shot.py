@@ -22,24 +22,14 @@ labels:
   - {value: north, words: [Oslo, Reykjavík]}
   - {value: south, words: [Paris]}
 """
-
-
 ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
-
-
 OPEN_TASK = """\
 suite: open
 data: {file: capitals.jsonl, columns: {group: kind, subject: country}, development: first_half}
 template: "The capital of {{ country }} is <mask>."
 """
-
-
 CLOSED_WRITERS = ["causal", "causal-pmi", "causal-knn", "t5"]
-
-
 OPEN_WRITERS = ["causal", "causal-bm25", "t5"]
-
-
 CAPITALS = [("Norway", "Oslo"), ("Poland", "Łódź"), ("France", "Paris"), ("Iceland", "Reykjavík")]
 
 
@@ -237,25 +227,6 @@ def test_all_files_that_are_missing_are_told_at_once(
     npmlm("evaluate", "task=[sst2,mr]", *settings).refused("2 of 2 tasks", "sst2-test.jsonl", "mr-test.jsonl")
 
 
-OPEN = """\
-suite: open
-data: {file: capitals.jsonl}
-template: "The capital of {{ country }} is <mask>."
-"""
-
-
-@pytest.fixture
-def tasks(tmp_path: Path) -> dict[str, Path]:
-    """A closed and an open task with their data."""
-    (tmp_path / "places.csv").write_text(ROWS, encoding="utf-8")
-    row = {"country": "Norway", "answers": ["Oslo"]}
-    (tmp_path / "capitals.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    files = {"closed": tmp_path / "places.yaml", "open": tmp_path / "capitals.yaml"}
-    files["closed"].write_text(TASK, encoding="utf-8")
-    files["open"].write_text(OPEN, encoding="utf-8")
-    return files
-
-
 @pytest.mark.parametrize(
     ("suite", "settings"),
     [
@@ -276,19 +247,18 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
     ],
 )
 def test_settings_that_some_method_reads_and_the_least_temperature_are_taken(
-    suite: str, settings: list[str], npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+    suite: str, settings: list[str], npmlm: CommandLine, task: Path, open_task: Path, built_index: Path, tmp_path: Path
 ) -> None:
-    command = ["evaluate", f"task={tasks[suite]}", f"index={built_index}", f"out={tmp_path / 'out'}", "resamples=10"]
+    asked = task if suite == "closed" else open_task
+    command = ["evaluate", f"task={asked}", f"index={built_index}", f"out={tmp_path / 'out'}", "resamples=10"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         outcome = npmlm(*command, *settings)
     assert outcome.status == 0, outcome.err
 
 
-def test_a_missing_index_is_noted_unless_methods_are_named(
-    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
-) -> None:
-    command = ["evaluate", f"task={tasks['closed']}", f"out={tmp_path / 'out'}", "resamples=10"]
+def test_a_missing_index_is_noted_unless_methods_are_named(npmlm: CommandLine, task: Path, tmp_path: Path) -> None:
+    command = ["evaluate", f"task={task}", f"out={tmp_path / 'out'}", "resamples=10"]
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
     assert "note: without index=DIR" in outcome.err
@@ -296,8 +266,8 @@ def test_a_missing_index_is_noted_unless_methods_are_named(
 
 
 def test_results_of_another_index_are_not_replaced_without_a_word(
-    npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
 ) -> None:
-    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}", "resamples=10"]
+    command = ["evaluate", f"task={task}", "method=majority", f"out={tmp_path / 'out'}", "resamples=10"]
     assert npmlm(*command).status == 0
     npmlm(*command, f"index={built_index}").refused("results of something else", "sources.places.index")

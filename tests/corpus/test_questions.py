@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import CorpusError, SettingError
-from npm.corpus.questions import SupervisionSettings, question_table, read_questions
+from npm.corpus.questions import SupervisionSettings, occurrences, question_table, read_questions
 from tests.helpers.labeled_texts import write_rows
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 
@@ -74,6 +74,18 @@ def test_of_long_texts_what_is_near_the_answer_and_the_mask_is_kept(tmp_path: Pa
     assert found.before.tolist() == (paris * 9 + capital)[-4:]
     assert found.after.tolist() == (coast + paris * 9)[:4]
     assert len(found.title) == 3
+
+
+@pytest.mark.parametrize(("before", "after"), [(60, 60), (2, 60), (60, 2), (60, 0)])
+def test_any_part_of_a_long_text_has_the_whole_answer_and_is_full(before: int, after: int, tmp_path: Path) -> None:
+    row = ROW | {"answers": ["the capital of France"], "negatives": [], "rivals": []}
+    row["context"] = f"{'Paris ' * before}the capital of France{' Oslo' * after}"
+    settings = SupervisionSettings(max_block_tokens=8)
+    table = question_table([written(tmp_path, *[row] * 40)], wordpiece_tokenizer(), settings, title_tokens=0)
+    found = [table[number] for number in range(len(table))]
+    assert len(found) == 40 and all(len(each.block) == 8 and each.answers for each in found)
+    starts = {next(occurrences(each.answers[0], each.block)) for each in found}
+    assert len(starts) > 1 or after == 0  # drawn at random
 
 
 def test_a_row_whose_answer_is_no_tokens_of_its_block_is_skipped_and_counted(tmp_path: Path) -> None:
@@ -170,3 +182,5 @@ def test_no_more_questions_of_a_context_are_taken_than_allowed(tmp_path: Path) -
     settings = SupervisionSettings(max_questions_per_context=2)
     table = question_table([file], wordpiece_tokenizer(), settings, title_tokens=0)
     assert (len(table), sum(table.skipped.values())) == (3, 1)
+    again = written(tmp_path, ROW, name="again.jsonl")  # of another file, the same passage counts anew
+    assert len(question_table([file, again], wordpiece_tokenizer(), settings, title_tokens=0)) == 4

@@ -19,12 +19,12 @@ from tests.helpers.tiny_models import tiny_encoder
 SMALL = ["blocks.max_block_tokens=64"]
 
 
-def drawn(count: int = 2000, seed: int = 0) -> Observed:
+def drawn(count: int = 2000, seed: int = 0, shift: float = 3) -> Observed:
     """Features, of which the first two decide, right answers, and questions without their passage."""
     rng = np.random.default_rng(seed)
     without = np.arange(count) % 2 == 1
     features = rng.normal(size=(count, len(FEATURES)))
-    features[without, 0] -= 3
+    features[without, 0] -= shift
     right = rng.random(count) < 1 / (1 + np.exp(-(2 * features[:, 0] + features[:, 1] - 0.5)))
     return Observed(features, right & ~without, without)
 
@@ -42,15 +42,21 @@ def test_the_function_is_calibrated_and_withholds_what_was_agreed() -> None:
     assert known.calibration_error < 0.05
 
 
+def test_few_right_answers_are_lost_however_many_questions_have_no_answer() -> None:
+    easy, hard = (fitted(drawn(shift=shift)).fitted for shift in (9, 0))
+    assert easy.withheld == pytest.approx(0.9, abs=0.01) and easy.kept > 0.95
+    assert hard.kept == pytest.approx(0.875, abs=0.01) and hard.withheld < 0.6
+
+
 def test_measures_by_hand() -> None:
-    numbers = np.array([0.9, 0.8, 0.7, 0.3, 0.2, 0.1])
-    right = np.array([True, False, True, False, True, False])
-    without = np.array([False, True, False, False, False, True])
-    found = measures(numbers, Observed(np.zeros((6, len(FEATURES))), right, without), 0.25)
-    assert found.auroc == pytest.approx(6 / 9)  # of three right and three wrong ones
+    numbers = np.array([0.9, 0.8, 0.7, 0.3, 0.2, 0.1, 0.05])
+    right = np.array([True, False, True, False, True, False, True])
+    without = np.array([False, True, False, False, False, True, True])  # the last one right all the same
+    found = measures(numbers, Observed(np.zeros((7, len(FEATURES))), right, without), 0.25)
+    assert found.auroc == pytest.approx(6 / 12)  # of four right and three wrong ones
     assert found.surer_half == 1.0  # .9 and .7 of the four with their passage
     assert found.withheld == 0.5  # .1, but not .8
-    assert found.kept == pytest.approx(2 / 3)
+    assert found.kept == pytest.approx(2 / 3)  # .9 and .7 of the three right ones with their passage
     assert found.calibration_error == pytest.approx(np.abs(numbers - right).mean())  # a bin for each
 
 

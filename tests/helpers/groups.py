@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from npm.core.types import Sequences, Spans, TokenFlag
+from npm.masking.batches import MaskedBatch
 
 WORD = int(TokenFlag.WORD_START | TokenFlag.WORD_END)
 CLAUSE_ID, SPECIAL_ID = 0, 1
@@ -47,3 +49,28 @@ def rich_group(rng: np.random.Generator, *, sequence_count: int = 16, tokens: in
 def pairs(spans: Spans) -> list[tuple[int, int]]:
     """(start, length) of each span."""
     return list(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True))
+
+
+def spans_of(*spans: tuple[int, int]) -> Spans:
+    """These (start, length) as spans."""
+    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
+    return Spans(table[:, 0], table[:, 1])
+
+
+def without_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[list[int]]:
+    return [row[: int(mask.sum())].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)]
+
+
+def queries(batch: MaskedBatch) -> list[list[int]]:
+    """The masked copies without padding."""
+    return without_padding(batch.query_input_ids, batch.query_attention_mask)
+
+
+def unmasked(batch: MaskedBatch) -> list[list[int]]:
+    """The masked copies without padding, with the masks taken out and the masked tokens put in their places."""
+    rows = queries(batch)
+    for index in reversed(range(len(batch.span_sequences))):
+        row = rows[int(batch.span_sequences[index])]
+        tokens = [token for token in batch.span_token_ids[index].tolist() if token != -1]
+        row[int(batch.start_slots[index]) : int(batch.end_slots[index]) + 1] = tokens
+    return rows

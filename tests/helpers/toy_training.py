@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from npm.training.settings import (
     TrainingEvaluationSettings,
     TrainingSettings,
 )
-from npm.training.trainer import Trainer
+from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
 from tests.helpers.groups import group
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -177,3 +178,28 @@ def toy_trainer(
 def parameters_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     """Every weight of encoder and objective, by name, detached."""
     return {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+class Stopped(Exception):
+    """Stands for a kill: nothing in the trainer catches it."""
+
+
+def stop_at(step: int) -> Callable[[StepReport], None]:
+    """A report that kills the run after `step`."""
+
+    def report(done: StepReport) -> None:
+        if done.step == step:
+            raise Stopped
+
+    return report
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics of a run."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def untimed_metrics_of(run: Path) -> list[dict[str, Any]]:
+    """The same without what the clock says."""
+    clocks = ("seconds", "tokens_per_second", "data_fraction")
+    return [{name: value for name, value in line.items() if name not in clocks} for line in metrics_of(run)]

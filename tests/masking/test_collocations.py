@@ -17,11 +17,8 @@ from npm.corpus.store import BlockStore, write_block_store
 from npm.masking import collocation_mining
 from npm.masking.collocation_mining import (
     BlockPieces,
-    FrequentNgrams,
     collocations_of,
-    frequent_ngrams,
     mined_collocations,
-    mutual_information,
 )
 from npm.masking.collocations import (
     CollocationSettings,
@@ -89,12 +86,6 @@ def test_an_empty_vocabulary_leaves_the_words() -> None:
     assert units_of(vocabulary_of(), sequences) == plain_words(sequences)
 
 
-def test_the_longest_entry_wins_over_those_inside_it() -> None:
-    vocabulary = vocabulary_of(((5,), (6,)), ((6,), (7,)), ((5,), (6,), (7,)))
-    for seed in range(10):
-        assert units_of(vocabulary, group([5, 6, 7, 5, 6]), seed) == [(0, 3), (3, 2)]
-
-
 def test_chance_decides_between_partial_overlaps_and_the_rest_is_words() -> None:
     vocabulary = vocabulary_of(((5,), (6,)), ((6,), (7,)))
     drawn = Counter(str(units_of(vocabulary, group([5, 6, 7, 8]), seed)) for seed in range(400))
@@ -133,13 +124,6 @@ def inside(span: tuple[int, int], other: tuple[int, int]) -> bool:
 
 def overlap(span: tuple[int, int], other: tuple[int, int]) -> bool:
     return span[0] < sum(other) and other[0] < sum(span)
-
-
-def mined_levels(pieces: list[Sequences], *, min_count: int) -> list[FrequentNgrams]:
-    levels: list[FrequentNgrams] = []
-    for size in range(1, 6):
-        levels.append(frequent_ngrams(pieces, size, levels[-1] if levels else None, min_count=min_count))
-    return levels
 
 
 def settings(**fields: Any) -> CollocationSettings:
@@ -273,11 +257,3 @@ def test_a_named_vocabulary_is_opened_and_one_of_another_tokenizer_refused(tmp_p
     assert not (tmp_path / "not-made").exists()
     with pytest.raises(ArtifactError, match="another tokenizer"):
         collocations_of(named, store_of(tmp_path / "third", fingerprint="g"), tmp_path / "c")
-
-
-def test_every_part_of_a_frequent_ngram_is_known() -> None:
-    rng = np.random.default_rng(4)
-    levels = mined_levels([random_group(rng, sequence_count=9, max_tokens=40, vocabulary=3)], min_count=3)
-    scores = mutual_information(levels)
-    assert [len(score) for score in scores] == [len(level.keys) for level in levels[1:]]
-    assert all(np.isfinite(score).all() for score in scores)

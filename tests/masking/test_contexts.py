@@ -19,15 +19,10 @@ from npm.masking.masker import (
     spans_kept,
 )
 from npm.masking.rendering import merge_groups
-from tests.helpers.groups import WORD, group, pairs, random_group
+from tests.helpers.groups import WORD, group, pairs, random_group, spans_of
 from tests.masking.plain_contexts import plain_contexts
 
 START = WORD | int(TokenFlag.SENTENCE_START)
-
-
-def spans_of(*spans: tuple[int, int]) -> Spans:
-    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
-    return Spans(table[:, 0], table[:, 1])
 
 
 def rows(contexts: Contexts) -> list[tuple[int, int, int]]:
@@ -61,11 +56,6 @@ def test_a_question_is_the_sentence_with_the_mask_and_reads_the_sequence_that_ho
     assert drawn(sequences, spans_of((3, 2))) == [(2, 2, 5), (NO_CONTEXT, 6, 9), (NO_CONTEXT, 9, 12)]
     # with 4 alone both share 1/3, and the earlier one is read
     assert drawn(sequences, spans_of((3, 1)))[0] == (1, 2, 5)
-
-
-def test_a_rare_word_counts_more_than_two_that_stand_everywhere() -> None:
-    sequences = group([1, 2, 3], [1, 2], [3, 9], [1, 2], [1, 2], [1, 2])
-    assert drawn(sequences, spans_of((0, 3)))[0] == (2, 0, 3)  # 1/2 against twice 1/5
 
 
 @pytest.mark.parametrize("flag", [TokenFlag.STOPWORD, TokenFlag.PUNCTUATION, TokenFlag.SPECIAL])

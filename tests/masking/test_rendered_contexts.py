@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from npm.core.types import Spans, TokenFlag
-from npm.masking.batches import MaskedBatch
+from npm.core.types import TokenFlag
 from npm.masking.masker import NO_CONTEXT, Contexts, QuestionForm, draw_contexts, no_contexts, spans_kept
 from npm.masking.rendering import MaskRenderer, split_into_tokens
-from tests.helpers.groups import group
-from tests.masking.test_contexts import random_masked_group, rows, spans_of
+from tests.helpers.groups import group, queries, spans_of, unmasked
+from tests.masking.test_contexts import random_masked_group, rows
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
 PAIRS = MaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP,))
@@ -28,12 +27,6 @@ def contexts_of(*chosen: tuple[int, int, int]) -> Contexts:
 
 QUESTION = contexts_of((2, 2, 6), (NO_CONTEXT, 6, 9), (NO_CONTEXT, 9, 12))
 """The first sequence is the question 3 4 5 6 and reads the third."""
-
-
-def queries(batch: MaskedBatch) -> list[list[int]]:
-    """The masked copies without padding."""
-    both = zip(batch.query_input_ids.tolist(), batch.query_attention_mask.sum(1).tolist(), strict=True)
-    return [row[:size] for row, size in both]
 
 
 def test_a_question_is_its_sentence_and_reads_a_clean_sequence_behind_the_suffix() -> None:
@@ -83,9 +76,7 @@ def test_without_questions_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("renderer", [PAIRS, SINGLE])
-def test_masks_stand_at_the_slots_of_the_kept_spans_and_the_keys_are_as_ever(
-    renderer: MaskRenderer,
-) -> None:
+def test_masks_stand_at_the_slots_of_the_kept_spans_and_the_keys_are_as_ever(renderer: MaskRenderer) -> None:
     for seed in range(20):
         sequences, spans = random_masked_group(seed)
         question = QuestionForm.sentence if seed % 2 else QuestionForm.whole
@@ -98,19 +89,9 @@ def test_masks_stand_at_the_slots_of_the_kept_spans_and_the_keys_are_as_ever(
         expected = spans_kept(rendered, sequences, contexts)
         assert len(batch.span_sequences) == len(expected)
         found = queries(batch)
-        for number, row in enumerate(unmasked(batch, expected)):
+        for number, row in enumerate(unmasked(batch)):
             read, start, stop = rows(contexts)[number]
             whole = sequences.token_ids[sequences.offsets[read] : sequences.offsets[read + 1]].tolist()
             behind = [*whole, SEP] if read != NO_CONTEXT else []
             assert row == [CLS, *sequences.token_ids[start:stop].tolist(), SEP, *behind]
         assert sum(row.count(MASK) for row in found) == len(expected) * (2 if renderer is PAIRS else 1)
-
-
-def unmasked(batch: MaskedBatch, spans: Spans) -> list[list[int]]:
-    """The masked copies with the masked tokens back in their places."""
-    found = queries(batch)
-    for index in reversed(range(len(spans))):
-        tokens = [token for token in batch.span_token_ids[index].tolist() if token >= 0]
-        row = found[int(batch.span_sequences[index])]
-        row[int(batch.start_slots[index]) : int(batch.end_slots[index]) + 1] = tokens
-    return found

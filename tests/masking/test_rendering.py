@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from npm.core.types import MASKS_PER_SPAN, Sequences, Spans, TokenFlag
+from npm.core.types import MASKS_PER_SPAN, Sequences, Spans
 from npm.masking.batches import MaskedBatch
 from npm.masking.corruption import (
     CorruptedTokens,
@@ -21,16 +20,11 @@ from npm.masking.corruption import (
 )
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.rendering import MaskRenderer, merge_groups
-from tests.helpers.groups import group, random_group
+from tests.helpers.groups import group, random_group, spans_of, unmasked, without_padding
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
 BARE = MaskRenderer(mask_id=MASK, pad_id=PAD)
 WRAPPED = MaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP + 1))
-
-
-def spans_of(*spans: tuple[int, int]) -> Spans:
-    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
-    return Spans(table[:, 0], table[:, 1])
 
 
 def random_masked_group(seed: int) -> tuple[Sequences, Spans]:
@@ -40,22 +34,8 @@ def random_masked_group(seed: int) -> tuple[Sequences, Spans]:
     return sequences, spans
 
 
-def unmasked(batch: MaskedBatch) -> list[list[int]]:
-    """The query copies without padding, with the masks taken out and the masked tokens put in their places."""
-    rows = _without_padding(batch.query_input_ids, batch.query_attention_mask)
-    for index in reversed(range(len(batch.span_sequences))):
-        row = rows[int(batch.span_sequences[index])]
-        tokens = [token for token in batch.span_token_ids[index].tolist() if token != -1]
-        row[int(batch.start_slots[index]) : int(batch.end_slots[index]) + 1] = tokens
-    return rows
-
-
 def clean(batch: MaskedBatch) -> list[list[int]]:
-    return _without_padding(batch.key_input_ids, batch.key_attention_mask)
-
-
-def _without_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[list[int]]:
-    return [row[: int(mask.sum())].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)]
+    return without_padding(batch.key_input_ids, batch.key_attention_mask)
 
 
 def test_a_span_becomes_a_mask_pair() -> None:
@@ -88,9 +68,7 @@ def test_single_masks_stand_in_the_places_of_the_tokens() -> None:
 
 
 @pytest.mark.parametrize("renderer", [BARE, WRAPPED, MaskRenderer(masks_per_span=1, mask_id=MASK, pad_id=PAD)])
-def test_putting_the_masked_tokens_back_gives_the_clean_copy(
-    renderer: MaskRenderer,
-) -> None:
+def test_putting_the_masked_tokens_back_gives_the_clean_copy(renderer: MaskRenderer) -> None:
     for seed in range(20):
         batch = renderer.render(*random_masked_group(seed))
         assert unmasked(batch) == clean(batch)
@@ -147,8 +125,7 @@ AROUND = {"prefix_ids": (CLS,), "suffix_ids": (SEP, SEP)}
 
 
 def selection(*spans: tuple[int, int], predicted: list[int]) -> CorruptedTokens:
-    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
-    return CorruptedTokens(Spans(table[:, 0], table[:, 1]), np.array(predicted, dtype=np.int64))
+    return CorruptedTokens(spans_of(*spans), np.array(predicted, dtype=np.int64))
 
 
 def rendered(sequences: Sequences, *selections: CorruptedTokens, **fields: Any) -> MaskedBatch:
@@ -262,21 +239,3 @@ def test_groups_share_a_batch_without_changing_each_other() -> None:
         assert whole.span_token_ids[own].equal(alone.span_token_ids)
         first_row += rows
     assert first_row == len(whole.query_input_ids) == 2 * len(whole.key_input_ids)
-
-
-def test_special_tokens_inside_sequences_stay() -> None:
-    special = int(TokenFlag.SPECIAL)
-    sequences = group([1, 5, 6, 1], flags=[[special, 0, 0, special]])
-    views = build_in_place_views(
-        CorruptionSettings(masked_fraction=0.99), mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY
-    )
-    seen = {tuple(views.view([sequences], [mask_rng(seed, 0, 0)]).query_input_ids[0].tolist()) for seed in range(20)}
-    assert (1, MASK, MASK, 1) in seen
-    assert all(row[0] == row[3] == 1 for row in seen)
-
-
-def test_no_masks_leave_the_clean_copies() -> None:
-    batch = rendered(group([5, 6], [], [7]), selection(predicted=[]), **AROUND)
-    assert batch.query_input_ids.equal(batch.key_input_ids)
-    assert batch.span_token_ids.shape == (0, 1)
-    assert batch.span_sequences.shape == batch.start_slots.shape == (0,)

@@ -115,14 +115,6 @@ def test_words_and_collocations_are_never_split() -> None:
     assert seen > 20
 
 
-def test_cooccurring_units_stand_in_another_sequence_of_the_group() -> None:
-    for sampler, longest in ((CorruptionSampler.uniform, 1), (CorruptionSampler.geometric, 10)):
-        for seed, sequences in enumerate(RANDOM_GROUPS):
-            (selection,) = selected(selector(CorruptionUnit.cooccurring, sampler), sequences, seed)
-            lawful = plain_candidates(sequences, max_span_tokens=longest, word_boundaries=longest > 1)
-            assert set(pairs(selection.masked)) <= lawful
-
-
 def copies_of(corrupted: float, predicted: float) -> Iterator[tuple[Sequences, list[CorruptedTokens]]]:
     for unit, sampler in (
         (CorruptionUnit.token, CorruptionSampler.uniform),

@@ -47,24 +47,6 @@ def test_a_span_starts_and_ends_at_word_boundaries_but_its_other_occurrence_need
     assert found(CooccurringUnits(), sequences) == [(0, 2), (0, 3), (2, 1)]
 
 
-def test_clause_punctuation_starts_no_longer_span_but_may_stand_inside_and_at_the_end() -> None:
-    flags = [[WORD, CLAUSE, WORD], [WORD, CLAUSE, WORD]]
-    one_sequence = [(0, 1), (0, 2), (0, 3), (1, 1), (2, 1)]
-    assert found(CooccurringUnits(), group([5, 6, 7], [5, 6, 7], flags=flags))[:5] == one_sequence
-
-
-def test_spans_grow_to_max_span_tokens_and_no_further() -> None:
-    row = list(range(2, 9))
-    lengths = CooccurringUnits(max_span_tokens=4).candidates(group(row, row)).lengths
-    assert np.bincount(lengths).tolist() == [0, 14, 12, 10, 8]
-
-
-def test_the_token_variant_takes_every_shared_token_that_is_not_special() -> None:
-    flags = [[SPECIAL, 0, 0, 0], [SPECIAL, 0, 0, 0]]
-    sequences = group([1, 5, 6, 5], [1, 5, 7, 8], flags=flags)
-    assert found(CooccurringUnits(max_span_tokens=1, word_boundaries=False), sequences) == [(1, 1), (3, 1), (5, 1)]
-
-
 def test_token_units_are_all_tokens_that_are_not_special() -> None:
     candidates = TokenUnits().candidates(group([1, 5, 6], [5, 7], flags=[[SPECIAL, 0, 0], [WORD, 0]]))
     assert (candidates.starts.tolist(), candidates.lengths.tolist()) == ([1, 2, 3, 4], [1, 1, 1, 1])

@@ -92,17 +92,11 @@ def test_folders_of_sentence_transformers_say_their_pooler_themselves(tmp_path: 
     np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
 
 
-def test_a_pooler_that_is_not_known_is_never_guessed(tmp_path: Path) -> None:
-    tiny_encoder("bert").save(tmp_path / "encoder")
-    with pytest.raises(EncoderError, match="cls_before_pooler"):
-        SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
-    given = SentenceEncoder.load(str(tmp_path / "encoder"), pooler="avg", device="cpu")
-    assert given.pooler.kind is PoolerKind.avg
-
-
-def test_an_unknown_pooler_a_missing_mlp_and_an_empty_sentence_are_refused(tmp_path: Path) -> None:
+def test_no_pooler_an_unknown_one_a_missing_mlp_and_an_empty_sentence_are_refused(tmp_path: Path) -> None:
     tiny_encoder("bert").save(tmp_path / "encoder")
     place = str(tmp_path / "encoder")
+    with pytest.raises(EncoderError, match="cls_before_pooler"):  # it is never guessed
+        SentenceEncoder.load(place, device="cpu")
     with pytest.raises(SettingError, match="max"):
         SentenceEncoder.load(place, pooler="max", device="cpu")
     with pytest.raises(EncoderError, match="2_Dense"):

@@ -111,3 +111,8 @@ def plain_phrase_loss(vectors: torch.Tensor, batch: MaskedBatch, scale: torch.Te
             sums[side] = sums[side] + torch.stack(every).exp().sum().log() - torch.stack(positive).exp().sum().log()
             best[side] += math.isclose(max(every).item(), max(positive).item())
     return PlainTerms(sums["start"], sums["end"], best["start"], best["end"])
+
+
+def masked_copies_as(vectors: torch.Tensor, batch: MaskedBatch) -> EncodedBatch:
+    """A batch whose masked copies are encoded as `vectors` [Q, L, d], without clean copies."""
+    return EncodedBatch(lambda input_ids, attention_mask: vectors, batch, with_clean_copies=False)

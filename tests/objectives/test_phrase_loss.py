@@ -139,21 +139,6 @@ def test_the_single_token_loss_equals_that_of_plain_loops(seed: int) -> None:
     torch.testing.assert_close(expected.start.item(), expected.end.item())
 
 
-@pytest.mark.parametrize("max_logits_per_chunk", [1, 60, 200])
-def test_chunks_change_neither_values_nor_gradients(max_logits_per_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(3)
-    batch = random_batch(rng, specials=True)
-    vectors = random_vectors(batch, rng, dimensions=3)
-    results = []
-    for limit in (10**6, max_logits_per_chunk):
-        monkeypatch.setattr(nonparametric, "MAX_LOGITS_PER_CHUNK", limit)
-        vectors.grad = None
-        terms = objective_of(scale=0.5)(encoded_with(vectors, batch))
-        loss_of(terms).backward()
-        results.append(({name: term.sum.detach() for name, term in terms.items()}, vectors.grad))
-    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
-
-
 def test_a_batch_without_spans_has_no_loss_and_zero_gradients_everywhere() -> None:
     batch = batch_of([[5, 6], [5]], [])
     vectors = random_vectors(batch, np.random.default_rng(0), dimensions=3)

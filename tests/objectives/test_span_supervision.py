@@ -25,7 +25,7 @@ from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.questions import question_batch
 from tests.helpers.groups import WORD, group
-from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID
+from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID, masked_copies_as
 
 FRAME: Any = SimpleNamespace(
     prefix_ids=[FIRST_ID], suffix_ids=[LAST_ID], pad_id=PAD_ID, mask_id=MASK_ID, query_masks=2, max_input_tokens=64
@@ -317,11 +317,6 @@ def batch_that_reads(
     return renderer.render(sequences, Spans(starts, lengths), contexts)
 
 
-def encoded_as(queries: torch.Tensor, batch: MaskedBatch) -> EncodedBatch:
-    """A batch whose masked copies are encoded as `queries` [Q, Lq, d]."""
-    return EncodedBatch(lambda input_ids, attention_mask: queries, batch, with_clean_copies=False)
-
-
 def plain_reading_loss(
     queries: torch.Tensor, batch: MaskedBatch, reads: list[list[int]], scale: float
 ) -> list[torch.Tensor]:
@@ -355,7 +350,7 @@ def test_the_loss_of_a_span_that_stands_in_the_block_and_of_one_that_does_not_wo
     queries[0, 0], queries[0, 5], queries[0, 6] = 1.0, 3.0, 2.0  # "not here", 5, 8
     queries[1, 2], queries[1, 3] = 1.0, 1.0
     queries[1, 0], queries[1, 5], queries[1, 6] = 4.0, 1.0, 0.0
-    terms = JointReading(1.0)(encoded_as(queries, batch))
+    terms = JointReading(1.0)(masked_copies_as(queries, batch))
     there = [math.log(math.exp(q) + math.exp(3 * q) + math.exp(2 * q)) - 3 * q for q in (1.0, 2.0)]
     absent = math.log(math.e**4 + math.e + 1) - 4
     assert terms["reading_start"].sum.item() == pytest.approx(there[0] + absent, abs=1e-5)
@@ -372,7 +367,7 @@ def test_values_and_gradients_equal_those_of_plain_loops(seed: int) -> None:
     reads = [2, NO_CONTEXT, 0, 2]
     batch = batch_that_reads(rows, spans, reads, titles=(2,))
     queries = torch.from_numpy(rng.standard_normal((*batch.query_input_ids.shape, 6))).float().requires_grad_()
-    terms = JointReading(0.5)(encoded_as(queries, batch))
+    terms = JointReading(0.5)(masked_copies_as(queries, batch))
     shown = [rows[read][read == 2 :] if read >= 0 else [] for read in reads]  # without the title of the third
     start, end = plain_reading_loss(queries, batch, shown, 0.5)
     assert terms["reading_start"].sum.item() == pytest.approx(start.item(), rel=1e-5)
@@ -386,9 +381,9 @@ def test_values_and_gradients_equal_those_of_plain_loops(seed: int) -> None:
 def test_logits_are_those_of_float32_where_the_encoder_computes_in_bfloat16() -> None:
     batch = batch_that_reads([[5, 6], [5, 8]], [(0, 0, 1), (1, 1, 1)], [1, 0])
     queries = 4 * torch.randn(*batch.query_input_ids.shape, 8, generator=torch.Generator().manual_seed(0))
-    expected = JointReading(1.0)(encoded_as(queries, batch))
+    expected = JointReading(1.0)(masked_copies_as(queries, batch))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        terms = JointReading(1.0)(encoded_as(queries, batch))
+        terms = JointReading(1.0)(masked_copies_as(queries, batch))
     for name, term in terms.items():
         torch.testing.assert_close(term.sum, expected[name].sum, rtol=0, atol=0)
 
@@ -416,6 +411,6 @@ def test_a_batch_in_which_no_copy_reads_has_terms_that_count_nothing() -> None:
     batch = batch_that_reads([[1, 2], [2, 3]], [(1, 0, 1)], [NO_CONTEXT, NO_CONTEXT])
     queries = torch.ones(*batch.query_input_ids.shape, 2, requires_grad=True)
     objective = JointReading(1.0)
-    terms = objective(encoded_as(queries, batch))
+    terms = objective(masked_copies_as(queries, batch))
     assert set(objective.counts(batch).values()) == {0}
     assert {(term.sum.item(), term.count) for term in terms.values()} == {(0.0, 0)}

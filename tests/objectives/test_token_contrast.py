@@ -14,10 +14,9 @@ from torch import nn
 
 from npm.core.errors import SettingError
 from npm.masking.batches import MaskedBatch
-from npm.objectives.encoded import EncodedBatch
 from npm.objectives.token_contrast import TokenContrast
 from tests.helpers.tiny_models import tiny_encoder
-from tests.objectives.batches import batch_of, random_batch
+from tests.objectives.batches import batch_of, masked_copies_as, random_batch
 
 
 class Answers(nn.Module):
@@ -37,11 +36,6 @@ def contrast_of(teacher: torch.Tensor, **settings: Any) -> TokenContrast:
     return TokenContrast(Answers(teacher), **settings)
 
 
-def encoded_as(students: torch.Tensor, batch: MaskedBatch) -> EncodedBatch:
-    """A batch whose masked copies are encoded as `students` [B, L, d]."""
-    return EncodedBatch(lambda input_ids, attention_mask: students, batch, with_clean_copies=False)
-
-
 def two_sequences() -> tuple[MaskedBatch, torch.Tensor, torch.Tensor]:
     """A = 5 6 5 with its first token masked, B = 7 with its only token masked; cosines of 0.6, 0.8 and 1 by hand."""
     batch = batch_of([[5, 6, 5], [7]], [(0, 0, 1), (1, 0, 1)], mask_pairs=False)
@@ -58,7 +52,7 @@ def test_the_loss_of_two_masked_tokens_worked_by_hand() -> None:
     """τ = 0.1. A: −6 + ln(e⁶ + e⁸ + e¹⁰). B has one token only: whatever the teacher says of padding, 0."""
     batch, students, teachers = two_sequences()
     contrast = contrast_of(teachers, temperature=0.1)
-    terms = contrast(encoded_as(students, batch))
+    terms = contrast(masked_copies_as(students, batch))
     expected = math.log(math.exp(6) + math.exp(8) + math.exp(10)) - 6
     assert terms["token_contrast"].sum.item() == pytest.approx(expected, rel=1e-5)
     assert {name: (term.count, term.weight) for name, term in terms.items()} == {
@@ -101,7 +95,7 @@ def test_values_and_gradients_equal_those_of_plain_loops(seed: int) -> None:
     (expected_gradient,) = torch.autograd.grad(expected, students)
 
     contrast = contrast_of(teachers, temperature=0.2)
-    terms = contrast(encoded_as(students, batch))
+    terms = contrast(masked_copies_as(students, batch))
     assert len(batch.span_sequences) > 0
     assert terms["token_contrast"].sum.item() == pytest.approx(expected.item(), rel=1e-5)
     assert int(terms["token_contrast_top1"].sum) == hits
@@ -113,7 +107,7 @@ def test_only_the_students_vectors_at_masked_positions_get_a_gradient() -> None:
     batch, students, teachers = two_sequences()
     students.requires_grad_()
     contrast = contrast_of(teachers)
-    contrast(encoded_as(students, batch))["token_contrast"].sum.backward()
+    contrast(masked_copies_as(students, batch))["token_contrast"].sum.backward()
     assert students.grad is not None
     moved = students.grad.abs().sum(2) > 0  # bool [B, L]
     assert moved.tolist() == [[True, False, False], [False, False, False]]  # B's only token has nothing to choose

@@ -31,6 +31,13 @@ def test_features_by_hand() -> None:
     span, absent, gap = 0.5 * 0.2, 0.4, 4 / 5 - 1  # 0.5 × 0.6 would be three tokens
     assert found.tolist() == pytest.approx([np.log(span), absent, gap, np.log(2), np.log(0.6), 0.75])
     assert len(FEATURES) == len(found)
+    gap_of = FEATURES.index("gap")
+    for passages, expected in (
+        (np.array([5.0, 4.0]), 1 - 4 / 5),
+        (np.array([5.0]), 1),
+    ):  # the best one, or the only one
+        read = [first, second][: len(passages)]
+        assert features_of(read, passages, [0.6], 0.75, max_span_tokens=2)[gap_of] == pytest.approx(expected)
 
 
 def test_nothing_read_and_one_phrase_have_finite_features() -> None:

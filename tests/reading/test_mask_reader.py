@@ -80,6 +80,7 @@ def test_a_long_passage_is_read_in_windows_each_half_over_the_last() -> None:
         none = np.minimum(none, logits[:, 0])
     expected = log_softmax(np.concatenate([none[:, None], best], axis=1))
     np.testing.assert_allclose(scores.scores, expected[:, 1:], atol=1e-4)
+    np.testing.assert_allclose(scores.not_here, expected[:, 0], atol=1e-4)
     assert len(scores.bounds) == count > 2 * room
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
@@ -24,16 +23,12 @@ from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.tiny_models import tiny_encoder
+from tests.retrieval.test_reading import TEXTS as READ_TEXTS
 from tests.retrieval.test_reading import assert_same_answers, opened
 
-TEXTS = [
-    "The capital of Iceland is <mask>.",
-    "<mask> and Kraków are cities in Poland",
-    "The river <mask> rises in Switzerland. It flows to the North Sea in the Netherlands, past many cities.",
-    "zebra <mask> quagga",
-]
 WORDLESS = "zebra <mask> quagga"
 """Shares no word with any block."""
+TEXTS = [*READ_TEXTS, WORDLESS]
 ALL = DocumentFilter(None, None)
 BOTH = FillSettings(retrieval=Retrieval.hybrid, k=20)
 
@@ -114,21 +109,10 @@ def test_a_share_of_nothing_and_an_index_without_block_vectors_rank_by_shared_wo
     assert not any(answer.notes for answer in without.fill(TEXTS[:3]) if len(answer.phrases) == BOTH.k)
 
 
-def test_vectors_that_were_asked_for_and_are_not_there_are_noted(filler: PhraseFiller) -> None:
-    without = replace(filler.index, block_vectors=None)
-    notes = {
-        share: [
-            note
-            for note in PhraseFiller(without, filler.encoder, replace(BOTH, vector_share=share)).fill(TEXTS[0]).notes
-            if "no block vectors" in note
-        ]
-        for share in (None, 0.0, 0.5)
-    }
-    assert [len(found) for found in notes.values()] == [0, 0, 1]
-    given = PhraseFiller(without, filler.encoder, replace(BOTH, vector_share=0.5)).fill(TEXTS[0], blocks=[0])
-    assert not any("no block vectors" in note for note in given.notes)
-    with pytest.raises(SettingError, match="retrieval=hybrid"):
-        PhraseFiller(without, filler.encoder, BOTH).fill(TEXTS[0], retrieval="blocks")
+def test_vectors_that_were_asked_for_and_are_not_there_are_noted_where_blocks_are_ranked(filler: PhraseFiller) -> None:
+    without = PhraseFiller(replace(filler.index, block_vectors=None), filler.encoder, replace(BOTH, vector_share=0.5))
+    ranked_blocks, given = without.fill(TEXTS[0]), without.fill(TEXTS[0], blocks=[0])
+    assert ["no block vectors" in str(answer.notes) for answer in (ranked_blocks, given)] == [True, False]
 
 
 def test_blocks_looks_in_the_nearest_blocks_and_lends_them_nothing(filler: PhraseFiller) -> None:

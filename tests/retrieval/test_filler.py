@@ -28,11 +28,8 @@ def filler(built_index: Path) -> Iterator[PhraseFiller]:
     ("texts", "told"),
     [
         (None, "got NoneType"),
-        (3, "got int"),
-        (b"It is <mask>.", "got bytes"),
         ({"text": QUESTION}, "got dict"),
         ([QUESTION, None], "text 2 of 2"),
-        ([[QUESTION]], "got list"),
         ([QUESTION, "\ud800 <mask>"], "not valid Unicode"),
     ],
 )
@@ -45,12 +42,9 @@ def test_what_is_no_text_is_refused(texts: Any, told: str, filler: PhraseFiller)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("k", 1.5), ("k", "three"), ("occurrences", "all")),
-        *(("retrieval", 1), ("retrieval", "zz")),
-        *(("documents", [1]), ("documents", "bank"), ("documents", 3), ("documents", b"bank"), ("documents", {"a": 1})),
-        *(("where", [3]), ("where", 3)),
-        *(("blocks", ["a"]), ("blocks", [1.5]), ("blocks", "01"), ("blocks", 1), ("blocks", [[0]])),
-        *(("blocks", np.array([0.5])), ("blocks", [10**30])),
+        *(("k", 1.5), ("retrieval", "zz"), ("documents", [1]), ("documents", "bank"), ("documents", {"a": 1})),
+        *(("where", [3]), ("blocks", ["a"]), ("blocks", "01"), ("blocks", [[0]]), ("blocks", np.array([0.5]))),
+        ("blocks", [10**30]),
     ],
 )
 def test_an_option_of_another_kind_is_refused_by_its_name(name: str, value: Any, filler: PhraseFiller) -> None:
@@ -70,9 +64,8 @@ def test_options_are_taken_from_any_collection(filler: PhraseFiller) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("folder", None), ("folder", 3), ("encoder", 3), ("encoder", [])),
-        *(("dtype", "float99"), ("dtype", 16), ("device", 0), ("device", None)),
-        *(("settings", {"k": 3}), ("settings", {}), ("settings", "k=3"), ("settings", Retrieval.dense)),
+        *(("folder", None), ("encoder", 3), ("dtype", "float99"), ("device", 0)),
+        *(("settings", {"k": 3}), ("settings", "k=3"), ("settings", Retrieval.dense)),
     ],
 )
 def test_an_argument_of_another_kind_is_refused_before_anything_is_opened(

@@ -41,13 +41,19 @@ def assert_equal_phrases(answer: Answer, expected: list[tuple[float, str, int]])
 
 
 @pytest.mark.parametrize("name", SCORINGS)
-@pytest.mark.parametrize("rule", PruningRule)
+@pytest.mark.parametrize(
+    ("rule", "one_mask"), [*((rule, False) for rule in PruningRule), (PruningRule.word_boundaries, True)]
+)
 def test_every_phrase_and_score_equals_that_of_plain_loops(
-    name: str, rule: PruningRule, rng: np.random.Generator, tmp_path: Path
+    name: str, rule: PruningRule, one_mask: bool, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4)
     filler, corpus = random_index(tmp_path / "store", rng, rule=rule, settings=settings)
     queries = random_queries(rng, 3)
+    pairs = filler.fill_encoded(["", "", ""], queries)
+    if one_mask:  # single words
+        filler.encoder.query_masks = 1
+        queries = replace(queries, end=queries.start)
     for few, blocks in ((10_000, None), (7, None), (10_000, [0, 5, 13])):
         limited = replace(settings, candidates_per_side=few)
         answers = filler.fill_encoded(
@@ -63,41 +69,10 @@ def test_every_phrase_and_score_equals_that_of_plain_loops(
                 max_phrase_tokens=4,
                 candidates_per_side=few,
                 blocks=blocks,
+                one_mask=one_mask,
             )
             assert_equal_phrases(answer, expected)
-
-
-@pytest.mark.parametrize("name", SCORINGS)
-def test_an_encoder_of_one_mask_a_query_fills_single_words_as_plain_loops_do(
-    name: str, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4)
-    filler, corpus = random_index(tmp_path / "store", rng, rule=PruningRule.word_boundaries, settings=settings)
-    pairs = filler.fill_encoded(["", ""], random_queries(rng, 2))
-    filler.encoder.query_masks = 1
-    both = random_queries(rng, 2)
-    queries = replace(both, end=both.start)
-    for few, blocks in ((10_000, None), (7, None), (10_000, [0, 5, 13])):
-        answers = filler.fill_encoded(
-            ["", ""],
-            queries,
-            settings=replace(settings, candidates_per_side=few),
-            blocks=None if blocks is None else np.array(blocks),
-        )
-        for query, answer in zip(queries.start, answers, strict=True):
-            expected = plain_fill(
-                corpus,
-                query,
-                query,
-                scale=SCALE,
-                scoring=SCORINGS[name],
-                max_phrase_tokens=4,
-                candidates_per_side=few,
-                blocks=blocks,
-                one_mask=True,
-            )
-            assert_equal_phrases(answer, expected)
-            assert 0 < len(answer.phrases) < len(pairs[0].phrases)
+            assert not one_mask or 0 < len(answer.phrases) < len(pairs[number].phrases)
 
 
 @pytest.mark.parametrize("name", SCORINGS)

@@ -61,12 +61,8 @@ def gaps_in(question: str, text: str) -> list[tuple[str, int]]:
     [
         # both sides: the most words, then the nearest; four words in all
         ("Its own bridge over <mask> was built.", "The bridge over Elbe was built.", [("Elbe", 4)]),
-        ("Its own bridge over <mask> was built.", "The gate over Elbe was built.", []),
         ("a b <mask> c d", "a b x y c d z c d", [("x y", 4)]),
-        ("a b <mask> c d", "a b x c q c d", [("x c q", 4)]),
-        ("a b <mask> c d", "a b a b x c d", [("x", 4)]),
         ("a b <mask> c d", "a b x c d, A B y C D", [("x", 4), ("y", 4)]),
-        ("a b <mask> c d", "a b c d", []),
         ("a b <mask> c d", f"a b {'x ' * MAX_GAP_PIECES} c d", [(" ".join("x" * MAX_GAP_PIECES), 4)]),
         ("a b <mask> c d", f"a b {'x ' * (MAX_GAP_PIECES + 1)} c d", []),
         # a phrase does not run on into the next sentence
@@ -89,10 +85,8 @@ def gaps_in(question: str, text: str) -> list[tuple[str, int]]:
         ("<mask> is now in Oslo.", "So Ann is now in Oslo.", [("So Ann", 4), ("…Ann", 4)]),
         # fewer than four words: all of them
         ("in <mask> now", "in Oslo now", [("Oslo", 2)]),
-        ("in <mask> now", "in Oslo then", []),
         # the sentence of the mask alone, case-folded, punctuation as written
         ("Not this. He saw “<mask>” in Oslo.", "HE SAW “Ann” in oslo", [("Ann", 4)]),
-        ("Not this. He saw “<mask>” in Oslo.", "HE SAW Ann in oslo", []),
     ],
 )
 def test_gaps_are_what_occurs_between_the_words_of_the_question(
@@ -276,11 +270,44 @@ def test_a_cell_is_found_by_its_row_and_its_header(encoder: Encoder, tmp_path: P
     opened = PhraseIndex.open(built(tmp_path / "index", [record(0, text=stored)], encoder))
     assert opened.lexicon is not None
     reader = SurfaceReader(opened.store, encoder.tokenizer)
+
+    def found(question: str) -> list[str]:
+        gaps = literal_gaps(opened.store, opened.lexicon, question, np.arange(opened.store.block_count))
+        spans = np.array([(gap.start, (gap.stop or 0) - (gap.start or 0)) for gap in gaps]).reshape(-1, 2)
+        return reader.texts(*spans.T)
+
     for question in ("The rate of Faro is <mask>.", "What is the rate of Faro? <mask>."):
-        first, second = literal_gaps(opened.store, opened.lexicon, question, np.arange(opened.store.block_count))[:2]
-        assert first.start is not None and first.stop is not None
-        assert reader.texts(np.array([first.start]), np.array([first.stop - first.start])) == ["960 euros"]
-        assert first.share == 1 > second.share
+        assert found(question) == ["960 euros"]
+    assert found("Who manages Faro? <mask>.") == ["Uma Nair"]  # who manages is a manager
+    assert sorted(found("Faro has <mask>.")) == ["960 euros", "Uma Nair"]  # no header is named
+
+
+@pytest.mark.parametrize(
+    ("gap", "phrase"),
+    [
+        ("74 euros and has a glass body", "74 euros"),
+        ("74 euros, but weighs 3 kg", "74 euros"),
+        ("1733 under the supervision of Oglethorpe", "1733"),
+        ("Ana Duarte in 2019", "Ana Duarte"),
+        ("a full disk and was found by Bo", "a full disk"),
+        ("a full disk on the gateway", "a full disk on the gateway"),
+        ("45 days and nights", "45 days and nights"),
+        ("1605 in Madrid", "1605 in Madrid"),
+        ("3 May 2024 at noon", "3 May 2024"),
+        ("$15,000 for each claim", "$15,000"),
+        ("1 in 5 households", "1 in 5 households"),
+        ("salmon and cars to Norway", "salmon and cars to Norway"),
+    ],
+)
+def test_a_gap_at_the_end_of_a_sentence_ends_before_what_the_sentence_adds(gap: str, phrase: str) -> None:
+    text = f"The cost of the tall lamp is {gap}."
+    context = MaskContext.of("The cost of the tall lamp is <mask>.")
+    assert context is not None
+    assert [text[start:stop] for start, stop, _ in context.gaps(text) if start and stop] == [phrase]
+    followed = MaskContext.of(f"The cost of the tall lamp is <mask> {gap.split()[-1]}.")  # and so it may be any part
+    assert followed is not None
+    rest = gap.rpartition(" ")[0]
+    assert rest in [text[start:stop] for start, stop, _ in followed.gaps(text) if start and stop]
 
 
 def test_what_fills_a_gap_weighs_more_and_all_are_shares_again(index: PhraseIndex) -> None:

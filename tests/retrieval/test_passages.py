@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from index.settings import SearchSettings
 from npm import PhraseFiller
 from npm.core.errors import CorpusError, QueryError, SettingError
 from npm.core.types import Document
@@ -26,6 +23,7 @@ from npm.retrieval import scores as scores_module
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scores import masked_claims
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
+from tests.helpers.command_line import write_corpus
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.handed_passages import WORDS, ChosenVectors, chosen_filler, plain_score, token_encoder
 
@@ -138,23 +136,28 @@ def test_a_phrase_has_the_score_that_fill_gives_it(family: str) -> None:
         np.testing.assert_allclose(scores, [phrase.score for phrase in answer.phrases], rtol=1e-5)
 
 
-def test_passages_are_answered_like_an_index_over_the_same_documents(encoder: Encoder, tmp_path: Path) -> None:
-    documents = [Document(f"d{number}", f"Title {number}", text * 9) for number, text in enumerate(SENTENCES)]
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(
-        "".join(json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in documents), encoding="utf-8"
-    )
+TITLED = [Document(f"d{number}", f"Title {number}", text * 9) for number, text in enumerate(SENTENCES)]
+
+
+@pytest.fixture(scope="module")
+def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseIndex:
+    """An index over the titled documents, with the vectors' numbers in full."""
+    folder = tmp_path_factory.mktemp("passages")
+    documents = [{"id": each.id, "title": each.title, "text": each.text} for each in TITLED]
     settings = IndexBuildSettings(
-        corpus=CorpusSettings(files=[str(corpus)]),
+        corpus=CorpusSettings(files=[str(write_corpus(folder / "corpus.jsonl", documents))]),
         blocks=BlockSettings(max_block_tokens=encoder.max_input_tokens),
         vectors=VectorSettings(dtype=VectorDtype.float32),
-        search=SearchSettings(),
     )
-    build_index(tmp_path / "index", settings, encoder)
+    build_index(folder / "index", settings, encoder)
+    return PhraseIndex.open(folder / "index")
+
+
+def test_passages_are_answered_like_an_index_over_the_same_documents(encoder: Encoder, index: PhraseIndex) -> None:
     everything = replace(DENSE, candidates_per_side=100_000, k=50, occurrences=4)
     texts = ["The capital of Iceland is <mask>.", "<mask> flows to the North Sea."]
-    indexed = PhraseFiller.open(tmp_path / "index", encoder, settings=everything).fill(texts)
-    handed = PhraseFiller.over(documents, encoder, settings=everything).fill(texts)
+    indexed = PhraseFiller(index, encoder, everything).fill(texts)
+    handed = PhraseFiller.over(TITLED, encoder, settings=everything).fill(texts)
     for ours, theirs in zip(handed, indexed, strict=True):
         assert [phrase.phrase for phrase in ours.phrases] == [phrase.phrase for phrase in theirs.phrases]
         assert [phrase.occurrence_count for phrase in ours.phrases] == [p.occurrence_count for p in theirs.phrases]
@@ -231,16 +234,10 @@ def test_what_is_no_passage_is_refused(passages: Any, told: str, encoder: Encode
         PhraseFiller.over(passages, encoder)
 
 
-def test_passages_are_read_as_an_index_of_them_is(encoder: Encoder, tmp_path: Path) -> None:
-    file = tmp_path / "sentences.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES), encoding="utf-8")
-    chosen = IndexBuildSettings(
-        corpus=CorpusSettings(files=[str(file)]), blocks=BlockSettings(max_block_tokens=encoder.max_input_tokens)
-    )
-    build_index(tmp_path / "index", chosen, encoder)
+def test_passages_are_read_as_an_index_of_them_is(encoder: Encoder, index: PhraseIndex) -> None:
     settings, reader = FillSettings(vector_share=0.0), MaskReader(encoder)
-    over = PhraseFiller.over(SENTENCES, encoder, settings=settings, reader=reader)
-    indexed = PhraseFiller(PhraseIndex.open(tmp_path / "index"), encoder, settings, reader=reader)
+    over = PhraseFiller.over(TITLED, encoder, settings=settings, reader=reader)
+    indexed = PhraseFiller(index, encoder, settings, reader=reader)
     for text in (QUESTION, "Which river flows through Paris?"):
         answers = over.fill(text), indexed.fill(text)
         phrases = [[(each.phrase, each.score) for each in answer.phrases] for answer in answers]

@@ -103,6 +103,7 @@ def test_confidence_is_that_of_the_features_and_decides_the_status(filler: Phras
     known = sure.fill("What is at the end of Norway's capital Oslo?")
     assert known.confidence == pytest.approx(1 / (1 + np.exp(-(2 * np.log(0.97) + 2.0))))
     assert known.status == "ok"
+    assert sure.fill(known.text, min_confidence=known.confidence).status == "ok"
     reader.word = "Atlantis"
     unknown = sure.fill("What is at the end of Norway's capital Oslo?")
     assert unknown.confidence is not None and unknown.confidence < 0.5

@@ -142,10 +142,7 @@ def test_an_answer_to_several_masks_is_decoded_too(server: Scripted, filler: Rem
     ("texts", "options", "kind", "part"),
     [
         (["<mask>", " "], {}, QueryError, "text 2 of 2"),
-        ("", {}, QueryError, "text is empty"),
-        (3, {}, QueryError, "texts must be"),
         (QUESTION, {"k": 0}, SettingError, "k"),
-        (QUESTION, {"retrieval": "zz"}, SettingError, "retrieval"),
         (QUESTION, {"documents": "bank"}, SettingError, "documents"),
     ],
 )
@@ -162,25 +159,19 @@ def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent
     [
         (problem(422, "text.1: too long", "too_long"), QueryError, ["text 2 of 2: too long"]),
         (problem(422, "k must be at most 100", "out_of_range"), SettingError, ["k must be at most 100"]),
-        (problem(413, "the body is too long", "body_too_long"), QueryError, ["the body is too long"]),
         (
             (200, {}, b'{"answers": [{"problem": {"code": "too_long", "title": "text.1: too long"}}]}'),
             QueryError,
             ["text 2 of 2: too long"],
         ),
-        (problem(422, "no document is left", "filter_empty"), QueryError, ["no document is left"]),
-        (problem(422, "where: no such field", "no_such_field"), SettingError, ["no such field"]),
         (problem(401, "wrong key"), SettingError, ['key="']),
         (problem(422, "\x1b[31mred\x07" + "x" * 9999), SettingError, ["[31mred"]),
         (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),
         (problem(500, "internal error"), ServerError, ["status 500 to request r7"]),
         ((500, {}, b"<h1>oops"), ServerError, ["status 500, <h1>oops"]),
-        ((404, {}, b""), ServerError, ["status 404"]),
         ((307, {"Location": "http://elsewhere.example/"}, b""), ServerError, ["307", "http://elsewhere.example/"]),
         ((200, {}, b"{"), ServerError, ["does not answer as npmlm serve"]),
         ((200, {}, b"[" * 100_000), ServerError, ["does not answer as npmlm serve"]),
-        ((200, {}, b"\xff\xfe\xfd"), ServerError, ["does not answer as npmlm serve"]),
-        ((200, {}, b"[]"), ServerError, ["does not answer as npmlm serve"]),
         ((200, {}, b'{"answers": []}'), ServerError, ["other answers"]),
         ((200, {}, b'{"answers": [1, 2]}'), ServerError, ["does not answer as npmlm serve"]),
         ((200, {"Content_Length": "9999"}, b'{"answers": '), ServerError, ["cannot reach"]),
@@ -229,11 +220,10 @@ def test_the_key_goes_along_and_is_never_shown(server: Scripted) -> None:
     [
         *(
             ("url", url)
-            for url in ("", "127.0.0.1:8080", "ftp://host", "http://h/?q=1", "http://me:word@h", "http://[")
+            for url in ("127.0.0.1:8080", "ftp://host", "http://h/?q=1", "http://me:word@h", "http://[", None)
         ),
-        *(("url", url) for url in ("http://", "http://a b", None)),
-        *(("key", key) for key in ("", "a b", "a\r\nX: y", 3)),
-        *(("timeout_seconds", seconds) for seconds in (0, float("nan"), "long")),
+        *(("key", key) for key in ("", "a\r\nX: y", 3)),
+        *(("timeout_seconds", seconds) for seconds in (0, "long")),
     ],
 )
 def test_arguments_of_another_kind_are_refused(where: str, value: Any) -> None:
@@ -241,16 +231,7 @@ def test_arguments_of_another_kind_are_refused(where: str, value: Any) -> None:
         PhraseFiller.connect(**{"url": "http://127.0.0.1:9", where: value})
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        [],
-        "hello",
-        {},
-        {**FACTS, "limits": {}},
-        {**FACTS, "encoder": 1},
-    ],
-)
+@pytest.mark.parametrize("facts", ["hello", {}, {**FACTS, "limits": {}}, {**FACTS, "encoder": 1}])
 def test_a_server_that_is_none_of_ours_is_refused_at_once(facts: object, server: Scripted) -> None:
     server.facts = facts
     with pytest.raises(ServerError, match="does not answer as npmlm serve does"):
@@ -304,10 +285,6 @@ def without_scores(answer: Answer) -> Answer:
     return replace(answer, phrases=tuple(replace(phrase, score=0.0) for phrase in answer.phrases))
 
 
-def scores_of(answers: list[Answer]) -> list[float]:
-    return [phrase.score for answer in answers for phrase in answer.phrases]
-
-
 def test_a_real_server_answers_as_the_library_and_tells_its_limits(
     built_index: Path, local: PhraseFiller, tmp_path: Path
 ) -> None:
@@ -318,11 +295,10 @@ def test_a_real_server_answers_as_the_library_and_tells_its_limits(
             PhraseFiller.connect(running.url)
         with PhraseFiller.connect(running.url, key="a-key-of-tests", timeout_seconds=60) as filler:
             assert filler.index["documents"] == 6
-            for options in ({}, {"k": 2, "occurrences": 1, "retrieval": "dense"}, {"documents": []}):
-                given = cast(dict[str, Any], options)
-                ours, theirs = local.fill(TEXTS * 7, **given), filler.fill(TEXTS * 7, **given)
-                assert list(map(without_scores, theirs)) == list(map(without_scores, ours))
-                assert scores_of(theirs) == pytest.approx(scores_of(ours), abs=1e-6)
+            ours, theirs = local.fill(TEXTS * 7), filler.fill(TEXTS * 7)
+            assert list(map(without_scores, theirs)) == list(map(without_scores, ours))
+            scores = ([each.score for answer in one for each in answer.phrases] for one in (ours, theirs))
+            assert next(scores) == pytest.approx(next(scores), abs=1e-6)
             found = npm.find("capital of", filler, show=1, documents=["iceland"])
             assert found == npm.find("capital of", built_index, show=1, documents=["iceland"]) and found.count == 1
             text = "Reykjavík is the capital of Norway. It has 15 rivers."
@@ -332,9 +308,6 @@ def test_a_real_server_answers_as_the_library_and_tells_its_limits(
             ]
             with pytest.raises(QueryError, match="function words"):
                 npm.find("of the", filler)
-            for wrong, kind in (({"k": 101}, SettingError), ({"documents": ["nowhere"]}, QueryError)):
-                with pytest.raises(kind):
-                    filler.fill(QUESTION, **cast(dict[str, Any], wrong))
             with pytest.raises(SettingError, match="kept field"):
                 filler.fill(QUESTION, where="lang=en")
             with pytest.raises(QueryError, match="text 18 of 18"):

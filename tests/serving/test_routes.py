@@ -81,18 +81,6 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
     assert nothing["phrases"] == [] and "empty" in nothing["notes"][0]
 
 
-def test_a_question_is_shown_as_read_and_a_small_share_has_its_status(
-    server: RunningServer, filler: PhraseFiller
-) -> None:
-    clear, unclear = (
-        server.fill("What is the capital of Iceland?", retrieval="dense", min_share=share).json["answers"][0]
-        for share in (0.0, 1.0)
-    )
-    assert_close(clear, as_json(filler.fill("What is the capital of Iceland? <mask>.", retrieval="dense")))
-    assert (clear["status"], unclear["status"]) == ("ok", "low_evidence")
-    assert_close(unclear["phrases"], clear["phrases"])
-
-
 def test_reference_scoring_is_that_of_the_library(server: RunningServer, built_index: Path) -> None:
     reference = PhraseFiller.open(built_index, settings=FillSettings.reference())
     reply = server.fill(QUESTION, scoring="reference").json
@@ -160,12 +148,6 @@ def test_a_text_that_cannot_be_answered_has_its_problem_in_its_place(server: Run
         first,
     ]
     assert (last["summary"]["answered"], last["summary"]["failed"]) == (2, 4)
-
-
-def test_a_link_answers_as_a_body_does(server: RunningServer) -> None:
-    link = "/v1/fill?text=The%20capital%20of%20Iceland%20is%20%3Cmask%3E.&k=3&documents=iceland&documents=france"
-    expected = server.fill(QUESTION, k=3, documents=["iceland", "france"]).json["answers"]
-    assert server.ask("GET", link).json["answers"] == expected
 
 
 def test_passages_that_come_along_are_answered_from(server: RunningServer, filler: PhraseFiller) -> None:
@@ -252,6 +234,8 @@ def test_a_part_of_a_document_is_counted_in_code_points(server: RunningServer) -
     assert (window["window_start_char"], window["window_end_char"], window["total_chars"]) == (1, 12, len(text))
     whole = server.ask("GET", "/v1/documents/iceland?start_char=999").json
     assert whole["text"] == text and whole["start_char"] == len(text)
+    turned = server.ask("GET", "/v1/documents/iceland?start_char=11&end_char=2&around=1").json
+    assert (turned["text"], turned["start_char"], turned["end_char"]) == (text[10:12], 11, 11)
     assert_problem(server.ask("GET", "/v1/documents/no%2Fwhere%1B"), 404, r"no/where\\x1b")
 
 

@@ -47,20 +47,9 @@ def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_p
     (tmp_path / "bad.conllu").write_text("1\tdog\tdog\n")
     npmlm("generate", f"treebank=[{tmp_path}/bad.conllu]", out).refused("bad.conllu:1: not CoNLL-U")
     npmlm("generate", f"treebank=[{tmp_path}/none.conllu]", out).refused("none.conllu")
-    npmlm("generate", out).refused("treebank")
     npmlm("generate", f"treebank=[{treebank}]").refused("out is required")
     npmlm("generate", f"treebank=[{treebank}]", out, "lexicon.kind=zip").refused("lexicon.kind")
-    rules = [{"left": [], "right": ["root"], "count": 2}, {"left": [], "right": [], "count": 1}]
-    endless = {"relations": [{"name": "root", "lemmas": 1, "rules": [*rules, {**rules[0], "left": ["root"]}]}]}
-    (tmp_path / "endless.json").write_text(json.dumps(endless))
-    npmlm("generate", f"grammar.file={tmp_path}/endless.json", out).refused("need not end", "1.2")
     assert not (tmp_path / "out").exists()
-    target = ["tokenizer", f"corpus.files=[{treebank.with_suffix('.txt')}]", f"out={tmp_path / 'target'}", "size=60"]
-    treebank.with_suffix(".txt").write_text("xqbababa xqbababe xqbababa xqbababe\n")
-    assert npmlm(*target).status == 0
-    npmlm("generate", f"treebank=[{treebank}]", out, f"target={tmp_path / 'target'}").refused(
-        "shares words with target", "xqbababa"
-    )
 
 
 def test_texts_are_split_by_what_they_say(tmp_path: Path) -> None:

@@ -44,11 +44,4 @@ def test_what_cannot_be_drawn_is_refused(run: Path, npmlm: CommandLine, tmp_path
     npmlm("plot", out).refused("no folder is named")
     npmlm("plot", run, run, out).refused("named twice")
     npmlm("plot", run, out, "terms=[loss]").refused("unknown term 'loss'")
-    npmlm("plot", run, "out=x.pdf").refused("PNG or SVG")
     assert not (tmp_path / "x.png").exists()
-
-
-def test_a_file_that_plot_did_not_draw_stays(run: Path, npmlm: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "x.png").write_bytes(b"\x89PNG of somebody else")
-    npmlm("plot", run, f"out={tmp_path / 'x.png'}").refused("was not drawn by npmlm plot")
-    assert (tmp_path / "x.png").read_bytes() == b"\x89PNG of somebody else"

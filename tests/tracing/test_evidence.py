@@ -23,7 +23,6 @@ from npm.tracing.evidence import CorpusEvidence
 from npm.tracing.find import SoughtPhrase
 from npm.tracing.spans import spans_of
 from tests.helpers.live_indexes import build_settings, record, write_records
-from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = (
     "The red river rises in Oslo. The blue lake is in Rome.",
@@ -31,11 +30,6 @@ TEXTS = (
     "Oslo has a blue river. Rivers rise.",
     "Paris is large.",
 )
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.tracing.find import SoughtPhrase, find_phrase
 from tests.helpers.live_indexes import built, record
-from tests.helpers.tiny_models import tiny_encoder
 
 ALIKE = {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-"}
 TEXTS = (
@@ -26,11 +25,6 @@ TEXTS = (
     "The Bank of America was founded in San Francisco. The bank of  america's founder was Amadeo Giannini – "
     "a man of San\tFrancisco, who said “the bank is the bank of America” in the year 1904 and later.",
 )
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return tiny_encoder("bert")
 
 
 @pytest.fixture(scope="module")

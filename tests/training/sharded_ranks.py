@@ -17,16 +17,12 @@ import torch.distributed as dist
 
 from npm.training.acceleration import whole_tensor
 from npm.training.settings import Sharding, TrainingEvaluationSettings
-from npm.training.trainer import StepReport, Trainer
-from tests.helpers.toy_training import STEEP, toy_encoder, toy_trainer
+from npm.training.trainer import Trainer
+from tests.helpers.toy_training import STEEP, Stopped, stop_at, toy_encoder, toy_trainer
 
 PIECES: dict[str, Any] = {**STEEP, "accumulation_steps": 2, "max_gradient_norm": 0.5, "learning_rate": 0.1}
 """Two micro-batches a step, whose gradient is longer than allowed."""
 SHARDED: dict[str, Any] = {"sharding": Sharding.full, "world_size": 2}
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
 
 
 def sharded_work(rank: int, runs: Path) -> None:
@@ -45,14 +41,10 @@ def sharded_work(rank: int, runs: Path) -> None:
 
     measuring_trainer(runs / "sharded-measured", rank=rank, **SHARDED).train()
 
-    def stop(done: StepReport) -> None:
-        if done.step == 2:
-            raise Stopped
-
     resuming: dict[str, Any] = {**SHARDED, **STEEP, "checkpoint_every_minutes": 0.0, "dropout": 0.2, "ema_decay": 0.9}
     toy_trainer(runs / "sharded-undisturbed", rank=rank, **resuming).train()
     try:
-        toy_trainer(runs / "sharded-resumed", rank=rank, **resuming).train(stop)
+        toy_trainer(runs / "sharded-resumed", rank=rank, **resuming).train(stop_at(2))
     except Stopped:
         dist.barrier()
     toy_trainer(runs / "sharded-resumed", rank=rank, **resuming).train()

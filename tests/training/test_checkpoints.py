@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 
 from npm.core.artifact import write_folder
 from npm.core.errors import ArtifactError, SettingError, UserError
-from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
@@ -28,7 +27,7 @@ from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings,
 from tests.helpers.made_once import made_once
 from tests.helpers.power_cut import Disk
 from tests.helpers.tiny_models import tiny_encoder
-from tests.helpers.toy_training import toy_settings
+from tests.helpers.toy_training import Stopped, metrics_of, stop_at, toy_settings
 from tests.training.test_validation import scripted_trainer
 
 
@@ -59,15 +58,11 @@ def names_in(folder: Path) -> list[str]:
     ("name", "changes"),
     [
         ("corpus.skip_bad", {"corpus": CorpusSettings(skip_bad=True)}),
-        ("blocks.title_tokens", {"blocks": BlockSettings(title_tokens=0)}),
-        ("objective.reading_weight", {"objective": ObjectiveSettings(reading_weight=0.5)}),
         (
             "objective.block_teacher.encoder",
             {"objective": ObjectiveSettings(block_teacher=BlockTeacherSettings(encoder="minilm"))},
         ),
-        ("objective.block_teacher_weight", {"objective": ObjectiveSettings(block_teacher_weight=0.5)}),
         ("trainer.optimizer", {"trainer": TrainerSettings(optimizer=OptimizerKind.lion)}),
-        ("start.from_run", {"start": StartSettings(from_run="runs/a")}),
         ("packed", {"packed": "runs/a"}),
     ],
 )
@@ -246,10 +241,6 @@ def weights_of(run: Path) -> bytes:
     return (run / "encoder" / "model.safetensors").read_bytes()
 
 
-def metrics_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.fixture(scope="module")
 def place() -> Path:
     """A corpus, an encoder, and runs of three, six and nine steps on them. Not to be changed."""
@@ -299,12 +290,8 @@ def test_joint_reading_may_begin_in_a_run_that_goes_on(place: Path, tmp_path: Pa
 def test_the_schedule_begins_at_the_checkpoint_also_after_a_kill(place: Path, origin: Path, tmp_path: Path) -> None:
     settings = settings_of(place, schedule=TO_ZERO, from_run=str(origin), checkpoint_every_minutes=0.0)
 
-    def stop(done: Any) -> None:
-        if done.step == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_training(tmp_path / "killed", settings, report_step=stop)
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "killed", settings, report_step=stop_at(5))
     shutil.rmtree(origin / "checkpoints")  # the other run went on, or its checkpoints were removed
     run_training(tmp_path / "killed", settings)
     lines = metrics_of(tmp_path / "killed")

@@ -22,6 +22,7 @@ from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import GroupSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.toy_training import metrics_of
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,6 @@ def settings_of(
     )
 
 
-def metrics(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def test_a_run_that_was_stopped_lowers_the_loss_and_leaves_what_transformers_loads(
     files: dict[str, str], tmp_path: Path
 ) -> None:
@@ -64,7 +61,7 @@ def test_a_run_that_was_stopped_lowers_the_loss_and_leaves_what_transformers_loa
     run_training(tmp_path / "run", settings, most_minutes=0)  # one step, and a checkpoint
     folder = run_training(tmp_path / "run", settings)
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    lines = metrics(tmp_path / "run")
+    lines = metrics_of(tmp_path / "run")
     first, last = (sum(line["denoising"] for line in part) / 3 for part in (lines[:3], lines[-3:]))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert last < math.log(len(tokenizer)) < first  # between them is a guess among all tokens alike

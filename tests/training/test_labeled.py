@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingEvaluationSettings, TrainingSettings
 from tests.helpers.labeled_texts import PAIRS, SENTENCES, encoder_of_pairs, write_rows
+from tests.helpers.toy_training import untimed_metrics_of
 
 PAIR_COLUMNS: dict[str, Any] = {
     "text_column": "sentence1",
@@ -52,12 +52,6 @@ def settings_of(folder: Path, *, labeled: dict[str, Any] = {}, **changes: Any) -
         "schedule": ScheduleSettings(max_epochs=2, learning_rate=1e-3),
     }
     return TrainingSettings(**{**given, **changes})
-
-
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    timed = ("seconds", "tokens_per_second", "data_fraction")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{name: value for name, value in line.items() if name not in timed} for line in lines]
 
 
 def source_of(folder: Path, encoder: Encoder, *, rank: int = 0, world_size: int = 1) -> LabeledSource:
@@ -133,12 +127,12 @@ def test_a_run_by_epochs_resumes_exactly_and_is_evaluated_after_each(tmp_path: P
     whole = run_training(tmp_path / "whole", settings)
     for _ in range(6):  # three steps an epoch: a stop after every step
         run_training(tmp_path / "parts", settings, most_minutes=0)
-    assert lines_of(tmp_path / "parts") == lines_of(tmp_path / "whole")
+    assert untimed_metrics_of(tmp_path / "parts") == untimed_metrics_of(tmp_path / "whole")
     saved = [
         safetensors.torch.load_file(run / "encoder" / "model.safetensors") for run in (whole.parent, tmp_path / "parts")
     ]
     torch.testing.assert_close(saved[1], saved[0], rtol=0, atol=0)
-    evaluated = [line["step"] for line in lines_of(tmp_path / "whole") if "held_out_labeled" in line]
+    evaluated = [line["step"] for line in untimed_metrics_of(tmp_path / "whole") if "held_out_labeled" in line]
     assert evaluated == [0, 3, 6]
 
 
@@ -147,7 +141,7 @@ def test_a_probe_leaves_the_encoder_as_it_is(tmp_path: Path) -> None:
     encoder = run_training(tmp_path / "probe", settings)
     before = safetensors.torch.load_file(tmp_path / "start" / "model.safetensors")
     torch.testing.assert_close(safetensors.torch.load_file(encoder / "model.safetensors"), before, rtol=0, atol=0)
-    losses = [line["labeled"] for line in lines_of(tmp_path / "probe")]
+    losses = [line["labeled"] for line in untimed_metrics_of(tmp_path / "probe")]
     assert losses[-1] != losses[0]
 
 
@@ -195,7 +189,7 @@ def test_dropout_is_on_in_the_steps_that_are_named(tmp_path: Path, given: dict[s
 def test_cross_entropy_and_contrast_share_one_pass(tmp_path: Path) -> None:
     weights = {"nonparametric_weight": 0.0, "labeled_weight": 0.1, "labeled_contrast_weight": 0.9}
     run_training(tmp_path / "run", settings_of(tmp_path, objective=ObjectiveSettings(**weights)))
-    lines = lines_of(tmp_path / "run")
+    lines = untimed_metrics_of(tmp_path / "run")
     assert all({"labeled", "labeled_contrast"} <= line.keys() for line in lines)
     scored = {"labels": [], "files": [str(tmp_path / "pairs.jsonl")], **PAIR_COLUMNS}
     with pytest.raises(SettingError, match="labeled_contrast_weight"):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from npm.training import trainer as trainer_module
 from npm.training.schedule import ScheduleSettings
 from npm.training.trainer import StepReport, Trainer
-from tests.helpers.toy_training import toy_trainer
+from tests.helpers.toy_training import metrics_of, toy_trainer
 
 
 @dataclass
@@ -36,10 +34,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(trainer_module, "time", clock)
     return clock
-
-
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def checkpoints_after_each_step(trainer: Trainer, seconds: list[float], clock: Clock) -> list[list[int]]:
@@ -92,7 +86,7 @@ def test_each_line_has_the_speed_of_its_own_steps(tmp_path: Path, clock: Clock) 
 
     clock.pace = pace[1]
     toy_trainer(tmp_path / "run", max_steps=4, log_every_steps=2).train(quicken)
-    first, second = lines_of(tmp_path / "run")
+    first, second = metrics_of(tmp_path / "run")
     assert first["tokens_per_second"] == pytest.approx(first["tokens"] / (2 * 2 * 0.5), abs=0.1)
     assert second["tokens_per_second"] == pytest.approx((second["tokens"] - first["tokens"]) / (2 * 2 * 4), abs=0.1)
     assert (first["data_fraction"], second["data_fraction"]) == (0.5, 0.5)
@@ -103,9 +97,9 @@ def test_the_rate_of_a_step_is_that_at_its_end(tmp_path: Path, clock: Clock) -> 
     trainer = toy_trainer(tmp_path / "run", max_steps=4)
     trainer.schedule = ScheduleSettings(max_steps=4, learning_rate=1e-3, warmup_fraction=0.5)
     trainer.train()
-    rates = [line["learning_rate"] for line in lines_of(tmp_path / "run")]
+    rates = [line["learning_rate"] for line in metrics_of(tmp_path / "run")]
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.5e-3, 0.0])
     by_clock = toy_trainer(tmp_path / "by-clock", max_steps=1)
     by_clock.schedule = ScheduleSettings(max_minutes=60.0, learning_rate=1e-2)
     by_clock.train(lambda _: setattr(clock, "now", clock.now + 3600))
-    assert 0 < lines_of(tmp_path / "by-clock")[0]["learning_rate"] < 1e-4
+    assert 0 < metrics_of(tmp_path / "by-clock")[0]["learning_rate"] < 1e-4

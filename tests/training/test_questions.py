@@ -39,7 +39,7 @@ from npm.training.settings import (
 )
 from tests.corpus.test_questions import ROW, written
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
-from tests.helpers.toy_training import toy_settings
+from tests.helpers.toy_training import metrics_of, toy_settings
 from tests.training.question_ranks import FRAME, MICRO_STEPS, gradients, toy_questions, toy_table
 
 ROWS = [
@@ -171,10 +171,6 @@ def question_settings(folder: Path, **changes: Any) -> TrainingSettings:
         "schedule": ScheduleSettings(max_steps=4, learning_rate=1e-3),
     }
     return toy_settings(folder, **{**given, **changes})
-
-
-def metrics_of(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("reader", [False, True])
@@ -347,6 +343,20 @@ def test_a_wrong_passage_shares_the_rarest_words_of_the_question_and_has_no_answ
     wrong = source.wrong_passage(0, table[0], 0.5)
     assert wrong is not None
     assert wrong[1].tolist() == table[1].block.tolist()
+
+
+@pytest.mark.parametrize(("asked", "similar"), [(0, 1), (399, 398)])
+def test_the_rows_next_to_a_question_are_looked_at_at_the_ends_of_a_file_too(
+    asked: int, similar: int, tmp_path: Path
+) -> None:
+    encoder = tiny_encoder("bert")
+    rows = [{"question": "Is Oslo a city?", "answers": ["Oslo"], "context": "Oslo is a city.", "title": ""}] * 400
+    rows[asked] = rows[asked] | {"question": "Which river flows through it?", "answers": ["Seine"], "context": "Seine"}
+    rows[similar] = rows[similar] | {"context": "The river Rhine flows through the city Oslo."}
+    table = question_table([written(tmp_path, *rows)], encoder.tokenizer, SupervisionSettings(), title_tokens=0)
+    source = QuestionSource(table, encoder, SupervisionSettings(questions_per_device_batch=2), seed=0, view="passages")
+    wrong = source.wrong_passage(asked, table[asked], 0.5)
+    assert wrong is not None and wrong[1].tolist() == table[similar].block.tolist()
 
 
 def test_a_reader_that_teaches_reads_as_in_an_answer(encoder: Encoder, tmp_path: Path) -> None:

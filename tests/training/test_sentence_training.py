@@ -22,6 +22,7 @@ from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.toy_training import metrics_of
 from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labeled_gradients
 
 SENTENCE_PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
@@ -54,10 +55,6 @@ def settings_of(start: Path, *, steps: int, masked_weight: float = 0.0, **senten
         trainer=TRAINER,
         schedule=ScheduleSettings(max_steps=steps, learning_rate=2e-3),
     )
-
-
-def metrics_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def most_alike(encoder: SentenceEncoder) -> float:

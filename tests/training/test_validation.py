@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,12 @@ from npm.models.encoder import Encoder
 from npm.training.averaging import AveragedWeights
 from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import EarlyStopping, StepReport, Trainer
-from tests.helpers.toy_training import parameters_of, toy_trainer
-
-CLOCKS = {"seconds", "tokens_per_second", "data_fraction"}
-
-
-class Stopped(Exception):
-    """Stands for a kill: nothing in the trainer catches it."""
+from tests.helpers.toy_training import Stopped, parameters_of, stop_at, toy_trainer, untimed_metrics_of
 
 
 def lines_of(run: Path, *, of_evaluation: bool) -> list[dict[str, Any]]:
     """The lines of metrics without what the clock says."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    chosen = [line for line in lines if ("learning_rate" not in line) == of_evaluation]
-    return [{name: value for name, value in line.items() if name not in CLOCKS} for line in chosen]
+    return [line for line in untimed_metrics_of(run) if ("learning_rate" not in line) == of_evaluation]
 
 
 def scripted(trainer_of: Callable[[], Trainer], values: dict[int, float]) -> Callable[[], dict[str, float]]:
@@ -118,13 +109,8 @@ def test_a_killed_run_keeps_its_best_encoder_and_its_patience(tmp_path: Path, st
     undisturbed = scripted_trainer(tmp_path / "undisturbed", values, **settings)
     undisturbed.train()
     for stop in stops:
-
-        def kill(done: StepReport, stop: int = stop) -> None:
-            if done.step == stop:
-                raise Stopped
-
         with pytest.raises(Stopped):
-            scripted_trainer(tmp_path / "killed", values, **settings).train(kill)
+            scripted_trainer(tmp_path / "killed", values, **settings).train(stop_at(stop))
     for _ in range(2):  # started again when its patience is over, it stays as it is
         resumed = scripted_trainer(tmp_path / "killed", values, **settings)
         resumed.train()

@@ -26,27 +26,24 @@ from torch import nn
 
 from npm.core.errors import SettingError
 from npm.core.types import Sequences
-from npm.corpus.blocks import BlockSettings
-from npm.corpus.settings import CorpusSettings
 from npm.masking.batches import MaskedBatch, TrainingBatch
-from npm.models.settings import Precision
 from npm.objectives.combine import Term, WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training import trainer as trainer_module
 from npm.training.model import TrainedModel
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, TrainingSettings
-from npm.training.trainer import StepReport
 from tests.helpers.groups import group
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.helpers.toy_training import (
     STEEP,
+    Stopped,
     parameters_of,
+    stop_at,
     toy_batches,
     toy_encoder,
     toy_groups,
     toy_objective,
+    toy_settings,
     toy_trainer,
 )
 from tests.training import question_ranks, sentence_ranks
@@ -108,10 +105,6 @@ class InfiniteOnSecondRank(nn.Module):
         return {"strange": Term((encoded.query_vectors * self.weight).sum() * factor, 1)}
 
 
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
 def work(rank: int, runs: Path) -> None:
     """Everything that one of the two processes does, the other files of ranks included."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE)}
@@ -161,13 +154,9 @@ def _trained(rank: int, runs: Path) -> None:
 
 
 def _stopped_and_resumed(rank: int, runs: Path) -> None:
-    def stop(done: StepReport) -> None:
-        if done.step == 4:
-            raise Stopped
-
     toy_trainer(runs / "undisturbed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train()
     try:
-        toy_trainer(runs / "resumed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train(stop)
+        toy_trainer(runs / "resumed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train(stop_at(4))
     except Stopped:
         dist.barrier()
     toy_trainer(runs / "resumed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train()
@@ -188,23 +177,13 @@ def _stopped_by_numbers(rank: int, runs: Path) -> None:
 
 
 def _run_from_settings(rank: int, runs: Path) -> None:
-    corpus, start = runs / "themes.txt", runs / "start"
     if rank == 0:
-        corpus.write_text("\n\n".join(f"{sentence} " * 8 for sentence in SENTENCES), encoding="utf-8")
-        tiny_encoder("bert").save(start)
+        toy_settings(runs)
     dist.barrier()
     told: list[str] = []
     run_training(
         runs / "from-settings",
-        TrainingSettings(
-            encoder=str(start),
-            corpus=CorpusSettings(files=[str(corpus)]),
-            blocks=BlockSettings(max_block_tokens=24),
-            groups=GroupSettings(sequences_per_group=4),
-            device="cpu",
-            precision=Precision.float32,
-            schedule=ScheduleSettings(max_steps=2),
-        ),
+        toy_settings(runs, schedule=ScheduleSettings(max_steps=2)),
         announce=lambda summary: told.append("summary"),
         progress=lambda stage, done, total: told.append("blocks"),
         report_step=lambda done: told.append(f"step {done.step}"),

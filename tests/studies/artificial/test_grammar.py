@@ -177,10 +177,7 @@ ROW = "1\tdog\tdog\tNOUN\t_\t_\t0\troot\t_\t_"
     [
         ("The dog barks.\n", 1, "ID FORM LEMMA"),
         (f"{ROW}\n\n# no tabs\n{ROW.replace(chr(9), ' ')}\n", 4, "with tabs between"),
-        (f"{ROW}\n{ROW}\n", 2, "ID 2"),
         (ROW.replace("\t0\t", "\t_\t") + "\n", 1, "a number as HEAD"),
-        (ROW.replace("root", "_") + "\n", 1, "a name as DEPREL"),
-        (ROW.replace("\t0\t", "\t5\t") + "\n", 1, "no tree"),
         (f"\n{ROW}\n2{ROW[1:]}\n", 2, "one root"),
         (conllu([[("a", 0, "root"), ("b", 3, "x"), ("c", 2, "x")]]), 2, "no tree"),
         ("# nothing\n", 1, "no word at all"),

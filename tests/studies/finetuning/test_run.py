@@ -154,7 +154,6 @@ def test_a_first_token_that_sees_a_window_only_is_no_reading_of_the_text(npmlm: 
 
 
 def test_bad_input_is_refused_before_anything_is_trained(npmlm: CommandLine, data: Path) -> None:
-    finetune(npmlm, data).refused("task")
     finetune(npmlm, data, "task=[sst3]").refused("sst2")
     finetune(npmlm, data, "task=[sst2]", "seeds=[0,0]").refused("seeds")
     finetune(npmlm, data, "task=[sst2]", "layer=7").refused("labeled.layer")

@@ -20,7 +20,6 @@ from studies.finetuning.run import prepare
 from studies.finetuning.settings import FinetuneSettings
 from studies.finetuning.tasks import TASKS, chosen_tasks, task_data
 from tests.helpers.labeled_texts import write_rows
-from tests.helpers.tiny_models import tiny_encoder
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 GLUE = [name for name, task in TASKS.items() if not task.of_words]
@@ -74,24 +73,20 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_public_files_have_the_published_sizes_and_constant_answers(name: str, tmp_path: Path) -> None:
+def test_public_files_have_the_published_sizes_and_constant_answers(name: str, encoder: Encoder) -> None:
     folder = SHARED / ("sts" if name == "stsb" else "glue")
     if not (folder / f"{name}-train.jsonl").is_file():
         pytest.skip(f"{folder} is not there")
     train_count, dev_count, constants = CONSTANTS[name]
     settings = FinetuneSettings(task=[name], data_dir=str(folder), limit=200)
-    prepared = prepare(TASKS[name], settings, tiny())
+    prepared = prepare(TASKS[name], settings, encoder)
     lines = (folder / f"{name}-train.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == train_count
     whole = task_data(TASKS[name], str(folder), max_tokens=16, limit=None).development[""]
-    examples = encode_labeled(whole, tiny().tokenizer)
+    examples = encode_labeled(whole, encoder.tokenizer)
     assert len(examples) == dev_count
     answers = type(prepared)(prepared.task, prepared.data, {"": examples}, train_count, {}).constant()
     assert {metric: answers[metric] for metric in constants} == pytest.approx(constants, abs=5e-4)
-
-
-def tiny() -> Encoder:
-    return tiny_encoder("bert")
 
 
 def test_correlations_are_those_of_scipy(rng: np.random.Generator) -> None:
