@@ -262,7 +262,7 @@ def _fitted(task: Task, asked: Sequence[tuple[Example, dict[str, str], str]], en
         counts = prompt_tokens(encoder, [example.text for example, *_ in asked])
     examples = []
     for (example, values, where), count in zip(asked, counts, strict=True):
-        fitting: dict[str, str] | None = values
+        shown = values
         if encoder is not None and count > max_tokens:
             render, keep_start = partial(task.prompt.render, answers=example.answers), task.too_long == "keep_start"
             fitting = None
@@ -273,8 +273,8 @@ def _fitted(task: Task, asked: Sequence[tuple[Example, dict[str, str], str]], en
                     f"{where}: the prompt has {count} tokens, at most {max_tokens} are allowed; shorten it, or cut it "
                     "with too_long: keep_start or keep_end in the task's file"
                 )
-            example = replace(example, text=render(fitting), cut=True)
-        passage = task.prompt.longest(fitting) if task.suite == "closed" else ""
-        is_blank = task.prompt.render(fitting) == task.prompt.empty()
+            example, shown = replace(example, text=render(fitting), cut=True), fitting
+        passage = task.prompt.longest(shown) if task.suite == "closed" else ""
+        is_blank = task.prompt.render(shown) == task.prompt.empty()
         examples.append(replace(example, blank=is_blank, passage=passage))
     return examples

@@ -16,7 +16,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from npm.core.artifact import MANIFEST_NAME
 from npm.core.display import Table
 from npm.core.errors import CorpusError, SettingError, named
 from npm.core.files import digest_of
-from npm.core.settings import as_json
 from npm.core.types import Document, Progress, silent
 from npm.corpus.questions import read_questions
 from npm.corpus.settings import CorpusSettings
@@ -130,7 +129,8 @@ def evaluate_reading(
     reader = filler.reader(filler.settings)
     facts = filler_facts(filler) | {"reader": None if reader is None else [reader.name, reader.fingerprint]}
     questions = [[each.question, list(each.answers), each.passage] for each in asked]
-    record = {"task": "reading", "settings": as_json(asdict(sample)), "questions_digest": digest_of(questions), **facts}
+    chosen = {item.name: getattr(sample, item.name) for item in fields(SampleSettings)}
+    record = {"task": "reading", "settings": chosen, "questions_digest": digest_of(questions), **facts}
     check_record(record)
     lines: list[dict[str, Any]] = []
     for start in range(0, len(asked), TEXTS_AT_ONCE):
