@@ -19,8 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from npm.core.display import markdown_table
 from npm.core.files import shown_bytes
-from npm.evaluation.report import markdown_table
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import Footprint, footprint
 from npm.models.memory import private_bytes

@@ -31,10 +31,10 @@ import torch
 
 from benchmarks.bench_filling import open_parity_index
 from index.faiss_library import faiss_threads, new_faiss_index
+from npm.core.display import markdown_table
 from npm.core.types import silent
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.methods.occurrences import find_occurrences
-from npm.evaluation.report import markdown_table
 from npm.evaluation.tasks import (
     ClosedRetrieval,
     ClosedScoring,

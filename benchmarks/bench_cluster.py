@@ -33,9 +33,9 @@ import numpy as np
 from benchmarks.drawn_questions import draw_questions
 from npm.cluster.ray_partitions import serving_on_ray
 from npm.cluster.settings import ServeCluster
+from npm.core.display import markdown_table
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings
-from npm.evaluation.report import markdown_table
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.memory import private_bytes

@@ -33,7 +33,7 @@ import torch
 import npm.evaluation.methods.parametric as parametric
 import npm.retrieval.filler as filler_module
 from benchmarks.drawn_questions import draw_questions
-from npm.evaluation.report import markdown_table
+from npm.core.display import markdown_table
 from npm.indexing.inspect import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder

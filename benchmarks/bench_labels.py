@@ -27,13 +27,13 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from npm.core.display import markdown_table
 from npm.core.settings import config_folder
 from npm.core.types import MASK_TEXT
 from npm.evaluation.data import read_task
 from npm.evaluation.labeling import label_rows, label_task
 from npm.evaluation.methods.occurrences import find_occurrences
 from npm.evaluation.metrics import wilson_interval
-from npm.evaluation.report import markdown_table
 from npm.evaluation.tasks import load_task, load_verbalizer
 from npm.models.names import minilm_folder
 from npm.retrieval.filler import PhraseFiller

@@ -27,7 +27,7 @@ from index.faiss_library import block_rows, faiss_threads, import_faiss, new_fai
 from index.ivf import ID_BYTES, Quantizer, attach_lists, train_quantizer, write_code_shard, write_search_folder
 from index.search import FaissSearcher, open_search
 from index.settings import SHORT_DIMENSIONS, SearchSettings, SearchTier, default_probed_lists, resolved_settings
-from npm.evaluation.report import markdown_table
+from npm.core.display import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rotation import principal_axes
 from npm.retrieval.queries import encode_queries

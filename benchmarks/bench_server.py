@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from benchmarks.drawn_questions import draw_questions
-from npm.evaluation.report import markdown_table
+from npm.core.display import markdown_table
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.filler import PhraseFiller
 from tests.helpers.running_server import RunningServer

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from npm.core.display import markdown_table
 from npm.core.errors import CorpusError
 from npm.core.types import Document
 from npm.corpus.documents import read_corpus
 from npm.corpus.readers import read_rows
 from npm.corpus.settings import CorpusSettings
 from npm.evaluation.prompts import plain_token_ids
-from npm.evaluation.report import markdown_table
 from npm.models.encoder import Encoder
 
 LANGUAGES = (

@@ -18,10 +18,10 @@ import numpy as np
 from scipy.stats import rankdata
 
 from npm import PhraseFiller
+from npm.core.display import markdown_table
 from npm.core.types import MASK_TEXT
 from npm.corpus.text import normalized_text
 from npm.evaluation.metrics import percent, wilson_interval
-from npm.evaluation.report import markdown_table
 from npm.models.encoder import Encoder
 
 GATE = 0.3

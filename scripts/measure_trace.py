@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from npm.core.display import markdown_table
 from npm.core.types import MASK_TEXT
 from npm.corpus.text import normalized_text, sentence_bounds
 from npm.evaluation.metrics import percent, wilson_interval
-from npm.evaluation.report import markdown_table
 from npm.reading.confidence import fit, probabilities
 from npm.retrieval.filler import PhraseFiller
 from npm.tracing.settings import KINDS

@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path, PurePath
 
+from npm.core.display import markdown_table
 from npm.corpus.text import normalized_text
 from npm.evaluation.metrics import percent, wilson_interval
-from npm.evaluation.report import markdown_table
 
 FIRST, FIVE, DOCUMENT = "hit@1, %", "hit@5, %", "right document first, %"
 HEADER = ("questions", "n", f"{FIRST} [95 %]", f"{FIVE} [95 %]", DOCUMENT, "hit@1 where it is, %")

@@ -31,10 +31,10 @@ import yaml
 
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
+from npm.core.display import markdown_table
 from npm.core.errors import SettingError, UserError, missing, unknown
 from npm.core.files import json_bytes, replace_file
 from npm.core.settings import parse_list
-from npm.evaluation.report import markdown_table
 from npm.evaluation.tasks import DEMO
 
 FOLDER = Path(__file__).parent / "studies"

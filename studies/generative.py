@@ -45,7 +45,7 @@ TOKENS_PER_BATCH = 2048
 TEXTS_GENERATED_TOGETHER, MOST_NEW_TOKENS = 8, 32
 PASSAGES_IN_FRONT = 3
 EXAMPLES_PER_PASS = 4096
-"""Examples that are asked together: a kNN-LM reads the corpus once for them."""
+"""Examples scored together: a kNN-LM reads the corpus once for each such batch."""
 ANCHOR = ":"
 """A word is tokenized after it, so that tokenizers that put a space before every text put none before the word."""
 QUESTION = re.compile(r"(.*\?)(\s(the )?answer( is)?:)?", re.DOTALL | re.IGNORECASE)
@@ -72,7 +72,7 @@ class DecoderWriter:
     def logits(
         self, prompts: Sequence[np.ndarray], stems: Sequence[tuple[int, ...]]
     ) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """For each prompt and stem their numbers and the logits f32 [len(stem) + 1, V] of what comes next."""
+        """For each prompt and stem their indices and the logits f32 [len(stem) + 1, V] of the next tokens."""
         sequences = [np.append(prompt, stem).astype(np.int64) for prompt in prompts for stem in stems]
         first = [len(prompt) - 1 for prompt in prompts for _ in stems]
         for number, logits in self.model.next_logits(sequences, first):
@@ -139,11 +139,11 @@ class SentinelWriter:
                         yield prompt, number, out.logits[row, 1:].float()  # f32 [n + 1, V]
 
     def open_text(self, text: str) -> str:
-        """The text itself: a mask in a text is what such a model was trained on."""
+        """The text itself: such a model was trained on texts with masks."""
         return text
 
     def written(self, prompts: Sequence[np.ndarray]) -> list[tuple[list[int], float]]:
-        """As a decoder does it; the next sentinel ends what is written."""
+        """As a decoder does it; the next sentinel ends the output."""
         inputs = self.model.padded(prompts, pad_id=self.model.pad_id)
         given = torch.tensor([self._begin] * len(prompts), device=self.model.device)  # i64 [B, 2]
         ends = [self.model.end_id, self._sentinels[1]]
@@ -175,7 +175,7 @@ def _generated(
         output_logits=True,
     )
     writer: Any = model.model
-    own, writer.generation_config = writer.generation_config, config  # what is unset is taken from the model's
+    own, writer.generation_config = writer.generation_config, config  # unset values would come from the model's
     try:
         with torch.inference_mode():
             out = writer.generate(**inputs, generation_config=config, **given)
@@ -261,7 +261,7 @@ def continuation_logs(
         tokens = written_words(writer.model, words, after_space=after_space)
         prompts, cut = writer.prompts([texts[number] for number in chosen.tolist()], room=max(map(len, tokens)))
         is_cut[chosen] = cut
-        owners = [tuple(ids[:-1]) for ids in tokens]  # what a word's tokens are read behind
+        owners = [tuple(ids[:-1]) for ids in tokens]  # the tokens before a word's last one
         stems = list(dict.fromkeys(owners))
         for row, number, logits in writer.logits(prompts, stems):
             logs = logits.log_softmax(1).double()  # f64 [n, V]
@@ -295,7 +295,7 @@ def writer_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> t
 
 
 class PhraseWriter:
-    """Fills the mask of an open task with the first line of what a model writes: an open method."""
+    """Fills the mask of an open task with the first line of a generated text: an open method."""
 
     def __init__(
         self, name: str, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None
@@ -346,7 +346,7 @@ class PhraseWriter:
 
 
 def first_line(written: str, text: str) -> str:
-    """The answer in what was written for `text`: its first line; up to the first mark where the text ended in a colon.
+    """The answer in the output for `text`: its first line, up to the first punctuation if the text ends in a colon.
 
     >>> first_line(" Oslo.\\nQuestion: ", "Its capital is <mask>."), first_line(" Осло, the", "In Russian: <mask>.")
     ('Oslo.', 'Осло')

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COUNTERS = {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction", "gradient_norm"}
-"""Numbers in metrics.jsonl that say how a run went, not what it reached; drawn when asked for by name."""
+"""Numbers in metrics.jsonl about the course of a run rather than its quality; drawn on request only."""
 MARK, MARKED_BYTES = "npmlm plot", 2048
 """Mark in our figures, and the bytes that it is in: a file without it is not replaced."""
 PANEL_COLUMNS, PANEL_INCHES = 3, (4.6, 3.2)
@@ -214,7 +214,7 @@ def _label(axes: Axes, *, x: str, y: str) -> None:
 
 
 def folder_names(folders: Sequence[Path]) -> list[str]:
-    """Names of folders; with as many parent folders as needed to distinguish them.
+    """Names of folders, with the parent folders needed to distinguish them.
 
     Raises SettingError without folders, or if one is named twice.
 

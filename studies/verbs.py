@@ -37,7 +37,7 @@ from studies.plotting import CurveSettings
 )
 def run_finetune(settings: FinetuneSettings) -> int:
     """Fine-tune, and print the table of all tasks."""
-    from npm.objectives.ranks import leave_ranks, rank
+    from npm.objectives.ranks import rank, shutdown_distributed
     from studies.finetuning.run import finetune, report
 
     with StageProgress() as progress:
@@ -46,7 +46,7 @@ def run_finetune(settings: FinetuneSettings) -> int:
         )
     if rank() == 0:
         sys.stdout.write(report(found) + "\n")
-    leave_ranks()
+    shutdown_distributed()
     return 0
 
 

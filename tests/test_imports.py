@@ -164,7 +164,7 @@ def test_imports_point_one_way_not_even_for_types_back() -> None:
 
 
 def test_tasks_are_read_without_the_methods_that_are_asked() -> None:
-    for name in ("tasks", "prompts", "data", "conditions"):
+    for name in ("tasks", "prompts", "data"):
         for found in imports_of(REPOSITORY / "npm" / "evaluation" / f"{name}.py"):
             assert not found.module.startswith("npm.evaluation.methods"), found
 

@@ -15,7 +15,7 @@ from npm.cli.multirun import FOLDERS, combinations
 from npm.cli.registry import MODULES, find_verb
 from npm.cli.settings import compose_settings
 from npm.core.settings import config_folder
-from npm.evaluation.run import BUILT_IN_TASKS
+from npm.evaluation.evaluate import BUILT_IN_TASKS
 from scripts.study import Study
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.shell_blocks import pages_of_docs

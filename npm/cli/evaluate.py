@@ -32,7 +32,7 @@ from npm.evaluation.settings import EvaluationSettings
 )
 def run_evaluate(settings: EvaluationSettings) -> int:
     """Evaluate, and print the tables."""
-    from npm.evaluation.run import run_evaluation
+    from npm.evaluation.evaluate import run_evaluation
 
     with StageProgress() as progress:
         report = run_evaluation(settings, task_folder=config_folder() / "task", progress=progress, notice=progress.say)

@@ -55,7 +55,7 @@ class TrainCommand(TrainingSettings):
 )
 def run_train(settings: TrainCommand) -> int:
     """Train, with progress on stderr."""
-    from npm.objectives.ranks import leave_ranks, rank
+    from npm.objectives.ranks import rank, shutdown_distributed
     from npm.training.run import run_training
 
     with StageProgress() as progress:
@@ -69,7 +69,7 @@ def run_train(settings: TrainCommand) -> int:
         )
     if rank() == 0:
         say(f"the encoder is in {encoder}")
-    leave_ranks()
+    shutdown_distributed()
     return 0
 
 

@@ -101,6 +101,19 @@ def _html_cell(cell: str | Marked) -> str:
     return f"{before}<mark>{marked}</mark>{after}"
 
 
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers.
+
+    >>> print(markdown_table(["method", "hit@1, %"], [["a|b", "60.0"]]))
+    | method | hit@1, % |
+    |---|---:|
+    | a\\|b | 60.0 |
+    """
+    lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
+    written = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([written[0], "|---" + "|---:" * (len(header) - 1) + "|", *written[1:]])
+
+
 def csv_lines(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Rows as lines of CSV, each as soon as it comes.
 

@@ -1,4 +1,4 @@
-"""Confidence fitted to questions that people wrote. Half of them are asked with their passage removed.
+"""Confidence fitted to questions written by people, half of them asked without their passage.
 
 The function is measured by five-fold cross-validation. The threshold, chosen on the same held-out confidences,
 withholds 90 % of the questions without their passage, but never more than 12.5 % of the right answers.
@@ -58,7 +58,7 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted function, what cross-validation says of it, and what is to be said of the saved one."""
+    """A fitted function with its measures from cross-validation, and those of the saved one."""
 
     confidence: Confidence
     questions: int
@@ -119,7 +119,7 @@ def observed(
     passages: Sequence[str] | None = None,
     progress: Progress = silent,
 ) -> Observed:
-    """The answers to the questions of `asked`, of which every other one is asked without its passage.
+    """The answers to the questions of `asked`, every other one without its passage.
 
     With `passages`, the id of a document for each question, only that one is read.
     Raises SettingError without a reader that reads, CorpusError if the index is not over the passages of `asked`.

@@ -1,4 +1,4 @@
-"""Documents that may answer each example of an open task, and what the corpus holds of subjects, answers and examples.
+"""Admissible documents of each example, and the coverage of subjects, answers and examples by the corpus.
 
 Shapes: n examples.
 """

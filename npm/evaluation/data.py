@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -25,8 +25,7 @@ from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.readers import SEPARATORS, Row, read_records
 from npm.corpus.sources import HUB_PREFIX, Source, file_source, format_suffix
 from npm.corpus.text import words_of
-from npm.evaluation.conditions import filled_conditions
-from npm.evaluation.prompts import ENVIRONMENT, answer_tokens, cut_values, prompt_tokens
+from npm.evaluation.prompts import ENVIRONMENT, answer_tokens, cut_values, filled_conditions, prompt_tokens
 from npm.evaluation.tasks import Example, Split, Task
 from npm.retrieval.queries import read_query
 
@@ -145,12 +144,6 @@ class RowReader:
         example = Example(name, text, label, answers, group, subject, subsets=subsets, where=conditions)
         return replace(example, old_answers=old), values
 
-    def marked(self, example: Example, values: Mapping[str, str]) -> Example:
-        """`example` with its passage and whether it is blank, from the fields of its prompt."""
-        passage = self.task.prompt.longest(values) if self.task.suite == "closed" else ""
-        is_blank = self.task.prompt.render(values) == self.task.prompt.empty()
-        return replace(example, blank=is_blank, passage=passage)
-
 
 def _wrong_cell(column: str, expected: str, value: object, where: str) -> CorpusError:
     return CorpusError(f"{where}: {column!r} must be {expected}, got {repr(value)[:SHOWN_CHARS]}")
@@ -214,7 +207,7 @@ def read_task(
     asked = (each for each, is_wanted in zip(rows(), wanted, strict=True) if is_wanted)
     examples: list[Example] = []
     while batch := list(islice(asked, FITTED_AT_ONCE)):
-        examples += _fitted(reader, batch, encoder if cut else None)
+        examples += _fitted(task, batch, encoder if cut else None)
     return examples
 
 
@@ -257,32 +250,31 @@ def _check_classes(task: Task, labels: np.ndarray, place: str, *, fix: str) -> N
         raise CorpusError(f"{place}: all {len(labels)} examples of {task.name} have the label {name!r}; {fix}")
 
 
-def _fitted(
-    reader: RowReader, asked: Sequence[tuple[Example, dict[str, str], str]], encoder: Encoder | None
-) -> list[Example]:
+def _fitted(task: Task, asked: Sequence[tuple[Example, dict[str, str], str]], encoder: Encoder | None) -> list[Example]:
     """Examples whose prompts fit the encoder; without an encoder all as they are."""
-    task = reader.task
-    plain = [reader.marked(example, values) for example, values, _ in asked]
-    if encoder is None:
-        return plain
-    max_tokens = task.max_prompt_tokens or encoder.max_input_tokens
-    if max_tokens > encoder.max_input_tokens:
-        raise CorpusError(
-            f"max_prompt_tokens of {task.name} must be at most {encoder.max_input_tokens}, got {max_tokens}"
-        )
-    counts = prompt_tokens(encoder, [example.text for example in plain])
-    for number, ((_, values, where), count) in enumerate(zip(asked, counts, strict=True)):
-        if count <= max_tokens:
-            continue
-        render = partial(task.prompt.render, answers=plain[number].answers)
-        fitting = None
-        if task.too_long != "refuse":
-            keep_start = task.too_long == "keep_start"
-            fitting = cut_values(encoder, values, render, max_tokens=max_tokens, keep_start=keep_start)
-        if fitting is None:
+    counts, max_tokens = [0] * len(asked), 0
+    if encoder is not None:
+        max_tokens = task.max_prompt_tokens or encoder.max_input_tokens
+        if max_tokens > encoder.max_input_tokens:
             raise CorpusError(
-                f"{where}: the prompt has {count} tokens, at most {max_tokens} are allowed; shorten it, or cut it with "
-                "too_long: keep_start or keep_end in the task's file"
+                f"max_prompt_tokens of {task.name} must be at most {encoder.max_input_tokens}, got {max_tokens}"
             )
-        plain[number] = reader.marked(replace(plain[number], text=render(fitting), cut=True), fitting)
-    return plain
+        counts = prompt_tokens(encoder, [example.text for example, *_ in asked])
+    examples = []
+    for (example, values, where), count in zip(asked, counts, strict=True):
+        shown = values
+        if encoder is not None and count > max_tokens:
+            render, keep_start = partial(task.prompt.render, answers=example.answers), task.too_long == "keep_start"
+            fitting = None
+            if task.too_long != "refuse":
+                fitting = cut_values(encoder, values, render, max_tokens=max_tokens, keep_start=keep_start)
+            if fitting is None:
+                raise CorpusError(
+                    f"{where}: the prompt has {count} tokens, at most {max_tokens} are allowed; shorten it, or cut it "
+                    "with too_long: keep_start or keep_end in the task's file"
+                )
+            example, shown = replace(example, text=render(fitting), cut=True), fitting
+        passage = task.prompt.longest(shown) if task.suite == "closed" else ""
+        is_blank = task.prompt.render(shown) == task.prompt.empty()
+        examples.append(replace(example, blank=is_blank, passage=passage))
+    return examples

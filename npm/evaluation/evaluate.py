@@ -1,29 +1,35 @@
-"""Zero-shot tasks × methods: all methods of a task are asked the same examples."""
+"""One evaluation from its settings: read its tasks, measure, write the results and return the report.
+
+Zero-shot tasks are YAML files, and all methods of a task are asked the same examples. Other tasks have a function of
+their own, imported when it is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from npm.core.errors import SettingError
+from npm.core.errors import SettingError, missing
 from npm.core.settings import as_json
 from npm.core.types import Progress
-from npm.evaluation.conditions import check_conditions, is_templated
 from npm.evaluation.data import find_data, read_task
 from npm.evaluation.methods.registry import GENERATORS, Resources, load_generator, load_method, method_names
-from npm.evaluation.report import (
-    markdown_table,
-    reliability_table,
-    sample_cards,
-    score_tables,
-    suite_markdown,
-    terminal_table,
+from npm.evaluation.prompts import check_conditions, is_templated
+from npm.evaluation.report import suite_result
+from npm.evaluation.results import (
+    CheckRecord,
+    Result,
+    any_record,
+    check_out,
+    index_facts,
+    model_facts,
+    refuse_other_results,
 )
-from npm.evaluation.results import CheckRecord, Result, any_record, index_facts, model_facts
-from npm.evaluation.settings import ZeroShotEvaluation
-from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
+from npm.evaluation.settings import EvaluationSettings, ZeroShotEvaluation
+from npm.evaluation.table import evaluate_task
 from npm.evaluation.tasks import Example, Split, Task, load_task, task_names
 from npm.models.encoder import Encoder
 
@@ -31,15 +37,66 @@ EXAMPLES_PER_TASK = 3000
 """Without limit=, as in the paper."""
 
 
-def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[str] = ()) -> list[Task]:
-    """The tasks of the suite, in the order of their names, and those of task=.
+def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.evaluation.held_out import evaluate_held_out
 
-    `folder` holds the shipped ones; `others` are those with their own evaluator. Raises SettingError for an unknown
-    task, or if two have one name.
+    return evaluate_held_out(settings, check_record, progress)
+
+
+def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.evaluation.sts import evaluate_encoders
+
+    return evaluate_encoders(settings, check_record, progress)
+
+
+def _reading(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    from npm.evaluation.reading import evaluate_passages
+
+    return evaluate_passages(settings, check_record, progress)
+
+
+BUILT_IN_TASKS: dict[str, Callable[[EvaluationSettings, CheckRecord, Progress], Result]] = {
+    "masked_tokens": _held_out,
+    "denoising": _held_out,
+    "sts": _sts,
+    "in_batch": _held_out,
+    "reading": _reading,
+}
+"""Tasks with their own evaluator; each reads the group of its name and some shared settings."""
+
+
+def run_evaluation(
+    settings: EvaluationSettings, *, task_folder: Path, progress: Progress, notice: Callable[[str], None]
+) -> str:
+    """Run the tasks, write `out`, and return the report as text for stdout; `task_folder` holds the shipped tasks.
+
+    `notice` is called with methods that were skipped. Raises UserError for anything missing or incompatible, before the
+    work begins where possible.
     """
+    if not settings.task and settings.suite is None:
+        raise missing("task", "task=demo")
+    named = [task for task in settings.task if task in BUILT_IN_TASKS]
+    if named and (len(settings.task) > 1 or settings.suite is not None):
+        others = ", ".join([*settings.task, *([f"suite={settings.suite}"] if settings.suite else [])])
+        raise SettingError(f"task={named[0]} must be the only task, got {others}; evaluate one after the other")
+    out = check_out(settings.out, report=not named)
+    check_record = any_record if settings.overwrite else partial(refuse_other_results, out)
+    if named:
+        result = BUILT_IN_TASKS[named[0]](settings, check_record, progress)
+    else:
+        tasks = _chosen_tasks(settings, task_folder)
+        if not (settings.method or settings.index):
+            notice("note: without index=DIR no method that needs an index is asked")
+        result = evaluate_suite(settings, tasks, show=settings.show, check_record=check_record, progress=progress)
+    result.write(settings.out)
+    return result.text()
+
+
+def _chosen_tasks(settings: ZeroShotEvaluation, folder: Path) -> list[Task]:
+    """The tasks of the suite, in the order of their names, and those of task=; `folder` holds the shipped ones."""
     shipped = [load_task(name, folder=folder) for name in task_names(folder)] if settings.suite else []
     tasks = [task for task in shipped if settings.suite in ("all", task.suite)]
-    named = [load_task(name, folder=folder, others=others) for name in settings.task]
+    named = [load_task(name, folder=folder, others=tuple(BUILT_IN_TASKS)) for name in settings.task]
     tasks += [task for task in named if task not in tasks]
     names = [task.name for task in tasks]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -55,9 +112,9 @@ def evaluate_suite(
     check_record: CheckRecord = any_record,
     progress: Progress,
 ) -> Result:
-    """Ask the methods of `settings` the examples of all `tasks`, of each of which `show` predictions are shown.
+    """Ask the methods of `settings` the examples of all `tasks`, with `show` predictions of each to show.
 
-    All tasks are read and all methods checked before the first is run. Raises UserError for what does not fit.
+    All tasks are read and all methods checked before the first is run. Raises UserError for anything incompatible.
     """
     resources = Resources(settings)
     names = {task.name: method_names(settings, task) for task in tasks}
@@ -65,8 +122,7 @@ def evaluate_suite(
         raise SettingError(f"method {unused[0]} answers none of the tasks {', '.join(names)}: leave it out")
     check_conditions(settings.fill.where, where="fill.where")
     data_dir = _check_data(settings, tasks)
-    sources = {task.name: _sources(resources, task) for task in tasks}
-    record = {"task": "zero_shot", "settings": _recorded(settings, names), "sources": sources}
+    record = _record(resources, tasks, names)
     check_record(record)
 
     def read(task: Task, split: Split, limit: int | None) -> list[Example]:
@@ -82,22 +138,19 @@ def evaluate_suite(
         )
 
     examples = {task.name: read(task, settings.split, settings.limit or EXAMPLES_PER_TASK) for task in tasks}
-    made = {
-        task.name: [
-            load_method(name, task, resources, lambda task=task: read(task, "dev", None))  # type: ignore[misc]
-            for name in names[task.name]
-        ]
+    methods = {
+        task.name: [load_method(name, task, resources, partial(read, task, "dev", None)) for name in names[task.name]]
         for task in tasks
     }
-    results = []
+    tables = []
     for task in tasks:
         encoder = resources.encoder(task)
         if task.suite == "open" and encoder is None:  # only the most frequent answer is evaluated
             encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
-        result = evaluate_task(
+        table = evaluate_task(
             task,
             examples[task.name],
-            made.pop(task.name),  # a task's methods keep vectors of its words, and go with the task
+            methods.pop(task.name),  # a task's methods keep vectors of its words, and go with the task
             encoder=encoder,
             index=resources.index(task)[0] if settings.index else None,
             fill=resources.fill_settings(task),
@@ -105,31 +158,8 @@ def evaluate_suite(
             resamples=settings.resamples,
             progress=progress,
         )
-        results.append(result)
-    return suite_result(results, record, show)
-
-
-def suite_result(tables: Sequence[ResultTable], record: Mapping[str, Any], show: int) -> Result:
-    """Lines, metrics and tables of all tasks, and `show` predictions of each to show."""
-    metrics = {table.task.name: task_metrics(table) for table in tables}
-    scores, notes = score_tables(tables, metrics), [note for table in tables for note in task_notes(table)]
-    by_share = [
-        (task, method, own["reliability"])
-        for task, each in metrics.items()
-        for method, own in each["methods"].items()
-        if "reliability" in own
-    ]
-    shown = [reliability_table(by_share)] if by_share else []
-    curves = [f"\n## {table.title}\n\n{markdown_table(table.header, table.rows)}\n" for table in shown]
-    return Result(
-        record,
-        [line for table in tables for line in task_records(table)],
-        {"tasks": metrics},
-        [*(terminal_table(title, own) for title, own in scores.items()), *shown],
-        notes,
-        report=suite_markdown(scores, notes) + "".join(curves),
-        samples=[card for table in tables for card in sample_cards(table, show)],
-    )
+        tables.append(table)
+    return suite_result(tables, record, show)
 
 
 def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> Path | None:
@@ -148,22 +178,9 @@ def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> Path | N
     return data_dir
 
 
-def _sources(resources: Resources, task: Task) -> dict[str, Any]:
-    """SHA-256 of the task's file, and which index and models are asked."""
-    settings, facts = resources.settings, dict[str, Any](task_file=task.digest)
-    if settings.index:
-        index, encoder = resources.index(task)
-        facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
-    if settings.zero_shot.mlm.encoder:
-        facts["language_model"] = model_facts(resources.language_model[0])
-    for kind in GENERATORS:
-        if getattr(settings.zero_shot, kind).model:
-            facts[kind] = model_facts(load_generator(kind, resources))
-    return facts
-
-
-def _recorded(settings: ZeroShotEvaluation, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Settings that the numbers depend on, without paths: JSON values only."""
+def _record(resources: Resources, tasks: Sequence[Task], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Settings, files, indexes and models that the numbers depend on, without paths: JSON values only."""
+    settings = resources.settings
     closed, causal = asdict(settings.zero_shot.closed), asdict(settings.zero_shot.causal)
     closed["verbalizer"] = closed["verbalizer"] and Path(closed["verbalizer"]).name
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
@@ -171,4 +188,16 @@ def _recorded(settings: ZeroShotEvaluation, names: Mapping[str, Sequence[str]]) 
     given |= {"closed": closed, "fill": asdict(settings.fill)}
     if any("causal-knn" in own for own in names.values()):
         given["causal-knn"] = {name.removeprefix("knn_"): value for name, value in causal.items() if name != "model"}
-    return as_json(given)
+    models: dict[str, Any] = {}
+    if settings.zero_shot.mlm.encoder:
+        models["language_model"] = model_facts(resources.language_model[0])
+    for kind in GENERATORS:
+        if getattr(settings.zero_shot, kind).model:
+            models[kind] = model_facts(load_generator(kind, resources))
+    sources: dict[str, Any] = {}
+    for task in tasks:
+        sources[task.name] = {"task_file": task.digest, **models}
+        if settings.index:
+            index, encoder = resources.index(task)
+            sources[task.name] |= {"index": index_facts(index), "encoder": model_facts(encoder)}
+    return {"task": "zero_shot", "settings": as_json(given), "sources": sources}

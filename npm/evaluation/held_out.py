@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +26,23 @@ import numpy as np
 import torch
 
 from npm.core.display import Table
-from npm.core.errors import CorpusError, SettingError
+from npm.core.errors import CorpusError, SettingError, exclusive
 from npm.core.files import digest_of
 from npm.core.settings import as_json
 from npm.core.types import Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.documents import read_corpus
 from npm.corpus.text import is_title
 from npm.evaluation.metrics import bootstrap_interval, percent, ratio_standard_error
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import HeldOutSettings, SampleSettings
+from npm.evaluation.settings import EvaluationSettings, HeldOutSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import UL2, MixtureMasker, check_sentinel_count
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS, MaskRenderer
+from npm.models.denoiser import Denoiser
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import load_masked_lm
 from npm.models.stored import StoredModel, evaluating
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedBatch, EncodedDenoising, Passes
@@ -49,8 +54,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npm.core.types import Document
-    from npm.models.denoiser import Denoiser
-    from npm.models.encoder import Encoder
     from npm.models.masked_lm import MaskedHead
 
 
@@ -72,6 +75,31 @@ class Article:
     number: int  # among the articles, from 0
     document: str  # its id
     sequences: Sequences  # its blocks
+
+
+def evaluate_held_out(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    """Load the model of a task on held-out text and measure it on the beginnings of articles."""
+    (task,) = settings.task
+    chosen, name = settings.held_out, settings.encoder
+    if not any(settings.corpus.files):
+        raise SettingError("corpus.files is required: held-out documents, such as the last file of the corpus")
+    if settings.limit and chosen.every_document and task == "masked_tokens":
+        raise exclusive("limit", "held_out.every_document")
+    if task != "in_batch" and not name:
+        is_masked = task == "masked_tokens"
+        kind, made_by = ("a masked language model", "mlm_uniform") if is_masked else ("an encoder-decoder", "ul2_small")
+        raise SettingError(f"encoder is required: {kind}, such as npmlm train experiment={made_by} makes")
+    load: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
+    articles = partial(held_out_articles, read_corpus(settings.corpus), limit=settings.limit, task=task)
+    tell: dict[str, Any] = {"check_record": check_record, "progress": progress}
+    if task == "denoising":
+        denoiser = Denoiser.load(name, mode_tokens=(), **load)
+        return evaluate_denoising(denoiser, articles(denoiser, chosen), chosen, settings, **tell)
+    if task == "masked_tokens":
+        encoder, head = load_masked_lm(name, **load)
+        return evaluate_masked_tokens(encoder, head, articles(encoder, chosen), chosen, settings, **tell)
+    encoder = Encoder.load(name, **load)
+    return evaluate_in_batch(encoder, articles(encoder, chosen), chosen, settings, **tell)
 
 
 def held_out_articles(
@@ -112,10 +140,10 @@ def held_out_articles(
             articles.append(Article(len(articles), document.id, sequences))
             if len(articles) == wanted and not every:
                 return articles
-    if every and articles:
-        return articles
     if every:
-        raise CorpusError("corpus.files has no text")
+        if not articles:
+            raise CorpusError("corpus.files has no text")
+        return articles
     raise CorpusError(
         f"too few long articles: {len(articles)} of {wanted} with at least {least_tokens} tokens "
         f"in {count} blocks; give more text, or a smaller limit"
@@ -123,7 +151,7 @@ def held_out_articles(
 
 
 def _check_length(model: StoredModel, token_count: int, *, block_tokens: int | None = None) -> None:
-    """Raise SettingError unless `model` accepts `token_count` tokens: a block, or what `block_tokens` have become."""
+    """Raise SettingError unless `model` accepts `token_count` tokens: a block, or `block_tokens` with their masks."""
     excess = token_count - model.max_input_tokens
     if excess > 0:
         enough = "less" if block_tokens is None else f"{max(1, block_tokens - excess)} or less"
@@ -133,38 +161,35 @@ def _check_length(model: StoredModel, token_count: int, *, block_tokens: int | N
         )
 
 
-Measure = Callable[[Article], list[Line]]
-
-
 def _measured(
     task: str,
     model: StoredModel,
     articles: Sequence[Article],
-    settings: Mapping[str, Any],
-    measure: Measure,
+    asked: Mapping[str, Any],
+    measure: Callable[[Article], Iterable[Line]],
     *,
     facts: Mapping[str, Any] | None = None,
     heads: Sequence[nn.Module] = (),
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
-) -> tuple[dict[str, Any], tuple[Line, ...]]:
+) -> tuple[dict[str, Any], list[Line]]:
     """The record, and the lines of all articles, with `model` and `heads` in evaluation mode.
 
-    `check_record` is called before the work begins; `facts` of the model go into the record.
+    `asked` (the settings) and `facts` (of the model) go into the record, which is checked before the work begins.
     """
     digest = sha256()
     for each in articles:
         digest.update(f"{each.document}\0{each.sequences.offsets.tolist()}".encode())
         digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
     encoder = {**model_facts(model), "dtype": model.dtype_name, **(facts or {})}
-    record = {"task": task, "settings": as_json(settings), "encoder": encoder, "corpus_digest": digest.hexdigest()}
+    record = {"task": task, "settings": as_json(asked), "encoder": encoder, "corpus_digest": digest.hexdigest()}
     check_record(record)
     lines: list[Line] = []
     with torch.inference_mode(), evaluating(model.model, *heads):
         for done, article in enumerate(articles, start=1):
             lines += ({"document": article.document, **line} for line in measure(article))
             progress("articles", done, len(articles))
-    return record, tuple(lines)
+    return record, lines
 
 
 def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
@@ -174,15 +199,10 @@ def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
 NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 0.0, "chance": 0.0}
 
 
-def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, seed: int) -> Measure:
+def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, seed: int) -> Callable[[Article], list[Line]]:
     one_mask, of_words = encoder.query_masks == 1, settings.unit == "word"
     renderer = MaskRenderer(
-        masks_per_span=encoder.query_masks,
-        mask_id=encoder.mask_id,
-        pad_id=encoder.pad_id,
-        prefix_ids=tuple(encoder.prefix_ids),
-        suffix_ids=tuple(encoder.suffix_ids),
-        whole_words=of_words and not one_mask,
+        masks_per_span=encoder.query_masks, whole_words=of_words and not one_mask, **encoder.frame_ids
     )
     unit = MaskingUnit.phrase_words if of_words else MaskingUnit.phrase
     masker = build_masker(MaskingSettings(unit=MaskingUnit.token if one_mask else unit))
@@ -230,8 +250,7 @@ def evaluate_in_batch(
     names = ("similarity_scale", "dimensions", "trained_dimensions")
     facts = as_json({name: getattr(encoder, name) for name in names})
     measure = _in_batch_measure(encoder, settings, sample.seed)
-    asked = _asked(settings, sample)
-    record, lines = _measured("in_batch", encoder, articles, asked, measure, facts=facts, **tell)
+    record, lines = _measured("in_batch", encoder, articles, _asked(settings, sample), measure, facts=facts, **tell)
     spans = np.array([line["spans"] for line in lines])  # i64 [A]
     if not spans.any():
         raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
@@ -258,14 +277,13 @@ def evaluate_in_batch(
     return Result(record, lines, means, [Table(title, ["", "top-1, % [95 %]", "start, %", "end, %", "loss"], rows)])
 
 
-def _masked_measure(encoder: Encoder, head: MaskedHead, settings: HeldOutSettings, seed: int) -> Measure:
+def _masked_measure(
+    encoder: Encoder, head: MaskedHead, settings: HeldOutSettings, seed: int
+) -> Callable[[Article], list[Line]]:
     views = build_in_place_views(
         CorruptionSettings(unit=CorruptionUnit(settings.unit), masked_fraction=settings.masked_fraction),
-        mask_id=encoder.mask_id,
-        pad_id=encoder.pad_id,
         ordinary_ids=np.zeros(0, dtype=np.int64),  # nothing is replaced at random
-        prefix_ids=tuple(encoder.prefix_ids),
-        suffix_ids=tuple(encoder.suffix_ids),
+        **encoder.frame_ids,
     )
     objective = MaskedTokens(head)
 
@@ -300,13 +318,13 @@ def evaluate_masked_tokens(
     facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
     measure = _masked_measure(encoder, head, settings, sample.seed)
     record, lines = _measured("masked_tokens", encoder, articles, asked, measure, facts=facts, heads=[head], **tell)
-    # what `compare` pairs documents by: the same tokens of the same text
+    # `compare` pairs documents by it: the same tokens of the same text
     asked_of = digest_of({key: record[key] for key in ("settings", "corpus_digest")} | facts)
-    lines = tuple(
+    lines = [
         {"task": "masked_tokens", "method": encoder.name, "id": str(number), "text": line["document"], **line}
         | {"gold": f"{line['predictions']} tokens, {asked_of}"}
         for number, line in enumerate(lines)
-    )
+    ]
     names = ("predictions", "loss", "correct")
     counts, losses, correct = (np.array([line[name] for line in lines], float) for name in names)  # f64 [A] each
     if not (count := int(counts.sum())):
@@ -316,7 +334,9 @@ def evaluate_masked_tokens(
     loss, accuracy = float(losses.sum() / count), float(correct.sum() / count)
     loss_error, accuracy_error = (ratio_standard_error(each, counts) for each in (losses, correct))
     perplexity = math.exp(loss) if loss < MAX_LOSS else None
-    shown = f"{100 * accuracy:.2f}{_error(accuracy_error, 100)}", f"{loss:.3f}{_error(loss_error)}"
+    shown = [f"{100 * accuracy:.2f}", f"{loss:.3f}"]
+    if loss_error is not None and accuracy_error is not None:
+        shown = [f"{shown[0]} ± {100 * accuracy_error:.2f}", f"{shown[1]} ± {loss_error:.3f}"]
     of = "all held-out documents" if settings.every_document else "held-out articles"
     whole = "masked tokens" if settings.unit == "token" else "whole masked words"
     means = {
@@ -333,10 +353,6 @@ def evaluate_masked_tokens(
     row = [encoder.name, f"{len(lines)}", f"{count}", *shown, f"{perplexity:.4g}" if perplexity else "∞"]
     notes = ["± is the standard error over articles.", "perplexities compare encoders of the same tokenizer only."]
     return Result(record, lines, means, [Table(title, header, [row])], notes)
-
-
-def _error(value: float | None, scale: float = 1.0) -> str:
-    return "" if value is None else f" ± {scale * value:.{3 - (scale > 1)}f}"
 
 
 def evaluate_denoising(
@@ -372,30 +388,18 @@ def evaluate_denoising(
         return lines
 
     record, lines = _measured("denoising", denoiser, articles, _asked(settings, sample), measure, **tell)
-    by_cell = {(each.name, mode): each.mode for each in tested for mode in modes}
-    cells = [
-        _cell([line for line in lines if (line["denoiser"], line["mode"]) == cell], own_mode, sample)
-        for cell, own_mode in by_cell.items()
-    ]
-    rows = []
-    for place in range(0, len(cells), len(modes)):
-        row = cells[place : place + len(modes)]
-        shown = [f"{cell['nll']['mean']:.3f}{'*' * cell['own_mode']}" for cell in row]
-        rows.append([row[0]["denoiser"], str(row[0]["targets"]), *shown])
+    cells, rows = [], []
+    for corruption in tested:
+        row = []
+        for mode in modes:
+            own = [line for line in lines if (line["denoiser"], line["mode"]) == (corruption.name, mode)]
+            targets, nll, correct = (np.array([line[name] for line in own]) for name in ("targets", "nll", "correct"))
+            rng, count = np.random.default_rng(sample.seed), int(targets.sum())
+            mean = bootstrap_interval(nll, rng, counts=targets, resamples=sample.resamples)
+            facts = {"denoiser": corruption.name, "mode": mode, "own_mode": mode == corruption.mode, "targets": count}
+            cells.append(facts | {"nll": asdict(mean), "top1": int(correct.sum()) / count})
+            row.append(f"{mean.mean:.3f}{'*' * (mode == corruption.mode)}")
+        rows.append([corruption.name, str(count), *row])
     table = Table("loss of denoisers (rows) under mode tokens (columns)", ["denoiser", "targets", *modes], rows)
     note = "nats a target token; the star marks the mode token of the denoiser."
     return Result(record, lines, {"article_count": len(articles), "cells": cells}, [table], [note])
-
-
-def _cell(lines: Sequence[Line], own_mode: str, sample: SampleSettings) -> dict[str, Any]:
-    """Means over the targets of all articles, sentinels and ends included, under one denoiser and one mode."""
-    targets, nll = (np.array([line[name] for line in lines]) for name in ("targets", "nll"))  # [A] each
-    interval = bootstrap_interval(nll, np.random.default_rng(sample.seed), counts=targets, resamples=sample.resamples)
-    return {
-        "denoiser": lines[0]["denoiser"],
-        "mode": lines[0]["mode"],
-        "own_mode": lines[0]["mode"] == own_mode,
-        "targets": int(targets.sum()),
-        "nll": asdict(interval),
-        "top1": sum(line["correct"] for line in lines) / int(targets.sum()),
-    }

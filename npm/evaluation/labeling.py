@@ -10,9 +10,8 @@ Shapes: q texts, L labels, l labels that are kept of a text.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,14 @@ from npm.core.errors import SettingError, missing
 from npm.core.settings import checked, config_folder, read_yaml
 from npm.core.types import MASK_TEXT, Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
-from npm.evaluation.methods.nonparametric import NonparametricLabels, PreparedLabels
+from npm.evaluation.methods.label_words import corpus_prompts, label_shares
+from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task
 from npm.models.batches import masked_inputs
 from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.occurrences import WordScores
-    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.retrieval.filler import PhraseFiller
 
@@ -125,7 +122,7 @@ def _read(labels: str | Path) -> Any:
 
 
 def read_examples(task: Task, rows: Iterable[tuple[str, Mapping[str, Any]]], encoder: Encoder) -> list[Example]:
-    """The prompt of each row, named by its place, cut to what the encoder takes.
+    """The prompt of each row (with its place for messages), truncated to the input length of the encoder.
 
     Raises CorpusError for a row without the columns of the template, QueryError for a mask that is not the only one.
     """
@@ -175,56 +172,29 @@ def label_rows(
     scoring = None if has_template else ClosedScoring(calibration="none")
     method = NonparametricLabels("npm", filler.index, filler.encoder, scoring=scoring, settings_key="scoring")
     prepared = method.prepare(task)
-    *_, words, _ = prepared
-    for note in words.notes:
+    for note in prepared.labels.notes:
         notice(note)
     least = (MULTI_LABEL_SCORE if multi_label else 0.0) if min_score is None else min_score
-    return _labeled(method, prepared, task, examples, multi_label, least, shown, filler.index, progress)
-
-
-def _labeled(
-    method: NonparametricLabels,
-    prepared: PreparedLabels,
-    task: Task,
-    examples: Sequence[Example],
-    multi_label: bool,
-    least: float,
-    shown: int,
-    index: PhraseIndex,
-    progress: Progress,
-) -> Iterator[LabeledText]:
-    scoring, _, occurrences, words, prompts = prepared
     names = [label.name for label in task.labels]
 
-    @lru_cache(1)
-    def cached_scores(texts: tuple[str, ...]) -> WordScores:  # the prompts are asked for three times
-        return method.word_scores(occurrences, scoring, texts)
+    def labeled() -> Iterator[LabeledText]:
+        reference = np.zeros((0, len(names)))  # f64 [prompts, L]
+        if multi_label:
+            sentences = [Example("", text) for text in prepared.prompts or corpus_prompts(task, filler.index, "")]
+            ((_, reference),) = method.batches(task, prepared, sentences, silent, at_once=len(sentences))
+        remaining = iter(examples)
+        for scores, logs in method.batches(task, prepared, examples, progress, at_once=TEXTS_AT_ONCE):
+            shares = _fractions_below(logs, reference) if multi_label else label_shares(logs)  # f64 [q, L]
+            order = np.lexsort((-logs, -shares), axis=1)  # i64 [q, L]
+            counts = (shares >= least).sum(axis=1).clip(max=len(names) if multi_label else 1)  # i64 [q]
+            kept = order[:, : max(shown, int(counts.max()))]  # i64 [q, l]
+            evidence = method.evidence(prepared, scores, kept)
+            for row, count, own, places in zip(kept.tolist(), counts.tolist(), shares.tolist(), evidence, strict=True):
+                found = {each.label: (each.word, each.occurrence) for each in places}
+                ranked = tuple(ScoredLabel(names[label], own[label], *found.get(label, (None, None))) for label in row)
+                yield LabeledText(ranked[:count], ranked[: max(shown, count)], next(remaining).cut)
 
-    batches = partial(
-        scored_batches,
-        task,
-        word_scores=lambda texts: cached_scores(tuple(texts)),
-        numbers=words.numbers,
-        mean=scoring.label_mean,
-        calibration=scoring.calibration,
-        prompts=prompts,
-        settings_key="scoring",
-    )
-    reference = np.zeros((0, len(names)))  # f64 [prompts, L]
-    if multi_label:
-        sentences = [Example("", text) for text in prompts or corpus_prompts(task, index, "")]
-        ((_, reference),) = batches(sentences, progress=silent, at_once=len(sentences))
-    remaining = iter(examples)
-    for scores, logs in batches(examples, progress=progress, at_once=TEXTS_AT_ONCE):
-        shares = _fractions_below(logs, reference) if multi_label else label_shares(logs)  # f64 [q, L]
-        order = np.lexsort((-logs, -shares), axis=1)  # i64 [q, L]
-        counts = (shares >= least).sum(axis=1).clip(max=len(names) if multi_label else 1)  # i64 [q]
-        kept = order[:, : max(shown, int(counts.max()))]  # i64 [q, l]
-        evidence = method.evidence(words, scores, occurrences, scoring.label_mean, kept)
-        for row, count, own, places in zip(kept.tolist(), counts.tolist(), shares.tolist(), evidence, strict=True):
-            found = {each.label: (each.word, each.occurrence) for each in places}
-            ranked = tuple(ScoredLabel(names[label], own[label], *found.get(label, (None, None))) for label in row)
-            yield LabeledText(ranked[:count], ranked[: max(shown, count)], next(remaining).cut)
+    return labeled()
 
 
 def _fractions_below(logs: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ def percent(interval: Interval, *, sign: str = "") -> str:
 
 
 def open_answer(text: str) -> str:
-    """Lower case, without punctuation and articles, runs of space made one: what the open tasks compare.
+    """The form compared in open tasks: lower case, without punctuation and articles, runs of spaces collapsed.
 
     Rajpurkar et al. 2016 (arXiv 1606.05250, §6.1), as Min et al. 2022 use it. Theirs knows ASCII punctuation only, its
     symbols such as $ and + included; here that of Unicode goes too, and what is nothing but articles keeps them.
@@ -71,7 +71,7 @@ def exact_match(phrase: str, answers: Iterable[str]) -> bool:
 def wilson_interval(hits: float, count: int, *, confidence: float = 0.95) -> Interval:
     """The share of `hits` among `count` independent cases, one at least, and its score interval (Wilson 1927).
 
-    It has a width where all or none are hits too, of which a bootstrap knows nothing.
+    Unlike a bootstrap it has a width even where all or none are hits.
 
     >>> found = wilson_interval(8, 10)
     >>> found.mean, round(found.low, 4), round(found.high, 4)

@@ -1,4 +1,7 @@
-"""Prompts: a jinja2 template with an example's fields in it, one `<mask>`, and no longer than an encoder takes.
+"""Prompts and conditions, filled from an example's row.
+
+A prompt is a jinja2 template with the example's fields in it, one `<mask>`, and no longer than an encoder takes. A
+condition, such as `date<={date}`, selects the documents that may answer the example.
 
 A template is text with `{{ field }}` or `{{ field | filter }}`. Filters are those of jinja2 and FILTERS;
 `{{ stop }}` is a full stop, unless an answer brings its own end of a sentence (the KAMEL protocol).
@@ -6,6 +9,8 @@ A template is text with `{{ field }}` or `{{ field | filter }}`. Filters are tho
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import re
 import string
@@ -16,8 +21,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from npm.core.errors import SettingError
+from npm.core.errors import CorpusError, SettingError
 from npm.core.types import MASK_TEXT, MASKS_PER_SPAN
+from npm.corpus.conditions import NUMBER, OPERATOR, ORDERS, parse_conditions
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -196,6 +202,55 @@ def _spaced(text: str) -> str:
     return re.sub(" {2,}", " ", text)
 
 
+FIELD = re.compile(r"\{(\w+)\}")
+"""Part of a condition that is filled from an example's row."""
+ISO_DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
+"""A year, a month or a day as ISO 8601 writes it with hyphens."""
+
+
+def is_templated(condition: str) -> bool:
+    """Return True if a condition takes something from each example.
+
+    >>> is_templated("date<={date}"), is_templated("lang=en")
+    (True, False)
+    """
+    return FIELD.search(condition) is not None
+
+
+def check_conditions(conditions: Sequence[str], *, where: str) -> None:
+    """Raise SettingError, naming the setting `where`, for an invalid condition, fields filled."""
+    for condition in conditions:
+        filled = FIELD.sub("0", condition)
+        if re.search(r"[{}]", filled):
+            raise SettingError(f"{where}: invalid braces in {condition!r}, expected such as {{column}}")
+        try:
+            parse_conditions([filled])
+        except SettingError as error:
+            raise SettingError(f"{where}: invalid condition {condition!r}, expected such as date<={{date}}") from error
+
+
+def filled_conditions(conditions: Sequence[str], cell: Callable[[str], Any], *, where: str) -> tuple[str, ...]:
+    """`conditions` with the values of a row in their fields, which `cell` looks up; `where` names the row in messages.
+
+    A number or ISO date is compared as such, other text only by = and !=. Raises CorpusError for anything else.
+    """
+
+    def operand(name: str, condition: str) -> str:
+        value = cell(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if is_number or (isinstance(value, str) and (NUMBER.fullmatch(value) or ISO_DATE.fullmatch(value))):
+            return str(value)
+        found = OPERATOR.search(condition)
+        if isinstance(value, str) and not (found and found[0] in ORDERS):
+            return json.dumps(value, ensure_ascii=False)
+        raise CorpusError(f"{where}: {name!r} must be a number or an ISO date for {condition}, got {value!r:.80}")
+
+    return tuple(
+        FIELD.sub(lambda name, own=condition: operand(name[1], own), condition)  # type: ignore[misc]
+        for condition in conditions
+    )
+
+
 def prompt_tokens(encoder: Encoder, prompts: Sequence[str]) -> list[int]:
     """Tokens of each prompt with its mask pair and special tokens, at most one more than `encode_masks` makes."""
     halves = [half for prompt in prompts for half in prompt.split(MASK_TEXT)]
@@ -227,7 +282,7 @@ def cut_values(
     max_tokens: int,
     keep_start: bool,
 ) -> dict[str, str] | None:
-    """`values` with the longest of them cut at one end to as many words as fit; None where even none of them does.
+    """`values` with the longest of them truncated at one end to fit; None if the prompt is too long without it.
 
     `render` makes the prompt of the fields.
     """

@@ -16,23 +16,23 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npm.core.artifact import MANIFEST_NAME
 from npm.core.display import Table
-from npm.core.errors import CorpusError, named
+from npm.core.errors import CorpusError, SettingError, named
 from npm.core.files import digest_of
-from npm.core.settings import as_json
 from npm.core.types import Document, Progress, silent
 from npm.corpus.questions import read_questions
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import with_mask
-from npm.evaluation.metrics import bootstrap_interval, exact_match, open_answer
+from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, open_answer, percent
 from npm.evaluation.results import CheckRecord, Result, any_record, filler_facts
-from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
+from npm.evaluation.settings import EvaluationSettings, SampleSettings, ZeroShotEvaluation
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.reading.confidence import best_span
@@ -41,6 +41,8 @@ from npm.retrieval.blocks import passage_of
 from npm.retrieval.filler import PhraseFiller
 
 MAX_SPAN_TOKENS, AMONG, TEXTS_AT_ONCE = 20, 5, 16
+MEASURES = "exact_match", f"exact_match_{AMONG}", "f1", f"f1_{AMONG}"
+"""Of the first phrase, and of the best of the first five."""
 ASKING = ("who", "what", "when", "where", "which", "how", "why")
 LENGTHS = {"1 to 3 words": 3, "4 to 6 words": 6, "7 and more": 10**6}
 KEPT_FRACTION = 0.9
@@ -55,18 +57,6 @@ class Asked:
     answers: tuple[str, ...]
     passage: str  # id of its document
     groups: tuple[str, ...]  # by which it is counted
-
-
-@dataclass(slots=True)
-class Line:
-    """The answers to a question, and the reader's probability of its best span."""
-
-    asked: Asked
-    given: tuple[str, ...] = ()
-    corpus: tuple[str, ...] = ()
-    probability: float = 0.0
-    absent_probability: float | None = None
-    flags: dict[str, float] = field(default_factory=dict)
 
 
 def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[Asked], list[Document], Counter[str]]:
@@ -111,6 +101,21 @@ def build_passages(
         build_index(folder, chosen, progress=progress)
 
 
+def evaluate_passages(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    """Ask the questions of reading.questions of the index, which is built over their passages if it is missing."""
+    if not settings.reading.questions:
+        raise SettingError("reading.questions is required: files of questions with their passages")
+    if not settings.index:
+        raise SettingError("index is required: the folder of an index over the passages, built if it is not there")
+    asked, documents, skipped = read_passages(settings.reading.questions, settings)
+    folder = Path(settings.index)
+    if not (folder / MANIFEST_NAME).is_file():
+        build_passages(documents, folder, settings, progress)
+    opened: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
+    with PhraseFiller.open(folder, settings.encoder or None, settings=settings.fill, **opened) as filler:
+        return evaluate_reading(filler, asked, settings, skipped=skipped, check_record=check_record, progress=progress)
+
+
 def evaluate_reading(
     filler: PhraseFiller,
     asked: Sequence[Asked],
@@ -124,41 +129,41 @@ def evaluate_reading(
     reader = filler.reader(filler.settings)
     facts = filler_facts(filler) | {"reader": None if reader is None else [reader.name, reader.fingerprint]}
     questions = [[each.question, list(each.answers), each.passage] for each in asked]
-    record = {"task": "reading", "settings": as_json(asdict(sample)), "questions_digest": digest_of(questions), **facts}
+    chosen = {item.name: getattr(sample, item.name) for item in fields(SampleSettings)}
+    record = {"task": "reading", "settings": chosen, "questions_digest": digest_of(questions), **facts}
     check_record(record)
-    lines = [Line(each) for each in asked]
-    for start in range(0, len(lines), TEXTS_AT_ONCE):
-        some = lines[start : start + TEXTS_AT_ONCE]
-        progress("questions", start, len(lines))
-        for line, answer in zip(some, filler.fill([line.asked.question for line in some], k=AMONG), strict=True):
-            line.corpus = tuple(phrase.phrase for phrase in answer.phrases)
-        for line in some:
-            answer = filler.fill(line.asked.question, k=AMONG, documents=[line.asked.passage])
-            line.given = tuple(phrase.phrase for phrase in answer.phrases)
-        if reader is not None:
-            _read(filler, reader, some)
-    for line in lines:
-        for name, phrases in (("given", line.given), ("corpus", line.corpus)):
-            line.flags |= _measures(name, phrases, line.asked.answers)
-    means = _means(lines, sample)
+    lines: list[dict[str, Any]] = []
+    for start in range(0, len(asked), TEXTS_AT_ONCE):
+        progress("questions", start, len(asked))
+        some = asked[start : start + TEXTS_AT_ONCE]
+        for each, of_corpus in zip(some, filler.fill([each.question for each in some], k=AMONG), strict=True):
+            of_passage = filler.fill(each.question, k=AMONG, documents=[each.passage])
+            given, corpus = ([phrase.phrase for phrase in answer.phrases] for answer in (of_passage, of_corpus))
+            probability, absent = (0.0, None) if reader is None else _probabilities(filler, reader, each)
+            lines.append(
+                {"question": each.question, "answers": list(each.answers), "passage": each.passage}
+                | {"given": given, "corpus": corpus, "probability": probability, "absent_probability": absent}
+                | _measures("given", given, each.answers)
+                | _measures("corpus", corpus, each.answers)
+            )
+    means = _means(lines, asked, sample)
     notes = [f"{count:,} rows skipped {reason}" for reason, count in (skipped or {}).items()]
-    return Result(record, [_record(line) for line in lines], means, list(_tables(means)), notes)
+    return Result(record, lines, means, list(_tables(means)), notes)
 
 
-def _read(filler: PhraseFiller, reader: Reader, lines: Sequence[Line]) -> None:
-    """Add the reader's probabilities, for the right passage and for the most similar one without an answer."""
+def _probabilities(filler: PhraseFiller, reader: Reader, asked: Asked) -> tuple[float, float | None]:
+    """The reader's probabilities for the right passage, and for the most similar one without an answer."""
     store, lexicon = filler.index.store, filler.index.lexicon
     assert lexicon is not None, "an index of passages has their words"
-    for line in lines:
-        text = with_mask(line.asked.question)
-        (document,) = store.find_documents([line.asked.passage]).tolist()
-        blocks = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the passage]
-        line.probability = best_probability(reader, text, [passage_of(store, block) for block in blocks.tolist()])
-        for block in lexicon.best_blocks(text, 10)[0].tolist():
-            other = passage_of(store, block)
-            if not any(open_answer(answer) in open_answer(other.text) for answer in line.asked.answers):
-                line.absent_probability = best_probability(reader, text, [other])
-                break
+    text = with_mask(asked.question)
+    (document,) = store.find_documents([asked.passage]).tolist()
+    blocks = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the passage]
+    right = best_probability(reader, text, [passage_of(store, block) for block in blocks.tolist()])
+    for block in lexicon.best_blocks(text, 10)[0].tolist():
+        other = passage_of(store, block)
+        if not any(open_answer(answer) in open_answer(other.text) for answer in asked.answers):
+            return right, best_probability(reader, text, [other])
+    return right, None
 
 
 def best_probability(reader: Reader, text: str, passages: Sequence[Any]) -> float:
@@ -178,36 +183,32 @@ def word_f1(phrase: str, answer: str) -> float:
     return 2 * shared / (len(found) + len(wanted)) if shared else 0.0
 
 
-def _measures(name: str, phrases: Sequence[str], answers: Sequence[str]) -> dict[str, float]:
+def _measures(kind: str, phrases: Sequence[str], answers: Sequence[str]) -> dict[str, float]:
     right = [exact_match(phrase, answers) for phrase in phrases]
     f1 = [max(word_f1(phrase, answer) for answer in answers) for phrase in phrases]
-    return {
-        f"{name}_exact_match": float(any(right[:1])),
-        f"{name}_exact_match_{AMONG}": float(any(right)),
-        f"{name}_f1": max(f1[:1], default=0.0),
-        f"{name}_f1_{AMONG}": max(f1, default=0.0),
-    }
+    found = float(any(right[:1])), float(any(right)), max(f1[:1], default=0.0), max(f1, default=0.0)
+    return {f"{kind}_{name}": value for name, value in zip(MEASURES, found, strict=True)}
 
 
-def _means(lines: Sequence[Line], sample: SampleSettings) -> dict[str, Any]:
-    values = {name: np.array([line.flags[name] for line in lines]) for name in lines[0].flags}  # f64 [q] each
+def _means(lines: Sequence[Mapping[str, Any]], asked: Sequence[Asked], sample: SampleSettings) -> dict[str, Any]:
+    """Means of all measures over all questions and over groups of them, and how well the reader knows."""
+    names = [f"{kind}_{measure}" for kind in ("given", "corpus") for measure in MEASURES]
+    values = {name: np.array([line[name] for line in lines]) for name in names}  # f64 [q] each
     rng = np.random.default_rng(sample.seed)
     means: dict[str, Any] = {"questions": len(lines)}
     means |= {name: asdict(bootstrap_interval(each, rng, resamples=sample.resamples)) for name, each in values.items()}
     groups: dict[str, dict[str, Any]] = {}
-    for place, names in enumerate((list(LENGTHS), [*ASKING, "other"])):
-        for group in names:
-            chosen = np.array([line.asked.groups[place] == group for line in lines])  # bool [q]
+    for place, kinds in enumerate((list(LENGTHS), [*ASKING, "other"])):
+        for group in kinds:
+            chosen = np.array([each.groups[place] == group for each in asked])  # bool [q]
             if chosen.any():
-                groups[group] = {"questions": int(chosen.sum())} | {
-                    k: float(v[chosen].mean()) for k, v in values.items()
-                }
+                shares = {name: float(own[chosen].mean()) for name, own in values.items()}
+                groups[group] = {"questions": int(chosen.sum())} | shares
     means["groups"] = groups
-    probabilities = np.array([line.probability for line in lines])  # f64 [q]
+    probabilities = np.array([line["probability"] for line in lines])  # f64 [q]
     if probabilities.any():
-        right = values["given_exact_match"] > 0  # bool [q]
-        absent = np.array([line.absent_probability for line in lines if line.absent_probability is not None])
-        means["abstention"] = abstention(probabilities, right, absent)
+        absent = [line["absent_probability"] for line in lines if line["absent_probability"] is not None]
+        means["abstention"] = abstention(probabilities, values["given_exact_match"] > 0, np.array(absent))
     return means
 
 
@@ -246,9 +247,8 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
 
 def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
     header = ["", "exact match", f"among {AMONG}", "F1", f"F1 of {AMONG}"]
-    names = ("exact_match", f"exact_match_{AMONG}", "f1", f"f1_{AMONG}")
     rows = [
-        [title, *(_percent(means[f"{kind}_{name}"]) for name in names)]
+        [title, *(percent(Interval(**means[f"{kind}_{name}"])) for name in MEASURES)]
         for title, kind in (("its passage given", "given"), ("all passages", "corpus"))
     ]
     yield Table(f"{means['questions']:,} questions, %", header, rows)
@@ -262,20 +262,3 @@ def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
     if own := means.get("abstention"):
         curve = [[f"{100 * share:.0f} %", f"{100 * right:.1f}"] for share, right in own["curve"]]
         yield Table("right first phrases among the surest questions, passage given, %", ["answered", "right"], curve)
-
-
-def _percent(interval: Mapping[str, float]) -> str:
-    return f"{100 * interval['mean']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
-
-
-def _record(line: Line) -> dict[str, Any]:
-    return {
-        "question": line.asked.question,
-        "answers": list(line.asked.answers),
-        "passage": line.asked.passage,
-        "given": list(line.given),
-        "corpus": list(line.corpus),
-        "probability": line.probability,
-        "absent_probability": line.absent_probability,
-        **line.flags,
-    }

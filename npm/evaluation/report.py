@@ -1,24 +1,24 @@
-"""Tables of results, for the terminal with rich and as Markdown, and intervals in percent."""
+"""The report of zero-shot tasks: tables of scores for the terminal and as Markdown, and samples of predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import hypot
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npm.core.display import Table
+from npm.core.display import Table, markdown_table
 from npm.evaluation.metrics import BINS, Interval, exact_match, percent, wilson_interval
+from npm.evaluation.results import Result
+from npm.evaluation.table import ResultTable, task_metrics, task_notes, task_records
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
     from npm.core.types import Occurrence
-    from npm.evaluation.table import ResultTable
 
 
-Row = Sequence[str]
 SAMPLE_ROWS = 3
 """Phrases or labels of a sample."""
 
@@ -32,10 +32,44 @@ class Score(NamedTuple):
     share: Interval
 
 
+def suite_result(tables: Sequence[ResultTable], record: Mapping[str, Any], show: int) -> Result:
+    """Lines, metrics and tables of all tasks, and `show` predictions of each to show."""
+    metrics = {table.task.name: task_metrics(table) for table in tables}
+    scores, notes = score_tables(tables, metrics), [note for table in tables for note in task_notes(table)]
+    shown = [
+        Table(
+            title,
+            ("task", "method", "per cent", "n"),
+            [(each.task, each.method, percent(each.share), str(each.examples)) for each in own],
+            (2, 3),
+        )
+        for title, own in scores.items()
+    ]
+    report = suite_markdown(scores, notes)
+    by_share = [
+        (task, method, own["reliability"])
+        for task, each in metrics.items()
+        for method, own in each["methods"].items()
+        if "reliability" in own
+    ]
+    if by_share:
+        shown.append(reliability_table(by_share))
+        report += f"\n## {shown[-1].title}\n\n{markdown_table(shown[-1].header, shown[-1].rows)}\n"
+    return Result(
+        record,
+        [line for table in tables for line in task_records(table)],
+        {"tasks": metrics},
+        shown,
+        notes,
+        report=report,
+        samples=[card for table in tables for card in sample_cards(table, show)],
+    )
+
+
 def score_tables(tables: Sequence[ResultTable], metrics: Mapping[str, Any]) -> dict[str, list[Score]]:
     """Accuracy of closed tasks; exact match of open ones, over all examples and over parts of them; by title.
 
-    `metrics` are those of each task; a table with several tasks ends with their averages.
+    `metrics` are those of each task; a table with several tasks ends with the mean of each method that answered all.
     """
     opened = [table for table in tables if table.task.suite == "open"]
     titles = {"all": "Open tasks", "covered": "Open tasks whose subject the corpus names"}
@@ -50,38 +84,28 @@ def score_tables(tables: Sequence[ResultTable], metrics: Mapping[str, Any]) -> d
         chosen.append((f"Open tasks: right in the first {most} (hit@{most})", "all", "among"))
     old = "Open tasks: share answered with what was right at another date only"
     chosen.append((old, "old_answers", "micro"))
-    found = {title: _scores(metrics, scope, average) for title, scope, average in chosen}
-    return {title: [*scores, *_averages(scores)] for title, scores in found.items() if scores}
-
-
-def _scores(metrics: Mapping[str, Any], scope: str, average: str) -> list[Score]:
-    """`average`, or `micro` where a task has no such average, of the examples in `scope`, by task and method."""
-    found = []
-    for task, of_task in metrics.items():
-        for method, own in of_task["methods"].items():
-            score = own.get(scope)
-            share = score and (score if scope == "accuracy" else score[average] or score["micro"])
-            if share:
-                found.append(Score(task, method, score.get("count", of_task["count"]), Interval(**share)))
+    found: dict[str, list[Score]] = {}
+    for title, scope, average in chosen:
+        scores = []
+        for task, of_task in metrics.items():
+            for method, own in of_task["methods"].items():
+                score = own.get(scope)  # micro where the task has no groups
+                share = score and (score if scope == "accuracy" else score[average] or score["micro"])
+                if share:
+                    scores.append(Score(task, method, score.get("count", of_task["count"]), Interval(**share)))
+        if scores:
+            found[title] = scores + _averages(scores)
     return found
 
 
 def _averages(scores: Sequence[Score]) -> list[Score]:
-    """The mean over several tasks of each method that answered all."""
     counts = {score.task: score.examples for score in scores}
-    own = {score.method: [each.share for each in scores if each.method == score.method] for score in scores}
-    title, count = f"average of {len(counts)}", sum(counts.values())
+    by_method = {score.method: [each.share for each in scores if each.method == score.method] for score in scores}
     return [
-        Score(title, method, count, average_interval(shares))
-        for method, shares in own.items()
+        Score(f"average of {len(counts)}", method, sum(counts.values()), average_interval(shares))
+        for method, shares in by_method.items()
         if len(shares) == len(counts) > 1
     ]
-
-
-def terminal_table(title: str, scores: Sequence[Score]) -> Table:
-    """For a terminal: one row per task and method."""
-    rows = [(each.task, each.method, percent(each.share), str(each.examples)) for each in scores]
-    return Table(title, ("task", "method", "per cent", "n"), rows, (2, 3))
 
 
 def suite_markdown(tables: Mapping[str, Sequence[Score]], notes: Sequence[str] = ()) -> str:
@@ -116,19 +140,6 @@ def average_interval(intervals: Sequence[Interval]) -> Interval:
     below = hypot(*(each.mean - each.low for each in intervals)) / count
     above = hypot(*(each.high - each.mean for each in intervals)) / count
     return Interval(mean, mean - below, mean + above)
-
-
-def markdown_table(header: Row, rows: Iterable[Row]) -> str:
-    """A Markdown table; the first column is text, the others are numbers.
-
-    >>> print(markdown_table(["method", "hit@1, %"], [["a|b", "60.0"]]))
-    | method | hit@1, % |
-    |---|---:|
-    | a\\|b | 60.0 |
-    """
-    lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
-    written = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([written[0], "|---" + "|---:" * (len(header) - 1) + "|", *written[1:]])
 
 
 def reliability_table(found: Sequence[tuple[str, str, dict[str, Any]]]) -> Table:

@@ -34,7 +34,7 @@ PREDICTIONS, METRICS, REPORT = "predictions.jsonl", "metrics.json", "results.md"
 FRESH = ".results.new"
 """Folder below `out` of results that replace others."""
 CheckRecord = Callable[[Mapping[str, Any]], None]
-"""Called with what results depend on, when that is known and the work has not begun; raises to refuse it."""
+"""Called before the work with the record that the results depend on; raises to refuse it."""
 
 
 def any_record(record: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
 
 
 def refuse_other_results(out: str | Path, record: Mapping[str, Any]) -> None:
-    """Raise ArtifactError, naming what differs, if `out` holds results of another task or of other settings."""
+    """Raise ArtifactError, naming the differences, if `out` holds results of another task or of other settings."""
     if (Path(out) / MANIFEST_NAME).is_file():
         refuse_changed(
             record,

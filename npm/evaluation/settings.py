@@ -1,4 +1,4 @@
-"""The settings of `npmlm evaluate`: what tasks share, and a group for each task that has its own settings."""
+"""The settings of `npmlm evaluate`: those shared by all tasks, and a group for each task with further ones."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ZeroShotEvaluation(SampleSettings, EncoderChoice):
 
 
 class HeldOutSettings(Settings):
-    """Held-out articles, the first `limit` that are long enough, their division into blocks, and what is masked."""
+    """Held-out articles (the first `limit` of sufficient length), their division into blocks, and their masks."""
 
     least_tokens: PositiveInt | None = None
     """Shortest article, in tokens; null takes 2048 of in_batch, 1024 of masked_tokens and 512 of denoising."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,7 @@ from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
 from npm.evaluation.metrics import Interval, percent
 from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
-from npm.evaluation.settings import SampleSettings
+from npm.evaluation.settings import EvaluationSettings, SampleSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 
@@ -49,10 +50,8 @@ MAX_GOLD = 5.0
 BEFORE_AND_AFTER = ("before", "after")
 Encode = Callable[[list[str]], np.ndarray]
 """Maps n sentences to f32 [n, d]."""
-MIN_VARIANCE = 1e-9
-"""Of a direction that whitened vectors keep, as a share of the largest."""
-DRAWN_AT_ONCE = 1 << 20
-"""Pairs drawn at once by the bootstrap; bounds memory."""
+MIN_VARIANCE = 1e-9  # of a direction that whitened vectors keep, as a share of the largest
+DRAWN_AT_ONCE = 1 << 20  # pairs of the bootstrap; bounds memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,16 @@ def read_set(name: str, data_dir: str | Path, *, split: str) -> SentencePairs | 
     file = next((path for each in FORMATS if (path := Path(data_dir, stem + each)).is_file()), None)
     if file is None:
         return None
-    pairs = SentencePairs(name, split, [], [], np.empty(0), [], digest=sha256_of_file(file))
-    gold, row_count = [], 0
+    first: list[str] = []
+    second: list[str] = []
+    subsets: list[str] = []
+    gold: list[float] = []
+    without_gold = 0
     (source,) = find_sources([str(file)])
     for line, row in read_records(source, required=SENTENCES, optional=["score", "subset"]):
-        row_count += 1
         score = row.get("score", "")  # None: without one
         if score is None:
+            without_gold += 1
             continue
         for column in SENTENCES:
             if not isinstance(row[column], str) or not row[column].strip():
@@ -95,12 +97,12 @@ def read_set(name: str, data_dir: str | Path, *, split: str) -> SentencePairs | 
         if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= MAX_GOLD:
             raise unusable_value(f"{file}:{line}", "score", f"from 0 to {MAX_GOLD:g}", score)
         gold.append(float(score))
-        pairs.first.append(row["sentence1"])
-        pairs.second.append(row["sentence2"])
-        pairs.subsets.append(str(row.get("subset") or ""))
+        first.append(row["sentence1"])
+        second.append(row["sentence2"])
+        subsets.append(str(row.get("subset") or ""))
     if len(gold) < 2:
         raise CorpusError(f"{file} must have two or more pairs with a score, got {len(gold)}")
-    return replace(pairs, gold=np.array(gold), without_gold=row_count - len(gold))
+    return SentencePairs(name, split, first, second, np.array(gold), subsets, without_gold, sha256_of_file(file))
 
 
 def read_sets(data_dir: str | Path, *, split: str) -> list[SentencePairs]:
@@ -222,6 +224,20 @@ def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
     return float(spearman(pair_cosines(encode, pairs), pairs.gold))
 
 
+def evaluate_encoders(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    """Score the encoder of the settings, and with sts.before.encoder a second one, on all sets of data_dir."""
+    if not settings.data_dir:
+        raise SettingError(
+            "data_dir is required: the folder with the files of STS12–16, STS-B and SICK-R, or some of them"
+        )
+    chosen = settings.sts
+    sets = read_sets(settings.data_dir, split=settings.split)
+    load = partial(sentence_vectors, device=settings.device, dtype=settings.precision)
+    encoders = [load(chosen.before.encoder, pooler=chosen.before.pooler)] if chosen.before.encoder else []
+    encoders.append(load(settings.encoder, pooler=chosen.pooler, post=chosen.pooler_post))
+    return evaluate_sts(encoders, sets, settings, check_record=check_record, progress=progress)
+
+
 def evaluate_sts(
     encoders: Sequence[SentenceVectors],
     sets: Sequence[SentencePairs],
@@ -242,30 +258,32 @@ def evaluate_sts(
     }
     check_record(record)
     by_encoder = []  # [e][s] f64 [n]
-    for number, each in enumerate(encoders):
+    for number, each in enumerate(encoders, start=1):
         by_encoder.append([pair_cosines(each.encode, pairs) for pairs in sets])
-        progress("encoders", number + 1, len(encoders))
+        progress("encoders", number, len(encoders))
     by_set = [np.stack(each) for each in zip(*by_encoder, strict=True)]  # f64 [e, n] each
-    rng, pairs_of = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
-    exact = _with_average(np.stack([spearman(own, pairs.gold) for own, pairs in pairs_of], axis=1))  # f64 [e, s + 1]
-    drawn = [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in pairs_of]
-    resampled = _with_average(np.stack(drawn, axis=2))  # f64 [r, e, s + 1]
-    scores = []
-    for place, vectors in enumerate(encoders):
-        intervals = _intervals(exact[place], resampled[:, place])
-        columns = zip(pairs_of, intervals, strict=False)  # the last may be of the average
-        by_name = {pairs.name: _set_score(pairs, own[place], interval) for (own, pairs), interval in columns}
-        average = intervals[-1] if sets[1:] else None
-        own = {"name": vectors.name, "facts": dict(vectors.facts), "sets": by_name}
-        scores.append({**own, "average": average})
+    rng, measured = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
+    exact = np.stack([spearman(own, pairs.gold) for own, pairs in measured], axis=-1)  # f64 [e, s]
+    drawn = [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in measured]
+    resampled = np.stack(drawn, axis=-1)  # f64 [r, e, s]
+    if sets[1:]:  # the mean of the sets is a further column
+        exact, resampled = (np.append(each, each.mean(-1, keepdims=True), axis=-1) for each in (exact, resampled))
+    intervals = [_intervals(exact[place], resampled[:, place]) for place in range(len(encoders))]
     differences = _intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else []
     described = [
         {"name": each.name, "split": each.split, "pair_count": len(each), "without_gold": each.without_gold}
         | {"subsets": dict(Counter(filter(None, each.subsets)))}
         for each in sets
     ]
-    means = {"sets": described, "encoders": scores, "differences": differences}
-    return Result(record, tuple(_lines(sets, by_set)), means, tuple(_tables(means)), tuple(_notes(means)))
+    scores = []
+    for encoder, cosines, own in zip(encoders, by_encoder, intervals, strict=True):
+        columns = zip(sets, cosines, own, strict=False)  # the last may be of the average
+        by_name = {pairs.name: {"spearman": asdict(mean)} | _subset_scores(pairs, c) for pairs, c, mean in columns}
+        average = asdict(own[-1]) if sets[1:] else None
+        scores.append({"name": encoder.name, "facts": dict(encoder.facts), "sets": by_name, "average": average})
+    means = {"sets": described, "encoders": scores, "differences": [asdict(each) for each in differences]}
+    table = _table(sets, intervals, differences)
+    return Result(record, list(_lines(sets, by_set)), means, [table], list(_notes(encoders, sets)))
 
 
 def _lines(sets: Sequence[SentencePairs], by_set: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
@@ -278,60 +296,53 @@ def _lines(sets: Sequence[SentencePairs], by_set: Sequence[np.ndarray]) -> Itera
             yield {**line, "gold": gold, "cosine": own[-1], **before}
 
 
-def _with_average(by_set: np.ndarray) -> np.ndarray:
-    """The columns [..., s], of several sets with their mean as a further one."""
-    return np.append(by_set, by_set.mean(-1, keepdims=True), axis=-1) if by_set.shape[-1] > 1 else by_set
-
-
-def _intervals(exact: np.ndarray, resampled: np.ndarray) -> list[dict[str, float]]:
+def _intervals(exact: np.ndarray, resampled: np.ndarray) -> list[Interval]:
     """95 % percentile intervals of the columns of `exact` f64 [c], `resampled` f64 [r, c]."""
     columns = np.stack([exact, *np.quantile(resampled, [0.025, 0.975], axis=0)], axis=1)  # f64 [c, 3]
-    return [asdict(Interval(*each)) for each in columns.tolist()]
+    return [Interval(*each) for each in columns.tolist()]
 
 
-def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: dict[str, float]) -> dict[str, Any]:
-    """Scores of one encoder on one set: over all pairs, of each subset, and the subsets' mean, also by their pairs."""
+def _subset_scores(pairs: SentencePairs, cosines: np.ndarray) -> dict[str, Any]:
+    """Spearman's correlation of each subset of one set, and their mean, plain and weighted by their pairs."""
     sizes, subsets = Counter(filter(None, pairs.subsets)), np.array(pairs.subsets)
-    inside = {name: subsets == name for name in sizes}  # bool [n] each
-    by_subset = {name: float(spearman(cosines[each], pairs.gold[each])) for name, each in inside.items()}
+    by_subset = {name: float(spearman(cosines[subsets == name], pairs.gold[subsets == name])) for name in sizes}
     values, weights = list(by_subset.values()), list(sizes.values())
     return {
-        "spearman": interval,
         "subset_spearman": by_subset,
         "subset_mean": float(np.mean(values)) if values else None,
         "subset_weighted_mean": float(np.average(values, weights=weights)) if values else None,
     }
 
 
-def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
+def _table(
+    sets: Sequence[SentencePairs], intervals: Sequence[Sequence[Interval]], differences: Sequence[Interval]
+) -> Table:
     """Spearman × 100 of each set and of their average, of two encoders with their difference."""
-    encoders, sets = means["encoders"], means["sets"]
-    names, counts = [f"{each['name']} {each['split']}" for each in sets], [str(each["pair_count"]) for each in sets]
-    columns = [[score["spearman"] for score in each["sets"].values()] for each in encoders]
+    names, counts = [f"{each.name} {each.split}" for each in sets], [str(len(each)) for each in sets]
     if sets[1:]:
         names, counts = [*names, f"average of {len(sets)}"], [*counts, ""]
-        columns = [[*own, each["average"]] for own, each in zip(columns, encoders, strict=True)]
-    two, header = len(encoders) == 2, ["Spearman × 100 [95 %]"]
-    cells = [[f"{100 * each['mean']:.1f}" if two else percent(Interval(**each)) for each in own] for own in columns]
-    if two:
+    header = ["Spearman × 100 [95 %]"]
+    cells = [[percent(each) for each in own] for own in intervals]
+    if differences:
         header = [*BEFORE_AND_AFTER, "after − before [95 %]"]
-        cells.append([percent(Interval(**each), sign="+") for each in means["differences"]])
+        cells = [[f"{100 * each.mean:.1f}" for each in own] for own in intervals]
+        cells.append([percent(each, sign="+") for each in differences])
     rows = list(zip(names, counts, *cells, strict=True))
-    yield Table("cosine against gold score, over all pairs of a set", ["set", "pairs", *header], rows)
+    return Table("cosine against gold score, over all pairs of a set", ["set", "pairs", *header], rows)
 
 
-def _notes(means: Mapping[str, Any]) -> Iterator[str]:
-    """Facts that a reader of the tables needs: the encoders, what is absent, and what cannot be compared."""
-    heads = BEFORE_AND_AFTER if len(means["encoders"]) == 2 else ("encoder",)
-    for head, each in zip(heads, means["encoders"], strict=True):
-        poolers = [each["facts"][key] for key in ("pooler", "pooler_post") if key in each["facts"]]
-        yield f"{head}: {each['name']} ({', '.join(poolers)})"
-    split = means["sets"][0]["split"]
-    if absent := TEST_PAIRS.keys() - {each["name"] for each in means["sets"]}:
+def _notes(encoders: Sequence[SentenceVectors], sets: Sequence[SentencePairs]) -> Iterator[str]:
+    """Notes on the tables: the encoders, missing sets, and sets that cannot be compared with published ones."""
+    heads = BEFORE_AND_AFTER if encoders[1:] else ("encoder",)
+    for head, encoder in zip(heads, encoders, strict=True):
+        poolers = [encoder.facts[key] for key in ("pooler", "pooler_post") if key in encoder.facts]
+        yield f"{head}: {encoder.name} ({', '.join(poolers)})"
+    split = sets[0].split
+    if absent := TEST_PAIRS.keys() - {each.name for each in sets}:
         yield f"left out, because data_dir has no {split} part of them: {', '.join(sorted(absent))}"
-    for each in means["sets"]:
-        name, count = each["name"], each["pair_count"]
-        if split == "test" and count != TEST_PAIRS[name]:
-            yield f"{name} has {count:,} pairs here and {TEST_PAIRS[name]:,} in published results: do not compare them"
-        if each["without_gold"]:
-            yield f"{each['without_gold']:,} pairs of {name} have no gold score and are left out"
+    for each in sets:
+        count, published = len(each), TEST_PAIRS[each.name]
+        if split == "test" and count != published:
+            yield f"{each.name} has {count:,} pairs here and {published:,} in published results: do not compare them"
+        if each.without_gold:
+            yield f"{each.without_gold:,} pairs of {each.name} have no gold score and are left out"

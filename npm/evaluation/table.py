@@ -46,7 +46,7 @@ class ResultTable:
     """[R] each: `method`, `place` (number of the prediction), `right`, `group`; of open tasks also `answer_tokens`,
     `among` (any phrase is right), `has_old` and `stale` (right at another date), `share` of the first phrase or nan."""
     flags: Mapping[str, np.ndarray]
-    """bool [R] each: what the corpus holds, as `coverage_of` and `overlapping_examples` name it."""
+    """bool [R] each: coverage by the corpus, named as by `coverage_of` and `overlapping_examples`."""
     scopes: Mapping[str, np.ndarray]
     """bool [R] each: `all` rows, and of open tasks those `covered` and those of each subset."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -219,7 +219,7 @@ def task_metrics(table: ResultTable) -> dict[str, Any]:
 
 
 def _closed_metrics(own: ResultTable) -> dict[str, Any]:
-    """Accuracy of one method, and what it took for what."""
+    """Accuracy of one method, and its confusion of labels."""
     count = len(own.task.labels)
     confusion = np.zeros((count, count), dtype=np.int64)  # [C, C], by gold label (row) and predicted label (column)
     for example, prediction, _ in own.rows():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,22 +17,21 @@ from npm.core.files import sha256_of_bytes
 from npm.core.settings import Settings, read_settings
 from npm.core.types import MASK_TEXT, Occurrence
 from npm.corpus.text import normalized_text
-from npm.evaluation.conditions import check_conditions, is_templated
-from npm.evaluation.prompts import Template, names_in
+from npm.evaluation.prompts import Template, check_conditions, is_templated, names_in
 from npm.retrieval.settings import LEAST_TEMPERATURE, Combination, FillSettings
 
 Split = Literal["dev", "test"]
-"""Use of a question: to choose settings on, or to report."""
+"""Questions to choose settings on, and questions to report."""
 Suite = Literal["closed", "open"]
 """Kinds of tasks: one of a few labels, by accuracy, or any phrase, by exact match."""
 Development = Literal["none", "first_half"]
-"""Examples to choose settings on, without a separate file: the first half of the file, or of each group of it."""
+"""Development examples without a separate file: the first half of the file, or of each of its groups."""
 TooLong = Literal["refuse", "keep_start", "keep_end"]
-"""Treatment of a longer example than the encoder takes: its longest field is cut, the words of the template stay."""
+"""Treatment of inputs over the length limit: the longest field is cut; the template is never truncated."""
 Macro = Literal["none", "answer_tokens", "group"]
 """Groups that an average goes over: tokens of the shortest answer, 1 to 4 or more, or the examples' own groups."""
 LabelMean = Literal["sum", "occurrences", "words"]
-"""Mean that makes the evidence of all occurrences of all words of a label one score; see `label_logs`."""
+"""Combination of the occurrences of all words of a label into one score; see `label_logs`."""
 Calibration = Literal["none", "prompt", "corpus", "corpus_scaled"]
 """Divisor of a label's score; see `ClosedScoring.calibration`."""
 BY_CORPUS = ("corpus", "corpus_scaled")
@@ -74,9 +72,9 @@ class ClosedScoring(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedScoring:
-    """A `ClosedScoring` with the defaults for what is not set."""
+    """A `ClosedScoring` with defaults filled in."""
 
-    # what held on the development data of SST-2, AGN and Subj (docs/studies/npm.md)
+    # best on the development data of SST-2, AGN and Subj (docs/studies/npm.md)
     retrieval: ClosedRetrieval = "exact"
     k: int = 4096
     temperature: float = 2.0
@@ -90,7 +88,7 @@ class ResolvedScoring:
 
 
 def resolved_scoring(*layers: ClosedScoring) -> ResolvedScoring:
-    """The defaults under the layers, each of which overrides those before it.
+    """The defaults, overridden by each layer in turn.
 
     >>> resolved_scoring(ClosedScoring(k=5, temperature=2.0), ClosedScoring(k=7)).k
     7
@@ -186,56 +184,51 @@ class Task(Settings):
 
     def check(self) -> None:
         """Refuse contradictions."""
-        for problem in chain(self._problems(), self._closed_problems() if self.suite == "closed" else ()):
-            raise SettingError(problem)
-        check_conditions(self.where, where="where")
-
-    def _problems(self) -> Iterator[str]:
-        shown, columns, data = self.prompt.fields, self.data.columns, self.data
-        is_closed = self.suite == "closed"
+        is_closed, columns, data, shown = self.suite == "closed", self.data.columns, self.data, self.prompt.fields
         gold = "label" if is_closed else "answers"
         others = [gold, "group", "subject", *(() if is_closed else ("old_answers",))]
-        if not shown or self.template.count(MASK_TEXT) > 1:
-            yield f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}"
-        for name in [name for name in columns if name not in (*shown, *others)]:
-            yield (
-                f"data.columns.{name} is neither a field of the template, which shows {', '.join(shown)}, nor one of "
-                f"{', '.join(others)}: use one name in both"
-            )
+        stray = [name for name in columns if name not in (*shown, *others)]
         hidden = set(names_of(columns.get(gold, gold)))
-        for name in [name for name in shown if hidden & set(names_of(columns.get(name, name)))]:
-            yield f"template shows the {gold}: take out {name}"
-        if only_open := [name for name in ("fill", "subsets", "where") if is_closed and getattr(self, name)]:
-            yield f"{', '.join(only_open)}: for open tasks only"
-        if self.macro == "group" and "group" not in columns:
-            yield "macro: group needs data.columns.group"
-        if self.examples_per_group and self.macro == "none":
-            yield "examples_per_group needs macro"
-        if (data.development != "none") + bool(data.development_file) + bool(data.split) > 1:
-            yield "data.development, data.development_file and data.split exclude each other"
-        if not (data.file or data.hub):
-            yield "data.file or data.hub is required"
-        if any(map(is_templated, read_settings(FillSettings, self.fill, "fill").where)):
-            yield "move conditions with {column} from fill.where to where"
-        only_closed = {"labels": self.labels, "scoring": self.scoring != ClosedScoring()}
-        if given := [name for name, value in only_closed.items() if value and not is_closed]:
-            yield f"{', '.join(given)}: for closed tasks only"
-
-    def _closed_problems(self) -> Iterator[str]:
-        if len(self.labels) < 2:
-            yield "labels must be at least two"
+        telling = [name for name in shown if hidden & set(names_of(columns.get(name, name)))]
+        of_open = [name for name in ("fill", "subsets", "where") if getattr(self, name)]
+        usual: dict[str, object] = {"labels": [], "scoring": ClosedScoring()}
+        of_closed = [name for name, value in usual.items() if getattr(self, name) != value]
+        divisions = (data.development != "none") + bool(data.development_file) + bool(data.split)
+        is_blank = not shown or self.template.count(MASK_TEXT) > 1
+        problems: list[tuple[object, str]] = [
+            (is_blank, f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}"),
+            (
+                stray,
+                f"data.columns.{', '.join(stray)} is neither a field of the template, which shows {', '.join(shown)}, "
+                f"nor one of {', '.join(others)}: use one name in both",
+            ),
+            (telling, f"template shows the {gold}: take out {', '.join(telling)}"),
+            (is_closed and of_open, f"{', '.join(of_open)}: for open tasks only"),
+            (self.macro == "group" and "group" not in columns, "macro: group needs data.columns.group"),
+            (self.examples_per_group and self.macro == "none", "examples_per_group needs macro"),
+            (divisions > 1, "data.development, data.development_file and data.split exclude each other"),
+            (not (data.file or data.hub), "data.file or data.hub is required"),
+            (
+                any(map(is_templated, read_settings(FillSettings, self.fill, "fill").where)),
+                "move conditions with {column} from fill.where to where",
+            ),
+            (not is_closed and of_closed, f"{', '.join(of_closed)}: for closed tasks only"),
+            (is_closed and len(self.labels) < 2, "labels must be at least two"),
+            (is_closed and self.macro == "answer_tokens", "macro: answer_tokens is for open tasks only"),
+            (self.scoring.k and self.scoring.retrieval != "top_k", "scoring.k needs scoring.retrieval: top_k"),
+        ]
         texts = {
             "names": [label.name for label in self.labels],
             "values": [str(label.value) for label in self.labels],
             "words": [word.casefold() for label in self.labels for word in label.words],
         }
         for kind, own in texts.items():
-            for text in [text for number, text in enumerate(own) if text in own[:number]]:
-                yield f"labels must have different {kind}, got {text!r} twice"
-        if self.macro == "answer_tokens":
-            yield "macro: answer_tokens is for open tasks only"
-        if self.scoring.k and self.scoring.retrieval != "top_k":
-            yield "scoring.k needs scoring.retrieval: top_k"
+            repeated = [text for text in own if own.count(text) > 1]
+            problems.append((repeated, f"labels must have different {kind}, got {(repeated or [''])[0]!r} twice"))
+        for applies, problem in problems:
+            if applies:
+                raise SettingError(problem)
+        check_conditions(self.where, where="where")
 
 
 def names_of(expression: str) -> tuple[str, ...]:
@@ -381,7 +374,7 @@ class Example:
     where: tuple[str, ...] = ()
     """Open tasks: conditions on the documents that may answer it, in addition to those of fill.where."""
     old_answers: tuple[str, ...] = ()
-    """Open tasks: what was right at another date, where something else is right now."""
+    """Open tasks: former answers, right at another date but not now."""
 
 
 @dataclass(frozen=True, slots=True)

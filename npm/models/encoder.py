@@ -119,6 +119,12 @@ class Encoder(StoredModel):
         self._leading: int | None = None
         self._axes: torch.Tensor | None = None  # f32 [k, d], of which the vectors are the coordinates
 
+    @property
+    def frame_ids(self) -> dict[str, Any]:
+        """Ids of the mask, of padding, and of the special tokens around a text, as renderers take them."""
+        around = {"prefix_ids": tuple(self.prefix_ids), "suffix_ids": tuple(self.suffix_ids)}
+        return {"mask_id": self.mask_id, "pad_id": self.pad_id, **around}
+
     def recorded(self) -> dict[str, Any]:
         """The entry `npm` of config.json."""
         settings = EncoderSettings(

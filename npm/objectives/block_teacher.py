@@ -25,6 +25,16 @@ from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedBatch, Passes
 
 
+def check_alike(encoder: Encoder, teacher: Encoder, *names: str, setting: str) -> None:
+    """Raise SettingError, naming `setting`, unless a teacher has the same attributes `names` as the encoder."""
+    for name in names:
+        expected, got = getattr(encoder, name), getattr(teacher, name)
+        if expected != got:
+            raise SettingError(
+                f"{setting} must have the {name.replace('_', ' ')} of {encoder.name}, {expected}, got {got}"
+            )
+
+
 class FrozenModel:
     """A frozen copy of a model in its current state, in evaluation mode; the original may continue training.
 
@@ -60,13 +70,8 @@ class BlockTeacher(nn.Module):
         Raises SettingError unless both read the same tokens and their vectors are as long.
         """
         super().__init__()
-        for name in ("tokenizer_fingerprint", "dimensions"):
-            wanted, got = getattr(encoder, name), getattr(teacher, name)
-            if wanted != got:
-                raise SettingError(
-                    f"objective.block_teacher.encoder must have the {name.replace('_', ' ')} of {encoder.name},"
-                    f" {wanted}, got {got}"
-                )
+        setting = "objective.block_teacher.encoder"
+        check_alike(encoder, teacher, "tokenizer_fingerprint", "dimensions", setting=setting)
         self.pooler = teacher.block_pooler or PoolerKind.avg
         self.fingerprint = teacher.fingerprint
         self._teacher = FrozenModel(teacher.model)

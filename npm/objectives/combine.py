@@ -21,6 +21,13 @@ class Term:
     weight: float = 1.0
 
 
+def classification_terms(name: str, logits: torch.Tensor, targets: torch.Tensor) -> dict[str, Term]:
+    """Cross entropy of logits f32 [n, C] at targets i64 [n]; `NAME_top1`, of weight 0, counts right predictions."""
+    losses = nn.functional.cross_entropy(logits, targets, reduction="sum")
+    correct = (logits.detach().argmax(1) == targets).sum()
+    return {name: Term(losses, len(targets)), f"{name}_top1": Term(correct, len(targets), weight=0.0)}
+
+
 class WeightedSum(nn.Module):
     """Several objectives at once; each term keeps its own denominator and is multiplied by its objective's weight.
 
@@ -44,7 +51,7 @@ class WeightedSum(nn.Module):
 
     @property
     def views_with_clean_copies(self) -> set[str]:
-        """Names of the views of which an objective compares with the vectors of the clean copies."""
+        """Names of the views whose clean copies an objective needs encoded."""
         parts = self.objectives.values()
         return {str(part.view) for part in parts if getattr(part, "reads_clean_copies", True)}
 

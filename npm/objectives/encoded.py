@@ -92,7 +92,7 @@ class Passes:
         return self.states(rows, mask.long())[mask]  # [N, d]
 
     def piecewise(self, function: Callable[..., Any], *rows: torch.Tensor) -> Any:
-        """`function` of tensors of B rows each; it returns a tensor of as many rows."""
+        """`function` of tensors of B rows each; it returns a tensor of B rows."""
         count, size = len(rows[0]), self.rows_per_pass
         if size is None or count <= size or not torch.is_grad_enabled():
             return function(*rows)
@@ -271,17 +271,17 @@ class EncodedDenoising:
         return logits
 
 
+ENCODED: dict[type, type] = {DenoisingBatch: EncodedDenoising, PassageBatch: EncodedPassages}
+"""Encoded forms of views that are not rows of text."""
+
+
 def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies: Iterable[str]) -> dict[str, Any]:
     """Every view, ready to compute its vectors; `with_clean_copies` names the views whose keys are needed."""
     encoded: dict[str, Any] = {}
     for name, view in views.items():
         if isinstance(view, MaskedBatch):
             encoded[name] = EncodedBatch(passes.token_vectors, view, with_clean_copies=name in with_clean_copies)
-        elif isinstance(view, DenoisingBatch):
-            encoded[name] = EncodedDenoising(passes, view)
-        elif isinstance(view, PassageBatch):
-            encoded[name] = EncodedPassages(passes, view)
         else:
-            rows: Any = view
-            encoded[name] = EncodedRows(passes, rows)
+            encode: Any = ENCODED.get(type(view), EncodedRows)
+            encoded[name] = encode(passes, view)
     return encoded

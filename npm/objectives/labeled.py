@@ -24,7 +24,7 @@ from torch import nn
 from npm.masking.batches import LabeledBatch
 from npm.models.sentences import pool
 from npm.models.settings import PoolerKind
-from npm.objectives.combine import Term
+from npm.objectives.combine import Term, classification_terms
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 
@@ -72,12 +72,9 @@ class LabeledText(nn.Module):
     def forward(self, encoded: EncodedRows[LabeledBatch]) -> dict[str, Term]:
         """The terms of one batch."""
         outputs, targets = self.predictions(encoded), encoded.batch.targets  # f32 [n, C], [n]
-        count = len(targets)
         if self.outputs == 1:
-            return {"labeled": Term(((outputs[:, 0] - targets) ** 2).sum(), count)}
-        losses = nn.functional.cross_entropy(outputs, targets, reduction="sum")
-        correct = (outputs.detach().argmax(1) == targets).sum()
-        return {"labeled": Term(losses, count), "labeled_top1": Term(correct, count, weight=0.0)}
+            return {"labeled": Term(((outputs[:, 0] - targets) ** 2).sum(), len(targets))}
+        return classification_terms("labeled", outputs, targets)
 
 
 class LabeledContrast(nn.Module):

@@ -19,7 +19,7 @@ from npm.masking.batches import MaskedBatch
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, VisibleOnly, attach_masked_head
 from npm.models.names import locate_encoder
-from npm.objectives.combine import Term
+from npm.objectives.combine import Term, classification_terms
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.settings import MaskedSettings
 
@@ -49,9 +49,7 @@ class MaskedTokens(nn.Module):
         assert spans.shape[1] == 1, f"targets of up to {spans.shape[1]} tokens in the view {self.view}"
         targets = spans[:, 0]  # i64 [n]
         logits = self.head(self._vectors(encoded)).float()  # f32 [n, V]
-        losses = nn.functional.cross_entropy(logits, targets, reduction="sum")
-        correct = (logits.detach().argmax(1) == targets).sum()
-        return {"masked": Term(losses, len(targets)), "masked_top1": Term(correct, len(targets), weight=0.0)}
+        return classification_terms("masked", logits, targets)
 
     def _vectors(self, encoded: EncodedBatch) -> torch.Tensor:
         """Vectors [n, d] from which the targets are predicted."""

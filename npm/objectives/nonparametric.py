@@ -42,7 +42,7 @@ MAX_LOGITS_PER_CHUNK = 16_777_216
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of all ranks: what every query of this rank is compared with."""
+    """The keys of all ranks, compared with every query of this rank."""
 
     vectors: torch.Tensor  # f32 [T, d]
     token_ids: torch.Tensor  # i64 [T]

@@ -83,8 +83,8 @@ def sum_over_ranks(values: Mapping[str, float], device: torch.device) -> dict[st
     return dict(zip(values, summed.tolist(), strict=True))
 
 
-def of_first_rank(own: Shared) -> Shared:
-    """Broadcast the value of the first rank, so that all ranks decide alike."""
+def broadcast(own: Shared) -> Shared:
+    """The value of the first rank, on all ranks."""
     if world_size() == 1:
         return own
     values = [own]
@@ -92,8 +92,8 @@ def of_first_rank(own: Shared) -> Shared:
     return values[0]
 
 
-def leave_ranks() -> None:
-    """End the process group, if there is one, once all ranks arrive: none waits for one that has exited."""
+def shutdown_distributed() -> None:
+    """Wait for all ranks, then end the process group, if there is one."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()

@@ -22,7 +22,7 @@ from npm.core.errors import SettingError
 from npm.masking.batches import QuestionBatch
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.objectives.block_teacher import FrozenModel
+from npm.objectives.block_teacher import FrozenModel, check_alike
 
 
 class ReaderScores(NamedTuple):
@@ -36,18 +36,11 @@ class ReaderTeacher:
     """A reader that was trained with `objective.reader_weight`, and cuts texts as the encoder that it teaches."""
 
     def __init__(self, encoder: Encoder, reader: Encoder) -> None:
-        """Raises SettingError unless the reader reads the same tokens in the same way, and as many."""
-        for name in ("tokenizer_fingerprint", "query_masks", "max_input_tokens"):
-            wanted, got = getattr(encoder, name), getattr(reader, name)
-            if wanted != got:
-                raise SettingError(
-                    f"objective.span_supervision.reader must have the {name.replace('_', ' ')} of {encoder.name},"
-                    f" {wanted}, got {got}"
-                )
+        """Raises SettingError unless the reader has the tokenizer, masks and input length of the encoder."""
+        setting = "objective.span_supervision.reader"
+        check_alike(encoder, reader, "tokenizer_fingerprint", "query_masks", "max_input_tokens", setting=setting)
         if not reader.reads_jointly:
-            raise SettingError(
-                f"objective.span_supervision.reader must be a reader of experiment=reader, got {reader.name}"
-            )
+            raise SettingError(f"{setting} must be a reader of experiment=reader, got {reader.name}")
         self.fingerprint = reader.fingerprint
         self._prefix_tokens = len(reader.prefix_ids)
         self._scale = reader.similarity_scale

@@ -1,4 +1,4 @@
-"""Objectives by name: the view that each reads, how it is made, and what it may be summed with.
+"""Objectives by name: the view of each, its construction, and the others that it may be summed with.
 
 A new objective is a file with its loss, its settings in `npm/objectives/settings.py`, and a row here. Only files of
 objectives with a weight are imported.

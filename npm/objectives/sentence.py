@@ -16,7 +16,7 @@ from torch import nn
 
 from npm.masking.batches import SentenceBatch
 from npm.models.sentences import Pooler
-from npm.objectives.combine import Term
+from npm.objectives.combine import Term, classification_terms
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import SentenceSettings
@@ -47,11 +47,7 @@ class SentenceContrast(nn.Module):
         parts = self._vectors(encoded).split(encoded.batch.pair_count)  # 2 or 3 of f32 [n, d]
         with torch.autocast(parts[0].device.type, enabled=False):  # bfloat16 cosines over 0.05 would be off by 0.1
             logits = contrast_logits(*parts, temperature=self.temperature)  # f32 [n, N] or [n, 2N]
-        own = own_columns(parts[0])  # i64 [n]
-        loss = nn.functional.cross_entropy(logits, own, reduction="sum")
-        found = (logits.detach().argmax(1) == own).sum()
-        count = len(own)
-        return {"sentence": Term(loss, count), "sentence_top1": Term(found, count, weight=0.0)}
+        return classification_terms("sentence", logits, own_columns(parts[0]))
 
     def _vectors(self, encoded: EncodedRows[SentenceBatch]) -> torch.Tensor:
         """The vectors f32 [2n or 3n, d] of all rows, pooled within each pass, so that none keeps its token vectors."""

@@ -87,8 +87,8 @@ class SpanSupervisionSettings(Settings):
     read_weight: NonNegativeFloat = 0.5
     """Weight of the same with the query of the question read with its passage."""
     rank_weight: NonNegativeFloat = 0.5
-    """Weight of ranking a question's own passage first by vectors of questions and passages, as far as `reader` does.
-    """
+    """Weight of ranking a question's own passage first by vectors of questions and passages; with `reader`, to the
+    degree that it does."""
     teacher_weight: NonNegativeFloat = 3.0
     """Weight of 1 − cosine to the passage vectors of `objective.block_teacher.encoder`, or of the start."""
     rival_weight: PositiveFloat = 1.0

@@ -19,7 +19,7 @@ from torch import nn
 from npm.core.errors import SettingError
 from npm.masking.batches import MaskedBatch
 from npm.objectives.block_teacher import FrozenModel
-from npm.objectives.combine import Term
+from npm.objectives.combine import Term, classification_terms
 from npm.objectives.encoded import EncodedBatch
 
 
@@ -63,10 +63,4 @@ class TokenContrast(nn.Module):
             logits = cosines[batch.span_sequences, batch.start_slots] / self.temperature  # f32 [n, L]
         compared = batch.key_attention_mask[batch.span_sequences].bool()  # bool [n, L]
         logits = logits.masked_fill(~compared, -torch.inf)
-        losses = nn.functional.cross_entropy(logits, batch.start_slots, reduction="sum")
-        correct = (logits.detach().argmax(1) == batch.start_slots).sum()
-        count = len(batch.start_slots)
-        return {
-            "token_contrast": Term(losses, count),
-            "token_contrast_top1": Term(correct, count, weight=0.0),
-        }
+        return classification_terms("token_contrast", logits, batch.start_slots)

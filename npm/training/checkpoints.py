@@ -115,7 +115,7 @@ class RunFolder:
             read_metrics(self.metrics_path)
 
     def start(self, settings: dict[str, Any]) -> None:
-        """Record the settings, or refuse those that differ from what the folder was begun with (SettingError)."""
+        """Record the settings, or refuse settings other than those recorded (SettingError)."""
         file = self.path / SETTINGS
         if not file.is_file():
             self.check()

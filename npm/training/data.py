@@ -136,9 +136,9 @@ DRAWS_PER_PAIR = 64
 class SentenceSource:
     """Pairs in an order drawn for every epoch, without pairs in one global batch that are each other's positives.
 
-    Of two pairs of a batch none may hold, be it as its hard negative, a text that is the anchor or the positive of the
-    other: that would be a wrong negative. The later of the two gives way to a pair drawn at random, so an epoch may
-    skip a pair and show another twice.
+    No pair of a batch may contain, even as its hard negative, the anchor or the positive of another pair: that would
+    be a false negative. The later of the two is replaced with a pair drawn at random, so an epoch may skip a pair and
+    show another twice.
     """
 
     table: PairTable
@@ -202,7 +202,7 @@ class SentenceSource:
         raise self._too_few(f"{size - len(free)} that are not each other's positives")
 
     def _compatible(self, rows: np.ndarray, taken: tuple[set[int], set[int]]) -> Iterator[bool]:
-        """For each of the rows i64 [.] whether it fits to those taken so far; one that does is taken."""
+        """For each of the rows i64 [.] whether it is compatible with those taken so far; if so, it is taken."""
         meanings, negatives = taken
         for start in range(0, len(rows), DRAWS_PER_PAIR):
             for keys in self.table.keys(self.table.text_numbers(rows[start : start + DRAWS_PER_PAIR])).tolist():
@@ -289,7 +289,7 @@ def _block_source(
     groups = BlockGroups(
         store, sequences_per_group=chosen.sequences_per_group, mixing=chosen.mixing, seed=place["seed"]
     )
-    makers = {name: _view_maker(name, folder, settings, trained, store) for name in sorted(views)}
+    makers = {name: VIEW_MAKERS[name](folder, settings, trained, store) for name in sorted(views)}
     source = BlockSource(groups, makers, groups_per_device_batch=per_batch, **place)
     per_step = per_batch * settings.trainer.accumulation_steps * world_size() * chosen.sequences_per_group
     note = (
@@ -309,7 +309,7 @@ def _sentence_source(
     source = SentenceSource(
         table,
         trained,
-        makers={name: _view_maker(name, folder, settings, trained, None) for name in further},
+        makers={name: VIEW_MAKERS[name](folder, settings, trained, None) for name in further},
         pairs_per_device_batch=per_batch,
         **place,
     )
@@ -320,13 +320,6 @@ def _sentence_source(
 
 def _with_skipped(note: str, skipped: SkippedRecords) -> str:
     return f"{note}; {skipped.summary}" if skipped.summary else note
-
-
-def _view_maker(
-    name: str, folder: Path, settings: TrainingSettings, trained: TrainableModel, store: BlockStore | None
-) -> ViewMaker:
-    """The maker of the view `name` of blocks, or of the sentences of a source without a `store`."""
-    return VIEW_MAKERS[name](folder, settings, trained, store)
 
 
 def _denoising_views(_: Path, settings: TrainingSettings, trained: Denoiser, __: BlockStore | None) -> ViewMaker:
@@ -347,9 +340,9 @@ def _token_views(folder: Path, settings: TrainingSettings, trained: Encoder, sto
             vocabulary = CollocationVocabulary.open(Path(given), tokenizer_fingerprint=fingerprint)
         else:
             raise missing("corruption.collocations.vocabulary", "corruption.collocations.vocabulary=DIR")
-    # all tokens that are not special, i64: what a random replacement may be
+    # i64 [ordinary tokens], the candidates for random replacement
     ordinary_ids = np.setdiff1d(np.arange(len(trained.tokenizer)), trained.tokenizer.all_special_ids)
-    return build_in_place_views(corruption, ordinary_ids=ordinary_ids, vocabulary=vocabulary, **_around(trained))
+    return build_in_place_views(corruption, ordinary_ids=ordinary_ids, vocabulary=vocabulary, **trained.frame_ids)
 
 
 def _phrase_views(_: Path, settings: TrainingSettings, trained: Encoder, __: BlockStore | None) -> ViewMaker:
@@ -359,23 +352,14 @@ def _phrase_views(_: Path, settings: TrainingSettings, trained: Encoder, __: Blo
         masks_per_span=MASKS_PER_SPAN if chosen.unit.has_pairs else 1,
         max_input_tokens=trained.max_input_tokens,
         whole_words=chosen.unit is MaskingUnit.phrase_words,
-        **_around(trained),
+        **trained.frame_ids,
     )
     return PhraseViews(build_masker(chosen), renderer, chosen.context_fraction, chosen.question)
 
 
-def _around(encoder: Encoder) -> dict[str, Any]:
-    """Ids of the tokens that an encoder reads in place of and around text."""
-    return {
-        "mask_id": encoder.mask_id,
-        "pad_id": encoder.pad_id,
-        "prefix_ids": tuple(encoder.prefix_ids),
-        "suffix_ids": tuple(encoder.suffix_ids),
-    }
-
-
-VIEW_MAKERS: dict[str, Callable[..., ViewMaker]] = {
+VIEW_MAKERS: dict[str, Callable[[Path, TrainingSettings, Any, BlockStore | None], ViewMaker]] = {
     PHRASES: _phrase_views,
     TOKENS: _token_views,
     DENOISING: _denoising_views,
 }
+"""Makers of the views of blocks, or of the sentences of a source without a store, from the folder of the run."""

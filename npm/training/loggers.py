@@ -55,7 +55,7 @@ def open_loggers(settings: TrainerSettings, run: Path, *, first_step: int) -> It
         if settings.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            # a resumed run takes back what it had written after its checkpoint
+            # a resumed run drops the events written after its checkpoint
             writer: Any = stack.enter_context(closing(SummaryWriter(str(run / "tensorboard"), purge_step=first_step)))
 
             def write(step: int, metrics: Mapping[str, float]) -> None:

@@ -79,7 +79,7 @@ def _check_first_token(trained: TrainableModel, layer: int | None, max_tokens: i
 
 
 def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
-    """The texts that a vocabulary is cut by; an unused corpus, as with labeled text, may be missing."""
+    """The texts that a vocabulary is trained on; an unused corpus, as with labeled text, may be missing."""
     for document in read_corpus(settings.corpus):
         yield document.text
 
@@ -168,7 +168,7 @@ def make_objective(
 
 
 def _record_purpose(trained: Any, settings: TrainingSettings, chosen: Mapping[str, Objective]) -> None:
-    """Write into the config of an encoder what it is trained for, and nothing of what it was before."""
+    """Record in the config of an encoder what it is now trained for, dropping what it was trained for before."""
     if DENOISING in {each.view for each in chosen.values()}:
         return  # an encoder-decoder records nothing
     trained.trained_dimensions = settings.objective.nonparametric.dimensions if "nonparametric" in chosen else ()
@@ -206,5 +206,5 @@ class TrainedModel(nn.Module):
         passes = Passes(self.encoder_model, rows_per_pass=self.rows_per_pass)
         encoded = encode_views(batch.views, passes, with_clean_copies=self.objective.views_with_clean_copies)
         terms: dict[str, Term] = self.objective(encoded)
-        # FSDP hangs its hooks on what is returned, and a sum may be a view of something else
+        # FSDP hangs its hooks on the returned tensors, and a sum may be a view of another tensor
         return {name: replace(term, sum=term.sum.clone()) for name, term in terms.items()}

@@ -45,7 +45,7 @@ FACTS = re.compile(
 
 
 def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, by dotted name, of a run that reads what the recorded run has packed, with some changed.
+    """The settings, by dotted name, of a run on the packed text of the recorded run, with some changed.
 
     >>> settings_of_record({"trainer.seed": 1, "corpus.files": ["a"], "device": "cpu"}, {"trainer.seed": 2})
     {'trainer.seed': 2, 'device': 'cpu'}

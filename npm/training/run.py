@@ -35,7 +35,7 @@ from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
 
 MakeEvaluators = Callable[[TrainableModel, WeightedSum], Sequence[Evaluator]]
-"""Makes what else is measured during training, of the model and its objective."""
+"""Makes further evaluators from the model and its objective."""
 
 
 def run_training(
@@ -251,7 +251,7 @@ def make_trainer(
     batches: TrainingBatches,
     held_out: HeldOut | None = None,
 ) -> Trainer:
-    """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
+    """The loop, ready to run; it saves the encoder with the pooler that an objective has trained."""
     poolers = (getattr(part, "saved_pooler", None) for part in objective.objectives.values())
     pooler: Any = next(filter(None, poolers), None)
     start: Any = trained

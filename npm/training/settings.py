@@ -211,7 +211,7 @@ class TrainingSettings(EncoderChoice):
     """Measures during training, the best encoder so far, and early stopping."""
 
     def check(self) -> None:
-        """Check what depends on several groups of settings, before any work."""
+        """Check dependencies between groups of settings, before any work."""
         if self.device not in ("auto", "cpu", "cuda"):
             raise SettingError(
                 f"device must be auto, cpu or cuda, got {self.device}; CUDA_VISIBLE_DEVICES=N chooses among GPUs"

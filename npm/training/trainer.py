@@ -254,7 +254,7 @@ class Trainer:
     def _refuse_not_finite(
         self, numbers: dict[str, float], window: list[TrainingBatch], sums: list[dict[str, float]]
     ) -> None:
-        """Stop before a step that would leave NaN in the weights and in the next checkpoint; alike on all ranks."""
+        """Stop before a step that would leave NaN in the weights and in the next checkpoint, on all ranks."""
         wrong = {name: number for name, number in numbers.items() if not math.isfinite(number)}
         if not wrong:
             return
@@ -326,7 +326,7 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Write weights, optimizer state, counters and every rank's generators."""
         # the allocator keeps freed memory from step to step, which is fast, and more of it with each new batch length;
-        # what is written is copied, and must not come on top of it
+        # the copies to write must not come on top of it
         return_freed_memory()
         scaler, best = self.prepared.scaler, asdict(self.early_stopping)
         scale = scaler.state_dict() if scaler is not None else {}
@@ -353,8 +353,8 @@ class Trainer:
             self.run_folder.cut_metrics(checkpoint.counters.step if checkpoint else -1)
         if checkpoint is None:
             return
-        # generators come back last, and the loader draws from a separate one: what is drawn from here on is what an
-        # undisturbed run draws after this step
+        # generators come back last, and the loader draws from a separate one: from here on the run draws the numbers of
+        # an uninterrupted run after this step
         counters = checkpoint.counters
         with self.run_folder.checkpoint_errors():
             restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)

@@ -14,7 +14,7 @@ import torch
 
 from npm.core.errors import unknown
 from npm.models.stored import evaluating
-from npm.objectives.ranks import of_first_rank, sum_over_ranks
+from npm.objectives.ranks import broadcast, sum_over_ranks
 from npm.training.acceleration import PreparedModel
 from npm.training.data import TrainingBatches
 from npm.training.settings import HELD_OUT_LOSS, HELD_OUT_PREFIX, TrainingEvaluationSettings
@@ -50,12 +50,12 @@ class HeldOut:
         """
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(prepared.bare):
-            torch.manual_seed(0)  # what an evaluation draws is the same every time
+            torch.manual_seed(0)  # every evaluation draws the same numbers
             metrics = self._held_out_terms(prepared)
             with prepared.gathered():
                 for evaluator in self.evaluators:
                     metrics |= evaluator()
-        metrics = of_first_rank(metrics)
+        metrics = broadcast(metrics)
         if self.settings.best not in metrics:
             raise unknown("evaluation.best", self.settings.best, metrics)
         return metrics

@@ -208,7 +208,7 @@ class RelationSampler:
 
     def __init__(self, grammar: Grammar, settings: GrammarSettings) -> None:
         self._root, self._most = grammar.numbers[ROOT_RELATION], settings.max_tokens
-        # By relation: what a node becomes, from its right end (a word is ~relation), and summed counts.
+        # By relation: the expansions of a node, from its right end (a word is ~relation), and summed counts.
         self._rules: list[tuple[list[list[int]], list[int]]] = []
         for number, relation in enumerate(grammar.relations):
             sides = [

@@ -68,10 +68,10 @@ class Lexicon:
         self.sizes = np.array([max(1, round(settings.types * each / sum(lemmas))) for each in lemmas])  # i64 [R]
         self.first_types = np.append(0, np.cumsum(self.sizes))  # i64 [R + 1]
         self.shares = grammar.expected_relations / grammar.expected_length  # f64 [R], of the words of a corpus
-        spelt = ["".join(parts) for parts in islice(product(SYLLABLES, repeat=SYLLABLE_COUNT), self.type_count)]
-        self.words = [TYPE_PREFIX + each for each in spelt]
+        spelled = ["".join(parts) for parts in islice(product(SYLLABLES, repeat=SYLLABLE_COUNT), self.type_count)]
+        self.words = [TYPE_PREFIX + each for each in spelled]
         if settings.kind in BRACKETS:
-            self.words += [CLOSING_PREFIX + each for each in spelt]
+            self.words += [CLOSING_PREFIX + each for each in spelled]
         self._ranks = np.arange(self.type_count) - np.repeat(self.first_types[:-1], self.sizes) + 1  # i64 [V], from 1
         exponent = 0.0 if settings.kind == "uniform" else settings.exponent
         self._fixed = self._normalized(self._ranks.astype(np.float64) ** -exponent)  # f64 [V]

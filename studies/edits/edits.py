@@ -231,7 +231,7 @@ EDITS: dict[EditName, Callable[[Checkpoint, EditStep, Draw], dict[str, Any] | No
     "average": _average,
     "untie": _untie,
 }
-"""Functions that change a checkpoint in place, and return what edit.json records of their donor."""
+"""Functions that change a checkpoint in place, and return the facts of their donor for edit.json."""
 
 
 def _compared(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> dict[str, dict[str, Any]]:

@@ -69,7 +69,7 @@ class EditStep(Settings):
     keep: LayerChoice = "listed"
     """Layers that `keep_layers` keeps."""
     force: bool = False
-    """Move layers of a family whose layers differ too: a norm that a position lacks is dropped, a missing one is 1."""
+    """Move layers of a family whose layers differ too: a norm without a counterpart is dropped, a missing one is 1."""
     scope: Scope | None = None
     """Tensors that `reinitialize` draws."""
     scheme: Scheme = "default"
@@ -128,7 +128,7 @@ class EditSettings(Settings):
     """Seed of all draws."""
 
     def check(self) -> None:
-        """Raise SettingError for an unknown name, and for a list beside a name."""
+        """Raise SettingError for an unknown name, and for both a name and a list."""
         if self.edit and self.edit not in NAMED:
             raise unknown("edit", self.edit, NAMED)
         if self.edit and self.edits:

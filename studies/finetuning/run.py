@@ -1,4 +1,4 @@
-"""Fine-tuning: a run of the one trainer for each task, learning rate and seed, and what the development data say.
+"""Fine-tuning: a run of the trainer for each task, learning rate and seed, measured on the development data.
 
 OUT/TASK/lr-RATE/seed-N/              a training run (npm/training/checkpoints.py); finished, it keeps settings,
                                       metrics, and its encoder with keep_encoders=true
@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.display import markdown_table
 from npm.core.errors import ArtifactError, missing
 from npm.core.files import json_bytes, read_object, replace_file
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled, labeled_sources
 from npm.evaluation.metrics import sample_summary
-from npm.evaluation.report import markdown_table
 from npm.evaluation.results import model_facts
 from npm.masking.rendering import LABELED
 from npm.models.batches import length_sorted_batches
@@ -72,7 +72,7 @@ class PreparedTask:
         return metric_name(self.task.halves[0], self.task.metrics[0])
 
     def measured(self, predicted: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """All metrics of what is predicted f64 [N] for each development set."""
+        """All metrics of the predictions f64 [N] for each development set."""
         found = {}
         for half, examples in self.development.items():
             both, labels = (predicted[half], examples.targets), self.data.development[half].labels
@@ -104,7 +104,7 @@ def metric_name(half: str, metric: str) -> str:
 
 
 def prepare(task: Task, settings: FinetuneSettings, encoder: Encoder) -> PreparedTask:
-    """Read all data of a task. Raises CorpusError or SettingError for what cannot be used."""
+    """Read all data of a task. Raises CorpusError or SettingError for unusable data."""
     data = task_data(task, settings.data_dir, max_tokens=settings.max_tokens, limit=settings.limit)
     per_batch = settings.examples_per_device_batch
     pooled, layer = settings.mean_pooled, settings.layer
@@ -259,7 +259,7 @@ def finetune(
     announce: Callable[[str], None] = lambda _: None,
     report_step: Callable[[str, StepReport], None] = lambda *_: None,
 ) -> dict[str, Any]:
-    """Train what is not finished and return the contents of metrics.json, which is written after every run.
+    """Train the unfinished runs and return the contents of metrics.json, which is written after every run.
 
     All data is read, and all settings are checked, before the first run. Only the first rank writes and announces.
     Raises SettingError, CorpusError, EncoderError or ArtifactError.

@@ -54,7 +54,7 @@ class FinetuneSettings(EncoderChoice):
     contrast_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share λ of supervised contrast in the loss, (1 − λ) · cross entropy + λ · contrast; for texts with labels."""
     keep_encoders: bool = False
-    """Keep the encoder of every finished run in its folder; false keeps what was measured."""
+    """Keep the encoder of every finished run in its folder; false keeps the measurements alone."""
     trainer: TrainerSettings = field(default_factory=_trainer)
     """The loop: batches, optimizer, and how often to log and save."""
     start: StartSettings = field(default_factory=_start)

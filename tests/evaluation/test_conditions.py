@@ -13,10 +13,10 @@ from npm.core.errors import CorpusError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
-from npm.evaluation.conditions import filled_conditions
 from npm.evaluation.coverage import NO_DOCUMENT
 from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
 from npm.evaluation.methods.nonparametric import PhraseAnswers
+from npm.evaluation.prompts import filled_conditions
 from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
 from npm.evaluation.tasks import Example, Task, TaskData, load_task
 from npm.indexing.build import build_index

@@ -12,7 +12,7 @@ from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.core.errors import UserError
 from npm.core.types import silent
-from npm.evaluation.run import BUILT_IN_TASKS, run_evaluation
+from npm.evaluation.evaluate import BUILT_IN_TASKS, run_evaluation
 from npm.evaluation.sts import FORMATS, TEST_PAIRS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console, RenderableType
 
-from npm.core.display import Table, report_text
+from npm.core.display import Table, markdown_table, report_text
 from npm.core.types import Occurrence, silent
 from npm.evaluation.data import read_task
 from npm.evaluation.evaluate import evaluate_suite
 from npm.evaluation.metrics import exact_match
-from npm.evaluation.report import SampleRow, markdown_table, sample_card
+from npm.evaluation.report import SampleRow, sample_card
 from npm.evaluation.results import Result
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import DEMO, Split, load_task

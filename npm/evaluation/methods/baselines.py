@@ -57,7 +57,7 @@ def lexicon_of(index: PhraseIndex) -> BlockLexicon:
 
 
 class MajorityLabel:
-    """Always the label that is right most often among the very examples asked: what their shares alone are worth."""
+    """Always the most frequent label of the examples asked: a control for their shares."""
 
     name = "majority"
 
@@ -74,7 +74,7 @@ class MajorityLabel:
 
 
 class RandomLabel:
-    """Any label, each as likely: right once in as many examples as there are labels."""
+    """A label at random, all equally likely."""
 
     name = "random"
 
@@ -83,7 +83,7 @@ class RandomLabel:
         self._seed = seed
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
-        """One label per example, drawn by seed and id, so that it does not depend on which others are asked."""
+        """One label per example, drawn by seed and id, independent of the other examples."""
         one_hot = np.eye(len(task.labels))  # f64 [labels, labels]
         drawn = [int(example_rng(self._seed, example).integers(len(task.labels))) for example in examples]
         progress(f"task {task.name}", len(examples), len(examples))
@@ -117,10 +117,10 @@ class FrequentAnswer:
 
 
 class RandomSpanOfBestBlock:
-    """A random phrase of the block that BM25 ranks first: what finding the passage alone is worth.
+    """A random phrase of the block that BM25 ranks first: a control for passage retrieval.
 
-    Spans are those that the filler could answer with from that block: both ends have a vector, and by default words
-    of the question alone are no answer. Each place in the block is as likely.
+    Spans are the possible answers of the filler in that block: both ends have a vector, and by default words of the
+    question alone are no answer. All positions in the block are equally likely.
     """
 
     name = "random"
@@ -163,10 +163,10 @@ class RandomSpanOfBestBlock:
 
 
 class OracleBlocks:
-    """Fills the mask from blocks that hold an answer.
+    """Fills the mask from blocks that contain an answer: an upper bound for block retrieval.
 
-    It gets the blocks to look in. What it has over `npm-bm25` is what finding the blocks is worth; the rest to
-    100 % is lost in choosing the phrase, or occurs nowhere in the corpus. Shapes: n examples, k blocks of an example.
+    The remaining errors are phrases ranked wrongly, or answers missing from the corpus. Shapes: n examples, k blocks
+    of an example.
     """
 
     name = "oracle-blocks"
@@ -178,7 +178,7 @@ class OracleBlocks:
         self.facts: dict[str, Any] = {}
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer an example, without phrases where no block holds what is right."""
+        """One answer per example, without phrases where no block contains a right one."""
         answers: list[Answer] = []
         shown = max(1, self._filler.settings.occurrences)
         for example, blocks in zip(examples, self.blocks(examples), strict=True):
@@ -221,5 +221,5 @@ def _most_frequent(counts: Counter[str], example_count: int, written: dict[str, 
 
 
 def example_rng(seed: int, example: Example) -> np.random.Generator:
-    """Random numbers that belong to one example, whichever others are asked."""
+    """A generator for one example, independent of the other examples."""
     return np.random.default_rng([seed, zlib.crc32(example.id.encode())])

@@ -8,10 +8,10 @@ Shapes: q examples, W words of all labels, L labels, w words of one label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from npm.evaluation.tasks import (
     ClosedScoring,
     Evidence,
     Example,
-    LabelMean,
     LabelPrediction,
     ResolvedScoring,
     Task,
@@ -48,8 +47,16 @@ if TYPE_CHECKING:
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 TEXTS_PER_CALL = 64
-PreparedLabels = tuple[ResolvedScoring, Verbalizer, WordOccurrences, LabelWords, Sequence[str]]
-"""Scoring of a task's labels, their words, occurrences of these, the labels, and prompts that calibrate."""
+
+
+class PreparedLabels(NamedTuple):
+    """The labels of a task in an index."""
+
+    scoring: ResolvedScoring
+    verbalizer: Verbalizer
+    occurrences: WordOccurrences
+    labels: LabelWords
+    prompts: Sequence[str]  # that calibrate by the corpus
 
 
 def closed_method(
@@ -94,6 +101,7 @@ class NonparametricLabels:
         self._scoring = scoring if scoring is not None else ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
+        self._queries = lru_cache(1)(self._encoded)  # of the prompts that calibrate, which labeling asks for again
 
     def prepare(self, task: Task) -> PreparedLabels:
         """Scoring of the labels of `task`, their words, each label with some in the corpus, and prompts that calibrate.
@@ -106,49 +114,57 @@ class NonparametricLabels:
         occurrences = self._occurrences(words, scoring.single_tokens)
         labels = LabelWords(task, verbalizer, occurrences, self._settings_key)
         if scoring.calibration not in BY_CORPUS:
-            return scoring, verbalizer, occurrences, labels, ()
+            return PreparedLabels(scoring, verbalizer, occurrences, labels, ())
         if scoring.retrieval != "exact":
             raise SettingError(
                 f"{self._settings_key}.calibration by the corpus needs {self._settings_key}.retrieval=exact, "
                 f"got {scoring.retrieval} (task {task.name})"
             )
-        return scoring, verbalizer, occurrences, labels, corpus_prompts(task, self._index, self._settings_key)
+        prompts = corpus_prompts(task, self._index, self._settings_key)
+        return PreparedLabels(scoring, verbalizer, occurrences, labels, prompts)
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction per example. Raises what `prepare` raises."""
-        scoring, verbalizer, occurrences, labels, prompts = self.prepare(task)
+        prepared = self.prepare(task)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
-        for scores, logs in scored_batches(
-            task,
-            examples,
-            partial(self.word_scores, occurrences, scoring),
-            labels.numbers,
-            progress,
-            mean=scoring.label_mean,
-            calibration=scoring.calibration,
-            prompts=prompts,
-            at_once=EXAMPLES_SCORED_TOGETHER,
-        ):
+        for scores, logs in self.batches(task, prepared, examples, progress, at_once=EXAMPLES_SCORED_TOGETHER):
             without_evidence += int(np.isneginf(logs).all(axis=1).sum())
-            evidence = self.evidence(labels, scores, occurrences, scoring.label_mean)
+            evidence = self.evidence(prepared, scores)
             shares = label_shares(logs).tolist()  # q lists of L
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
         self.facts = {
             "encoder": model_facts(self._encoder),
             "index": self._index.manifest.digest,
             "masks": "single" if self._one_mask else "pair",
-            "scoring": as_json(asdict(replace(scoring, verbalizer=verbalizer.name))),
-            "verbalizer": verbalizer.facts,
-            "words": labels.counts,
-            "notes": labels.notes,
+            "scoring": as_json(asdict(replace(prepared.scoring, verbalizer=prepared.verbalizer.name))),
+            "verbalizer": prepared.verbalizer.facts,
+            "words": prepared.labels.counts,
+            "notes": prepared.labels.notes,
             "without_evidence": without_evidence,
         }
         return predictions
 
+    def batches(
+        self, task: Task, prepared: PreparedLabels, examples: Sequence[Example], progress: Progress, *, at_once: int
+    ) -> Iterator[tuple[WordScores, np.ndarray]]:
+        """Evidence of words, and calibrated logs of labels f64 [q, L], of `at_once` examples at a time."""
+        return scored_batches(
+            task,
+            examples,
+            partial(self.word_scores, prepared.occurrences, prepared.scoring),
+            prepared.labels.numbers,
+            progress,
+            mean=prepared.scoring.label_mean,
+            calibration=prepared.scoring.calibration,
+            prompts=prepared.prompts,
+            at_once=at_once,
+            settings_key=self._settings_key,
+        )
+
     def word_scores(self, occurrences: WordOccurrences, scoring: ResolvedScoring, texts: Sequence[str]) -> WordScores:
         """The evidence of each word at the masked position of each text."""
-        queries, one_query = self._encoded(texts, scoring.last_tokens), self._one_mask
+        queries, one_query = self._queries(tuple(texts), scoring.last_tokens), self._one_mask
         factor = self._encoder.similarity_scale / scoring.temperature
         if scoring.temperature_twice and not one_query:
             factor /= scoring.temperature
@@ -172,20 +188,16 @@ class NonparametricLabels:
         return QueryVectors(start=start, end=end, cut=np.concatenate([piece.cut for piece in pieces]))
 
     def evidence(
-        self,
-        labels: LabelWords,
-        scores: WordScores,
-        occurrences: WordOccurrences,
-        mean: LabelMean,
-        among: np.ndarray | None = None,
+        self, prepared: PreparedLabels, scores: WordScores, among: np.ndarray | None = None
     ) -> list[tuple[Evidence, ...]]:
         """For each of the q examples and each label the word that counts most for it, where it fits best.
 
         None where a label has no evidence; `among` i64 [q, l] are the only labels of each example, None: all.
         """
+        labels, occurrences = prepared.labels, prepared.occurrences
         if among is None:
             among = np.broadcast_to(np.arange(len(labels.numbers)), (len(scores.best), len(labels.numbers)))
-        parts = np.log(np.maximum(scores.counts, 1)) if mean == "words" else 0.0  # f64 [W]
+        parts = np.log(np.maximum(scores.counts, 1)) if prepared.scoring.label_mean == "words" else 0.0  # f64 [W]
         logs = scores.log_sums - parts  # f64 [q, W]
         best_words = np.stack([own[logs[:, own].argmax(axis=1)] for own in labels.numbers], axis=1)  # i64 [q, L]
         best_words = np.take_along_axis(best_words, among, axis=1)  # i64 [q, l]

@@ -1,8 +1,8 @@
 """Occurrences of given words in a corpus, and how well they fit a masked position.
 
-`find_occurrences`: one pass over the token ids for any number of words. A word may be several tokens. It is
-looked for as the tokenizer writes it at the start of a text and after a space, as given and with a capital, and found
-where these tokens begin and end with a word of the text. `scan_scores` weighs all occurrences, `hit_scores` those among
+`find_occurrences` makes one pass over the token ids for any number of words. A word may have several tokens. It is
+matched as tokenized at the start of a text and after a space, as given and with a capital, if these tokens begin and
+end with a word of the text. `scan_scores` weighs all occurrences, `hit_scores` those among
 the best rows of a search.
 
 Shapes: W words, F their forms of one length, n occurrences, c of a chunk, T tokens of a chunk, a begins of words, b of
@@ -67,7 +67,7 @@ def find_occurrences(
 
     With `single_tokens` a word is the one token that it is after a space, also where that is a part of a word.
 
-    Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtifactError unless `encoder` made
+    Takes 40 bytes per occurrence, and the memory of one chunk of the corpus. Raises ArtifactError unless `encoder` made
     the index.
     """
     encoder = index.check_encoder(encoder)
@@ -131,7 +131,7 @@ def _found_in(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Words, first positions and lengths, i64 [n] each, of all occurrences in live blocks, chunk by chunk.
 
-    The windows of as many tokens as a form has are looked up in the sorted forms of that length.
+    Windows of each length are looked up in the sorted forms of that length.
     """
     store = index.store
     pairs = sorted(
@@ -174,7 +174,7 @@ class WordScores:
     log_sums: np.ndarray  # f64 [q, W], log of the sum over its occurrences
     counts: np.ndarray  # i64 [W], its occurrences
     best: np.ndarray  # i64 [q, W], number of its heaviest occurrence; -1 without one
-    best_logs: np.ndarray  # f64 [q, W], log of what that one weighs
+    best_logs: np.ndarray  # f64 [q, W], log of its weight
 
     @classmethod
     def empty(cls, query_count: int, counts: np.ndarray) -> WordScores:

@@ -8,7 +8,7 @@ mutual information of label and example in the domain of the prompt (Holtzman et
 calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus, and its
 logarithm by the standard deviation there with `corpus_scaled`.
 
-Open tasks are answered with the likeliest tokens that are words, or with as many tokens as the gold answer has.
+Open tasks are answered with the likeliest tokens that are words, or with one token per token of the gold answer.
 
 Shapes: q texts, t vectors, W words, w words of n tokens, c tokens that may answer, d dimensions, V vocabulary.
 """
@@ -28,6 +28,7 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
+from npm.evaluation.coverage import answered
 from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordScores
 from npm.evaluation.prompts import plain_token_ids
@@ -123,7 +124,7 @@ class PromptedLabels:
 
 
 def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PromptedLabels:
-    """One of the methods `mlm`, by what calibrates it; `fuzzy` ones take the task's list of words."""
+    """One of the `mlm` methods, which differ in calibration; `fuzzy` ones take the task's list of words."""
     encoder, head = resources.language_model
     scoring = resources.scoring(task)
     calibration: Calibration = "prompt" if name.endswith("-pmi") else "none"
@@ -145,7 +146,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
 
 
 def check_words(word_logs: WordLogs, task: Task, verbalizer: Verbalizer, calibration: Calibration) -> None:
-    """Ask once, so that words and prompts that a model cannot write are refused before the work. Raises UserError."""
+    """Fail fast on words or prompts outside the vocabulary. Raises UserError."""
     prompt = task.prompt.render(dict.fromkeys(task.prompt.fields, "x"))
     words = tuple(word for own in verbalizer.words for word in own)
     word_logs((task.prompt.empty() if calibration == "prompt" else prompt,), words)
@@ -333,9 +334,9 @@ class ParametricPhrases:
 
 
 class GoldLengthPhrases:
-    """Fills as many masks as the gold answer has tokens, from left to right: an upper bound of what such a model knows.
+    """Fills one mask per token of the shortest gold answer, from left to right: an upper bound for such models.
 
-    The shortest of the gold answers sets their number, which no other method knows.
+    No other method knows that number.
     """
 
     name = "mlm-n"
@@ -352,16 +353,14 @@ class GoldLengthPhrases:
             space = mask_takes_space(encoder, example.text)
             tokens = word_tokens(encoder, [answer.strip() for answer in example.answers], after_space=space)
             by_count.setdefault(max(1, min(map(len, tokens))), []).append(number)
-        found: dict[int, Answer] = {}
-        for count, own in sorted(by_count.items()):
-            fits = count <= encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
-            for first in range(0, len(own), EXAMPLES_PER_CALL):
-                some = own[first : first + EXAMPLES_PER_CALL]
-                texts = [examples[number].text for number in some]
-                filled = self.fill(texts, count) if fits else [Answer(text, (), notes=(TOO_LONG,)) for text in texts]
-                found |= zip(some, filled, strict=True)
-                progress(f"task {task.name}", len(found), len(examples))
-        answers = [found[number] for number in range(len(examples))]
+        room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
+
+        def fill(count: int, own: list[Example]) -> list[Answer]:
+            texts = [example.text for example in own]
+            return self.fill(texts, count) if count <= room else [Answer(each, (), notes=(TOO_LONG,)) for each in texts]
+
+        parts = sorted(by_count.items())
+        answers = answered(task, examples, parts, fill, progress, at_once=EXAMPLES_PER_CALL)
         self.facts = {
             **language_model_facts(encoder, self._head),
             "answers": "as many tokens as the shortest gold answer has: an upper bound",

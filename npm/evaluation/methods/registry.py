@@ -17,7 +17,7 @@ from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import SettingError, unknown
 from npm.core.settings import changed_settings, has_studies, merged, read_settings
 from npm.core.types import Progress
-from npm.evaluation.conditions import is_templated
+from npm.evaluation.prompts import is_templated
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks import Example, ResolvedScoring, Suite, Task, task_scoring
 from npm.indexing.phrase_index import PhraseIndex
