@@ -177,7 +177,7 @@ def estimated_sizes(
     }
     training = min(resolved.get("train_rows", 0), rows) * dimensions * 4 + 5 * quantizer  # as float32
     with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
-    estimate = Estimate(
+    return Estimate(
         documents=document_count,
         tokens=token_count,
         rows=rows,
@@ -191,8 +191,7 @@ def estimated_sizes(
         partition_memory_bytes=float(quantizer) or shape.searched_bytes(share),
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
-    )
-    return estimate, blocks
+    ), blocks
 
 
 def _lexicon_bytes(

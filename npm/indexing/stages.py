@@ -137,7 +137,7 @@ def make_parts(parts: Sequence[Part], *, shard: Shard = WHOLE, progress: Progres
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """What is made of the blocks of a segment."""
+    """The parts that are made of the blocks of a segment."""
 
     corpus: Path
     store: BlockStore
