@@ -20,11 +20,12 @@ HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
 ENTRYPOINT ["npmlm"]
 CMD ["serve", "index=/data", "host=0.0.0.0"]
 
-# A GPU is used by torch alone: FAISS on a GPU was never measured, so both images have the one for processors.
+# torch trains and encodes on the GPU, faiss-gpu makes inverted lists there; both wheels of FAISS are one module.
 FROM runtime AS cuda
 ARG TORCH=torch==2.13.0
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-  pip install --no-cache-dir "$TORCH" && pip install --no-cache-dir "$(ls /dist/*.whl)[serve]"
+  pip install --no-cache-dir "$TORCH" && pip install --no-cache-dir "$(ls /dist/*.whl)[serve]" && \
+  pip uninstall --yes faiss-cpu && pip install --no-cache-dir "faiss-gpu>=1.15.1"
 USER npmlm
 
 FROM runtime AS cpu

@@ -4,7 +4,7 @@
 
 Claims: at least 4 times as many examples a second with the best 4096 rows of either query, at least 10 times exactly
 over all occurrences of the labels' words. The other side is a plain loop as the reference has it (one example at a
-time in float32; IVFPQ with 256 lists of which 8 are probed, 64 bytes a vector; similarities again from the float16
+time in float32; IVFPQ with 256 lists of which 8 are probed, 64 bytes a vector; similarities again from the stored
 vectors; a dictionary of probabilities by token). 4 layers × 256, 206,684 vectors, prompts of about 40 tokens; 100 label
 words. Processor time of one thread, so that other work on the machine does not count; waiting for a quiet
 machine takes as long. The index is built in a temporary folder unless named.

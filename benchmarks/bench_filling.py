@@ -1,6 +1,6 @@
 """Time of a filled phrase on one core, without the encoder's pass, against two plain scans of the vectors.
 
-    python -m benchmarks.bench_filling parity_dir=../shared/parity [repeats=20] [index=DIR]
+    python -m benchmarks.bench_filling parity_dir=../shared/parity [repeats=20] [index=DIR] [dtype=int8]
 
 Claims: unrestricted filling with 4096 candidates a side takes at most 1.5 times two full float32 matrix-vector
 products of the same run; filling restricted to three blocks takes at most 3 ms. The index is built in `index`, by
@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from index.arrays import to_float32
 from npm.corpus.store import BlockStore
 from npm.indexing.build import index_block_store
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import GIVEN_CORPUS, Generation
-from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
+from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
@@ -42,12 +43,14 @@ GOAL_SCANS = 1.5
 GOAL_RESTRICTED_SECONDS = 0.003
 
 
-def open_parity_index(parity: Path, recorded: dict[str, Any], index: Path) -> PhraseFiller:
+def open_parity_index(
+    parity: Path, recorded: dict[str, Any], index: Path, dtype: VectorDtype = VectorDtype.int8
+) -> PhraseFiller:
     """The index over the parity corpus, every boundary token with a vector; built if it is not there."""
     encoder = Encoder.load(str(parity / "model"), device="cpu", dtype="float32")
     if not BlockStore.is_finished(index / GIVEN_CORPUS):
         write_parity_store(index / GIVEN_CORPUS, recorded, encoder)
-    vectors = VectorSettings(pruning=PruningRule.word_boundaries)
+    vectors = VectorSettings(pruning=PruningRule.word_boundaries, dtype=dtype)
     index_block_store(index, IndexBuildSettings(vectors=vectors), encoder)
     return PhraseFiller.open(index, encoder, settings=FillSettings(retrieval=Retrieval.dense))
 
@@ -62,7 +65,7 @@ def seconds_of(job: Callable[[], object]) -> float:
 def measure(filler: PhraseFiller, queries: list[dict[str, Any]], repeats: int) -> dict[str, list[float]]:
     """Seconds of every job for one query after the other, the jobs interleaved."""
     stored = open_vectors([segment.vectors for segment in Generation.read(filler.index.folder).segments]).tokens
-    matrix = np.concatenate([np.asarray(array, dtype=np.float32) for array in stored.arrays])  # f32 [n, d]
+    matrix = to_float32(stored.slice(0, len(stored)))  # f32 [n, d]
     scorings = {"default": ScoringSettings(), "reference": FillSettings.reference().scoring}
     times: dict[str, list[float]] = {}
     for turn in range(repeats):
@@ -91,7 +94,7 @@ def main(argv: list[str]) -> None:
     recorded = json.loads((parity / "predictions.json").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as temporary:
         index = Path(given["index"]) if "index" in given else Path(temporary) / "index"
-        filler = open_parity_index(parity, recorded, index)
+        filler = open_parity_index(parity, recorded, index, VectorDtype(given.get("dtype", "int8")))
         measure(filler, recorded["queries"], repeats=3)  # warm-up
         medians = {
             name: statistics.median(all_) for name, all_ in measure(filler, recorded["queries"], repeats).items()

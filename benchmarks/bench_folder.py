@@ -21,8 +21,8 @@ from npm.core.files import stored_bytes
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
-from npm.indexing.cached import files_index
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
+from npm.indexing.sync import files_index
 from npm.models.encoder import Encoder
 
 QUESTIONS = ("When was the first edition published?", "Who was the first president of the society?")

@@ -48,7 +48,7 @@ def data(given: dict[str, str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     encoded = encode_queries(encoder, [question.text for question in drawn])
     queries = np.concatenate([encoded.start, encoded.end])  # f32 [q, d]
     assert index.vectors is not None, "an index that was opened from its folder"
-    vectors = index.vectors.take(np.arange(len(index.vectors)))  # f16 [n, d]
+    vectors = index.vectors.take(np.arange(len(index.vectors))).astype(np.float16)  # [n, d]
     yield "phrases", vectors, queries
     axes = principal_axes(vectors[:: max(1, len(vectors) // 100_000)].astype(np.float32), SHORT)[0]  # f32 [128, d]
     short, short_queries = (vectors.astype(np.float32) @ axes.T).astype(np.float16), queries @ axes.T

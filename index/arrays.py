@@ -1,12 +1,17 @@
-"""Arrays of several shards read as one, and half precision made float32 fast."""
+"""Arrays of several shards read as one, the formats of stored vectors, and half precision made float32 fast."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
+INT8 = np.dtype(np.int8)
+SCALE = np.dtype("<f2")
+"""Of a row in 8 bits: with its 11 bits, a code of 7 bits times its scale is exact in float32."""
+LARGEST_CODE = 127
 NUMBERS_PER_PIECE = 1 << 17
 """Numbers that go through all steps at once, so that they stay in the cache."""
 KEPT_BITS = np.int32(-0x70002000)
@@ -71,12 +76,21 @@ class ShardedArray:
         self.dtype = first.dtype
         self.shape = (int(self._starts[-1]), *first.shape[1:])
 
+    @classmethod
+    def of_vectors(cls, arrays: Sequence[np.ndarray]) -> ShardedArray:
+        """Stored vectors, in any format of `stored_rows`."""
+        return Int8Array(arrays) if arrays[0].dtype == INT8 else ShardedArray(arrays)
+
     def __len__(self) -> int:
         return self.shape[0]
 
-    def shards(self, first: int, stop: int) -> ShardedArray:
+    def shards(self, first: int, stop: int) -> Self:
         """The arrays [first, stop) alone."""
-        return ShardedArray(self.arrays[first:stop])
+        return type(self)(self.arrays[first:stop])
+
+    def within(self, start: int, stop: int) -> Self:
+        """The rows [start, stop) alone, not copied."""
+        return type(self)(self._pieces(start, stop) or [self.arrays[0][:0]])
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The rows at `indices` i64 [...], any order, repeats allowed: [..., *trailing shape].
@@ -91,7 +105,8 @@ class ShardedArray:
             return self.arrays[0][indices]  # [..., *trailing]
         ascending = bool((flat[1:] >= flat[:-1]).all())
         order = slice(None) if ascending else flat.argsort(kind="stable")
-        taken = np.empty((len(flat), *self.shape[1:]), dtype=self.dtype)  # [n, *trailing]
+        first_array = self.arrays[0]
+        taken = np.empty((len(flat), *first_array.shape[1:]), dtype=first_array.dtype)  # [n, *trailing]
         sorted_rows = flat[order]  # [n]
         bounds = sorted_rows.searchsorted(self._starts).tolist()  # shards + 1 numbers
         target = taken if ascending else np.empty_like(taken)  # [n, *trailing], in the order of sorted_rows
@@ -102,18 +117,75 @@ class ShardedArray:
                 self.arrays[shard].take(rows, axis=0, out=target[start:stop], mode="clip")
         if not ascending:
             taken[order] = target
-        return taken.reshape((*indices.shape, *self.shape[1:]))
+        return taken.reshape((*indices.shape, *first_array.shape[1:]))
 
     def slice(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop); a view if they are in one shard, else a copy."""
+        pieces = self._pieces(start, stop)
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else self.arrays[0][:0]
+
+    def _pieces(self, start: int, stop: int) -> list[np.ndarray]:
+        """Rows [start, stop) of each shard that has any."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"rows [{start}, {stop}) of an array of {len(self)} rows")
         shards = slice(max(0, int(self._starts.searchsorted(start, "right")) - 1), int(self._starts.searchsorted(stop)))
-        pieces = [
+        return [
             array[max(0, start - first) : max(0, stop - first)]
             for array, first in zip(self.arrays[shards], self._starts[shards].tolist(), strict=True)
             if first < stop and start < first + len(array)
         ]
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty((0, *self.shape[1:]), dtype=self.dtype)
+
+
+class Int8Array(ShardedArray):
+    """Vectors of which a number takes 8 bits, read as float32 [n, d].
+
+    The arrays, i8 [n, d + 2], have the codes of a row and in their last bytes its scale, a half precision number that
+    they are multiplied by.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(arrays)
+        self.dtype = np.dtype(np.float32)
+        self.shape = (self.shape[0], self.shape[1] - SCALE.itemsize)
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The rows at `indices` i64 [...]: f32 [..., d]; raises as `ShardedArray.take`."""
+        return self._decoded(super().take(indices))
+
+    def slice(self, start: int, stop: int) -> np.ndarray:
+        """Rows [start, stop): f32 [stop - start, d], a copy."""
+        return self._decoded(super().slice(start, stop))
+
+    def _decoded(self, rows: np.ndarray) -> np.ndarray:
+        """The vectors f32 [..., d] of `rows` i8 [..., d + 2]."""
+        dimensions = self.shape[1]
+        scales = np.ascontiguousarray(rows[..., dimensions:]).view(SCALE)  # f16 [..., 1]
+        vectors = rows[..., :dimensions].astype(np.float32)  # [..., d]
+        vectors *= scales.astype(np.float32)
+        return vectors
+
+
+def stored_rows(vectors: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`vectors` f32 [n, d] as they are stored: [n, d] of a floating `dtype`, or as int8 the rows of an `Int8Array`.
+
+    >>> stored_rows(np.float32([[0.5, -1.27, 0]]), INT8)[:, :3].tolist()
+    [[50, -127, 0]]
+    """
+    if dtype != INT8:
+        return vectors.astype(dtype)
+    rows = np.empty((len(vectors), row_bytes(vectors.shape[1], INT8)), dtype=INT8)  # [n, d + 2]
+    # A number that is not finite, or too large, leaves a scale that is not: reading finds it.
+    with np.errstate(over="ignore", invalid="ignore"):
+        scales = (np.abs(vectors).max(axis=1, keepdims=True) / LARGEST_CODE).astype(SCALE)  # f16 [n, 1]
+        divisors = np.where((scales > 0) & np.isfinite(scales), scales, 1).astype(np.float32)  # [n, 1]
+        codes = np.nan_to_num(np.rint(vectors / divisors))  # f32 [n, d]
+    rows[:, : vectors.shape[1]] = codes.clip(-LARGEST_CODE, LARGEST_CODE)
+    rows[:, vectors.shape[1] :] = scales.view(INT8)
+    return rows
+
+
+def row_bytes(dimensions: int, dtype: np.dtype) -> int:
+    """Bytes of a stored vector."""
+    return dimensions * dtype.itemsize + (SCALE.itemsize if dtype == INT8 and dimensions else 0)

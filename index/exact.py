@@ -48,9 +48,10 @@ def fitting_device(vector_bytes: int) -> str:
 class ExactSearcher:
     """Scores every row: the reference for every other searcher, and the fastest one up to about a million rows.
 
-    `vectors` f32|f16 [n, d] are read at the first scan of all of them, and held from then on: as float32 on the CPU,
-    not copied if they already are that in memory, and as they are stored on a GPU; scores are float32. On a CPU a scan
-    of some rows reads these alone, where they are stored. Raises ArtifactError if a vector holds NaN or infinity.
+    `vectors` [n, d] are read at the first scan of all of them, and held from then on: as float32 on the CPU, not copied
+    if they already are that in memory, and on a GPU as float16 unless they are stored as float32; scores are float32.
+    On a CPU a scan of some rows reads these alone, where they are stored. Raises ArtifactError if a vector holds NaN
+    or infinity.
     """
 
     def __init__(self, vectors: np.ndarray | ShardedArray, *, device: str = "cpu") -> None:
@@ -68,7 +69,7 @@ class ExactSearcher:
             for _ in finite_chunks(self._stored):
                 pass
             return _tensor(first)  # f32 [n, d], the same memory
-        dtype = torch.float16 if self._stored.dtype == np.float16 and not on_cpu else torch.float32
+        dtype = torch.float32 if on_cpu or first.dtype == np.float32 else torch.float16
         vectors = torch.empty(self._stored.shape, dtype=dtype, device=self._device)  # [n, d]
         for start, chunk in finite_chunks(self._stored):
             vectors[start : start + len(chunk)] = _tensor(chunk)
@@ -172,7 +173,7 @@ def exact_top(
     allowed: np.ndarray | None = None,
     progress: Progress = silent,
 ) -> Hits:
-    """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` f16|f32 [n, d].
+    """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` [n, d].
 
     Reads all vectors once, chunk by chunk, for any number; the reference for search at any size. `allowed` as
     in `ExactSearcher.scan`.
@@ -291,11 +292,15 @@ def checked_queries(queries: np.ndarray, dimensions: int) -> np.ndarray:
     return queries
 
 
-def finite_chunks(vectors: np.ndarray | ShardedArray) -> Iterator[tuple[int, np.ndarray]]:
-    """(first row, f32 [<= ROWS_PER_CHUNK, d]) of all vectors; raises ArtifactError at one that is not finite."""
+def finite_chunks(vectors: np.ndarray | ShardedArray, rows: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
+    """(first row, f32 [c, d]) of all vectors, `rows` or `ROWS_PER_CHUNK` at once.
+
+    Raises ArtifactError at one that is not finite.
+    """
     sharded = vectors if isinstance(vectors, ShardedArray) else ShardedArray([vectors])
-    for start in range(0, len(sharded), ROWS_PER_CHUNK):
-        stop = min(start + ROWS_PER_CHUNK, len(sharded))
+    step = rows or ROWS_PER_CHUNK
+    for start in range(0, len(sharded), step):
+        stop = min(start + step, len(sharded))
         stored = sharded.slice(start, stop)  # [c, d]
         check_finite(stored, np.arange(start, stop))
         yield start, to_float32(stored)
@@ -303,11 +308,14 @@ def finite_chunks(vectors: np.ndarray | ShardedArray) -> Iterator[tuple[int, np.
 
 def check_finite(vectors: np.ndarray, rows: np.ndarray) -> None:
     """Raise ArtifactError, naming the row, if one of `vectors` [c, d], which are `rows` i64 [c], is not finite."""
-    if vectors.dtype == np.float16 and vectors.size:
-        # numpy looks at half precision numbers one by one; from these bits on, of either sign, none is finite.
-        bits = vectors.view(np.int16)  # [c, d]
-        if bits.max() < 0x7C00 and bits.view(np.uint16).max() < 0xFC00:
-            return
+    # From the bits of infinity on, of either sign, no number is finite; integers are compared several times faster.
+    signed, unsigned = (vectors.view(f"{kind}{vectors.itemsize}") for kind in "iu")  # [c, d] each
+    infinity = np.array([np.inf, -np.inf], dtype=vectors.dtype)
+    if (
+        signed.max(initial=0) < infinity.view(signed.dtype)[0]
+        and unsigned.max(initial=0) < infinity.view(unsigned.dtype)[1]
+    ):
+        return
     finite = np.isfinite(vectors).all(axis=1)  # bool [c]
     if not finite.all():
         row = int(rows[np.argmin(finite)])

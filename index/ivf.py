@@ -61,7 +61,7 @@ def train_quantizer(
     *,
     progress: Progress = silent,
 ) -> Manifest:
-    """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
+    """Train on rows of `vectors` [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with any further
     ones of the caller; a finished quantizer of the same settings is kept. Progress counts groups of
@@ -85,7 +85,7 @@ def train_quantizer(
 
 
 def _trained(vectors: ShardedArray, rows: np.ndarray, resolved: Mapping[str, Any], progress: Progress) -> FaissIndex:
-    """The index without rows, trained on the `rows` i64 [t] of `vectors` f16|f32 [n, d]."""
+    """The index without rows, trained on the `rows` i64 [t] of `vectors` [n, d]."""
     index = new_faiss_index(resolved["factory"], vectors.shape[1])
     rotation, lists = split(index)
     sample = np.empty((len(rows), lists.d), dtype=np.float32)  # [t, e]
@@ -156,6 +156,7 @@ def _k_means(rows: np.ndarray, count: int, resolved: Mapping[str, Any]) -> np.nd
         seed=resolved["seed"],
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),  # all rows: no second sampling
+        gpu=True,  # all there are; faiss-cpu sees none
     )
     first = rows[drawn_rows(len(rows), count, seed=resolved["seed"])]  # f32 [count, e]
     means.train(rows, init_centroids=first)
@@ -170,13 +171,19 @@ def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:
 
 
 class RowAssigner:
-    """Finds the nearest of `centroids` f32 [K, e] by Euclidean distance, by a graph where they are many."""
+    """Finds the nearest of `centroids` f32 [K, e] by Euclidean distance.
+
+    Exactly on GPUs, if faiss-gpu sees some, or where centroids are few; else by a graph, which gives about 2 % of the
+    rows another near list.
+    """
 
     def __init__(self, centroids: np.ndarray) -> None:
         faiss = import_faiss()
         dimensions = centroids.shape[1]
         self._index = faiss.IndexFlatL2(dimensions)
-        if len(centroids) >= ROW_GRAPH_LISTS:
+        if faiss.get_num_gpus():
+            self._index = faiss.index_cpu_to_all_gpus(self._index)
+        elif len(centroids) >= ROW_GRAPH_LISTS:
             self._index = faiss.IndexHNSWFlat(dimensions, 32)
             self._index.hnsw.efSearch = ROW_GRAPH_SEARCH
         with faiss_threads(1):  # a graph depends on the order in which threads add to it
@@ -234,9 +241,9 @@ def code_shard_settings(quantizer: Quantizer, vectors_digest: str) -> dict[str, 
 
 
 def write_code_shard(
-    folder: Path, vectors: np.ndarray, quantizer: Quantizer, *, settings: Mapping[str, Any]
+    folder: Path, vectors: np.ndarray | ShardedArray, quantizer: Quantizer, *, settings: Mapping[str, Any]
 ) -> Manifest:
-    """Code all `vectors` f16|f32 [n, d] of one shard, sorted by list; `settings` are those of `code_shard_settings`.
+    """Code all `vectors` [n, d] of one shard, sorted by list; `settings` are those of `code_shard_settings`.
 
     A finished shard of the same settings is kept. Raises ArtifactError if the vectors have other dimensions than the
     quantizer, one is not finite, or `folder` was made with other settings.
@@ -246,11 +253,9 @@ def write_code_shard(
     def write(writer: FolderWriter) -> None:
         lists = np.empty(len(vectors), dtype=np.int32)  # [n]
         codes = np.empty((len(vectors), quantizer.code_bytes), dtype=np.uint8)  # [n, code_bytes]
-        for start in range(0, len(vectors), ROWS_PER_CHUNK):
-            chunk = vectors[start : start + ROWS_PER_CHUNK]  # [c, d]
-            stop = start + len(chunk)
-            check_finite(chunk, np.arange(start, stop))
-            lists[start:stop], codes[start:stop] = quantizer.encode(to_float32(chunk))
+        for start, chunk in finite_chunks(vectors, ROWS_PER_CHUNK):  # f32 [c, d]
+            coded = slice(start, start + len(chunk))
+            lists[coded], codes[coded] = quantizer.encode(chunk)
         order = np.argsort(lists, kind="stable").astype(np.uint32)  # [n]
         writer.write_array("list_sizes", np.bincount(lists, minlength=quantizer.list_count))  # i64 [K]
         writer.write_array("rows", order)
@@ -268,7 +273,7 @@ def write_search_folder(
     code_folders: Sequence[Path] = (),
     progress: Progress = silent,
 ) -> Manifest:
-    """Write the search folder over `vectors` f16|f32 [n, d], or keep a finished one of the same.
+    """Write the search folder over `vectors` [n, d], or keep a finished one of the same.
 
     With a quantizer it holds the lists of all code shards, which follow each other in the order of their rows; without,
     for exact search, vectors are checked to be finite, and the manifest is all there is. Progress counts lists or

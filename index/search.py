@@ -122,7 +122,7 @@ def open_search(
     probed_lists: int | None = None,
     rerank_factor: int | None = None,
 ) -> ExactSearcher | FaissSearcher:
-    """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
+    """The searcher that `folder` was built for, over the stored `vectors` [n, d].
 
     Exact search reads all vectors into memory (of a GPU, if torch finds one with enough) at the first scan of all
     of them. The other tiers need the folder of their `quantizer`, map the lists and the
@@ -138,7 +138,8 @@ def open_search(
             "remove this folder and build the search index again"
         )
     if settings["tier"] == SearchTier.exact.value:
-        vector_bytes = vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize
+        number_bytes = 4 if vectors.arrays[0].dtype == np.float32 else 2  # on a GPU
+        vector_bytes = vectors.shape[0] * vectors.shape[1] * number_bytes
         return ExactSearcher(vectors, device=fitting_device(vector_bytes))
     from index.ivf import Quantizer  # not needed by exact search
 

@@ -1,7 +1,7 @@
 """The rows with the largest inner products among many vectors, from one bit per dimension: its sign.
 
-A scan of the signs finds candidates, which are then scored by the stored vectors: memory holds a sixteenth of half
-precision vectors, and those themselves stay in their mapped files. A row's score in the scan is the sum of a query's
+A scan of the signs finds candidates, which are then scored by the stored vectors: memory holds a bit per number, and
+the vectors themselves stay in their mapped files. A row's score in the scan is the sum of a query's
 values, each with the sign of the row there: the query is not rounded to signs, as it would be for a Hamming
 distance, which needs eight times as many candidates for the same recall (docs/results/scale.md).
 
@@ -27,7 +27,7 @@ ROWS_PER_CHUNK = 1 << 14
 
 
 class SignSearcher:
-    """Searches `vectors` f16 [n, d], of about equal length, by inner product.
+    """Searches `vectors` [n, d], of about equal length, by inner product.
 
     Signs are read of all vectors by the first search that needs them: a tenth of a second for a million of 384
     dimensions that are in the cache of the disk.
@@ -78,8 +78,9 @@ class SignSearcher:
         """
         faiss = import_faiss()
         # As integers the bits of half precision numbers have the same sign and are compared several times faster.
+        signed = f"i{self._vectors.arrays[0].itemsize}"
         pieces = (
-            np.packbits(array[start : start + ROWS_PER_CHUNK].view(np.int16) > 0, axis=1, bitorder="little")
+            np.packbits(array[start : start + ROWS_PER_CHUNK, : self.dimensions].view(signed) > 0, 1, "little")
             for array in self._vectors.arrays
             for start in range(0, len(array), ROWS_PER_CHUNK)
         )

@@ -26,8 +26,6 @@ from npm.indexing.settings import LexiconSettings
 from npm.retrieval.settings import FillSettings, Retrieval, ScoringSettings
 
 NOTHING_OF_OURS = object()
-MADE_BY_CODE = {"SegmentSettings"}
-"""Called settings, but put together by a build from those of the user."""
 
 
 def of_values(hint: Any) -> list[Any]:
@@ -56,16 +54,13 @@ def settings_classes() -> list[type]:
     found = {kind for verb in map(find_verb, MODULES) for kind in nested(verb.root)}
     for package in (npm, importlib.import_module("index")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith("__main__"):
+            if module.name.endswith("__main__") or module.name.startswith("npm.integrations."):
                 continue
             for value in vars(importlib.import_module(module.name)).values():
                 if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__name__.endswith("Settings"):
                     found.add(value)
     # By module too: two classes may share a name, and every process of the tests has to collect them in the same order.
-    return sorted(
-        (kind for kind in found if kind.__name__ not in MADE_BY_CODE),
-        key=lambda kind: (kind.__module__, kind.__qualname__),
-    )
+    return sorted(found, key=lambda kind: (kind.__module__, kind.__qualname__))
 
 
 CLASSES = settings_classes()

@@ -15,6 +15,8 @@ from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 
 TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
+CLOSEST_SENTENCES = 3
+"""Sentences that are shown in place of an answer, at most."""
 CONFIDENCE_WORDS = ((0.8, "sure"), (0.5, "likely"), (0.0, "unsure"))
 
 
@@ -46,13 +48,14 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     """A card per phrase on stdout: number, score, phrase, the sentence of its best occurrence, and its document.
 
     Of a text with several masks the fillings, and below them the cards of each mask, counted through; of an answer with
-    low evidence no card.
+    low evidence the closest sentences.
     """
     lines: list[RenderableType] = [Text(shown_text(answer.text)), ""] if with_text else []
-    if answer.status == "low_evidence" and answer.confidence is not None and answer.phrases:
-        lines += ["no clear answer in the corpus; closest passage:", *_closest(answer.phrases[0])]
-    elif answer.status == "low_evidence":
-        lines.append("no clear answer in the corpus")
+    if answer.status == "low_evidence":
+        closest = answer.passages[:CLOSEST_SENTENCES]
+        lines.append("no clear answer in the corpus" + ("; closest sentences:" if closest else ""))
+        for place in closest:
+            lines += indented(marked_context(place.parts), place.document_name)
     elif isinstance(answer, JointAnswer):
         for filling in answer.fillings:
             lines.append(Text.assemble(f"{filling.score:.3f}  ", (one_line(" / ".join(filling.phrases)), "bold")))
@@ -75,13 +78,6 @@ def confidence_text(confidence: float) -> str:
     word = next(word for least, word in CONFIDENCE_WORDS if confidence >= least)
     percent = round(100 * confidence)
     return f"{word}, {percent if percent else 'under 1'} %"
-
-
-def _closest(phrase: Phrase) -> list[RenderableType]:
-    """The sentence of a withheld phrase, and its document."""
-    return [
-        line for best in phrase.occurrences[:1] for line in indented(marked_context(best.parts), best.document_name)
-    ]
 
 
 def _cards(phrases: Sequence[Phrase], first: int, confidence: float | None = None) -> list[RenderableType]:

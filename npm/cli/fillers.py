@@ -12,8 +12,8 @@ from npm.cli.progress import StageProgress
 from npm.core.types import Progress, silent
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import find_sources, input_record
-from npm.indexing.cached import cache_errors, cached_index, files_index
 from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.sync import cache_errors, cached_index, files_index
 from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings

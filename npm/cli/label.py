@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from npm.cli.base import EncoderCommand, Output
 from npm.cli.registry import verb
-from npm.core.errors import missing
+from npm.core.errors import SettingError, missing
 from npm.core.settings import Fraction, PathText
 
 if TYPE_CHECKING:
+    from npm.cli.progress import StageProgress
+    from npm.evaluation.label_confidence import LabelConfidence
     from npm.evaluation.labeling import LabeledText
+    from npm.evaluation.tasks import Task
+    from npm.retrieval.filler import PhraseFiller
 
 ADDED = (
     *("label", "label_score", "label_word", "label_title", "label_document", "label_sentence"),
     *("next_label", "next_score", "label_note"),
 )
 """Columns added to a table; in JSON lines, `labels` holds all but the last three."""
+CONFIDENCE = "label_confidence"
+"""Column added with known=."""
 CUT_NOTE = "the text is longer than the encoder takes: it was cut"
 
 
@@ -38,6 +44,11 @@ class LabelCommand(EncoderCommand):
     label less well. Else labels compete, and a score is the share of the evidence."""
     min_score: Fraction | None = None
     """Least score of a label; a text without one stays unlabeled. Unset: 0, with multi_label 0.9."""
+    known: PathText = ""
+    """File of rows, as texts=, with the right label of each: the table then says how likely each first label is right,
+    as fitted to these rows."""
+    known_column: str = "label"
+    """Column of the right labels in known=."""
     out: PathText = ""
     """File to write, .csv or .jsonl, replaced where it exists; empty: standard output."""
     output: Output = "table"
@@ -47,22 +58,26 @@ class LabelCommand(EncoderCommand):
 @verb(
     LabelCommand,
     'npmlm label index=DIR "labels={world: [politics, war], sports: [sport]}" texts=FILE out=labels.csv',
-    "index labels texts column template multi_label min_score out output encoder device",
+    "index labels texts column template multi_label min_score known known_column out output encoder device",
 )
 def run_label(settings: LabelCommand) -> int:
     """Label the texts of a file."""
     if not (settings.labels and settings.texts):
         raise missing("texts" if settings.labels else "labels", "labels=[politics, sport] texts=FILE")
     from npm.cli.progress import StageProgress
-    from npm.cli.rows import check_out, columns_of, read_table, write_rows, writes_csv
+    from npm.cli.rows import SHARE_DIGITS, check_out, columns_of, read_table, write_rows, writes_csv
     from npm.evaluation.labeling import label_rows, label_task
 
     check_out(settings.out, settings.texts)
+    if settings.known and settings.multi_label:
+        raise SettingError("known= needs labels that compete: leave multi_label=false")
+    added = (*ADDED, CONFIDENCE) if settings.known else ADDED
     task = label_task(settings.labels, settings.template, settings.column)
-    rows = read_table("texts", settings.texts, line_column=settings.column or "text", added=(*ADDED, "labels"))
+    rows = read_table("texts", settings.texts, line_column=settings.column or "text", added=(*added, "labels"))
     filler = settings.open_filler()
     is_csv = writes_csv(settings.out, settings.output)
     with StageProgress() as progress:
+        confidence = known_confidence(settings, task, filler, progress) if settings.known else None
         labeled = label_rows(
             filler,
             task,
@@ -72,9 +87,30 @@ def run_label(settings: LabelCommand) -> int:
             progress=progress,
             notice=lambda note: progress.say(f"note: {note}"),
         )
-        written = (row.cells | label_cells(found, is_csv) for row, found in zip(rows, labeled, strict=True))
-        write_rows(settings.out, settings.output, [*columns_of(rows), *ADDED], written)
+        written = (
+            row.cells
+            | label_cells(found, is_csv)
+            | ({CONFIDENCE: round(confidence.of(found), SHARE_DIGITS)} if confidence else {})
+            for row, found in zip(rows, labeled, strict=True)
+        )
+        write_rows(settings.out, settings.output, [*columns_of(rows), *added], written)
     return 0
+
+
+def known_confidence(
+    settings: LabelCommand, task: Task, filler: PhraseFiller, progress: StageProgress
+) -> LabelConfidence:
+    """The probability that a first label is right, fitted to the rows of known=; how many are right is reported."""
+    from npm.cli.rows import cell_text, read_table
+    from npm.evaluation.label_confidence import fit_label_confidence
+    from npm.evaluation.labeling import label_rows
+
+    rows = read_table("known", settings.known)
+    right = [cell_text(row, settings.known_column) for row in rows]
+    labeled = list(label_rows(filler, task, [(row.place, row.cells) for row in rows], progress=progress))
+    confidence = fit_label_confidence(task, labeled, right)
+    progress.say(f"note: {confidence.right} of {confidence.rows} rows of {settings.known} got the right label")
+    return confidence
 
 
 def label_cells(found: LabeledText, is_csv: bool) -> dict[str, Any]:

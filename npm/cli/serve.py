@@ -90,7 +90,7 @@ class _FollowedFiles:
     """Files and their index of words in the user's cache."""
 
     def __init__(self, settings: ServeCommand) -> None:
-        from npm.indexing.cached import files_index
+        from npm.indexing.sync import files_index
         from npm.models.encoder import Encoder
 
         self._files = settings.files
@@ -110,7 +110,7 @@ class _FollowedFiles:
 
     def refresh(self) -> None:
         """Bring the index up to date if a file was changed, came or went."""
-        from npm.indexing.cached import files_index
+        from npm.indexing.sync import files_index
 
         state = self._state()
         if state != self._seen:

@@ -180,6 +180,15 @@ class Answer:
     confidence: float | None = None
     """Probability that the first phrase is right; null without a reader that knows it, and for several masks."""
 
+    @property
+    def passages(self) -> tuple[Occurrence, ...]:
+        """The sentences in which the phrases are found, each once, in the order of the phrases."""
+        sentences: dict[tuple[str, int], Occurrence] = {}
+        for phrase in self.phrases:
+            for best in phrase.occurrences[:1]:
+                sentences.setdefault((best.document, best.context_start_char), best)
+        return tuple(sentences.values())
+
     def __repr__(self) -> str:
         """In a line: a notebook shows answers so, and their contexts may be long."""
         shown = ", ".join(f"{best.phrase!r} {best.score:.3f}" for best in self.phrases[:REPR_PHRASES])

@@ -14,16 +14,17 @@ import numpy as np
 
 from npm.core.errors import CorpusError
 from npm.core.types import Document
+from npm.corpus.markup import row_text
 from npm.corpus.office_files import OFFICE_FORMATS, read_office_file
 from npm.corpus.readers import OnBad, Row, Rows, read_records
-from npm.corpus.settings import CorpusSettings, DocumentSplit
+from npm.corpus.settings import TEXT_FIELD, CorpusSettings, DocumentSplit
 from npm.corpus.shards import document_key
 from npm.corpus.sources import CONTROL_CHARACTER, PART_NAMES, Source, find_sources
 from npm.corpus.text_files import read_texts
 
 MAX_SUMMARIZED = 3
 PART_FIELDS = ("file", "page", "heading")
-"""Fields that are kept with a page, a slide or a section of a file."""
+"""Fields that are kept with a page, a slide or a section of a file; the first with a row of a table too."""
 
 
 @dataclass
@@ -91,7 +92,8 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
         # as page, where a file is read in parts
         in_parts = source.format in OFFICE_FORMATS or settings.split is DocumentSplit.heading
         part_name = PART_NAMES.get(source.format, "") if in_parts else ""
-        fields = (*settings.kept_fields, *(PART_FIELDS if part_name else ()))
+        of_file = PART_FIELDS if part_name else PART_FIELDS[: source.format == "table"]
+        fields = (*settings.kept_fields, *of_file)
         records = _parts(source, settings, part_name, on_bad, note) if part_name else _records(source, settings, on_bad)
         for number, record in records:
             where = f"{source.path}:{number}"
@@ -109,12 +111,16 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
 
 def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
     others = (settings.id_field, settings.title_field, *settings.kept_fields)
+    if source.format == "table":
+        required = [] if settings.text_field == TEXT_FIELD else [settings.text_field]
+        for number, row in read_records(source, required=required, keys="corpus.text_field", on_bad=on_bad):
+            cells = {name: cell for name, cell in row.items() if cell}  # an empty cell is not a value
+            text = {} if settings.text_field in row else {TEXT_FIELD: row_text(row), settings.title_field: source.stem}
+            yield number, {"file": source.identifier, **text, **cells}
+        return
     if source.format not in ("txt", "md", "html"):
         required = [settings.text_field]
-        read = read_records(source, required=required, optional=others, keys="corpus.text_field", on_bad=on_bad)
-        for number, row in read:
-            # an empty cell of a table is not a value
-            yield number, {name: cell for name, cell in row.items() if cell} if source.format == "table" else row
+        yield from read_records(source, required=required, optional=others, keys="corpus.text_field", on_bad=on_bad)
         return
     is_file = source.format != "txt" or settings.split in (DocumentSplit.file, DocumentSplit.heading)
     identifier = {settings.id_field: source.identifier} if is_file else {}

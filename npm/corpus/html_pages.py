@@ -8,8 +8,8 @@ from npm.corpus.markup import (
     CELL,
     HEADER_CELL,
     HIDDEN,
-    INLINE_TAG,
-    STRUCK_TAG,
+    INLINE_TAGS,
+    STRUCK_TAGS,
     ReadText,
     decoded,
     hidden,
@@ -26,14 +26,14 @@ _TOKEN = re.compile(
     re.IGNORECASE,
 )
 """A comment, a script, a tag, a declaration, an entity, or text: every character belongs to one of them."""
-_UNREAD = re.compile(f"template|noscript|svg|title|nav|{STRUCK_TAG}")
+_UNREAD = frozenset({"template", "noscript", "svg", "title", "nav", *STRUCK_TAGS})
 _HIDING = re.compile(
     r"\s(?:hidden(?=[\s=/>])|style\s*=\s*[\"']?[^\"'>]*(?:display\s*:\s*none|visibility\s*:\s*hidden))", re.I
 )
 """Attributes of an element that a browser does not show."""
-_HEADING = re.compile("h[1-6]")
-_VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
-_UNCLOSED = re.compile("p|li|d[td]|option|t[rdh]")
+_HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
+_EMPTY, _OFTEN_OPEN = "area base br col embed hr img input link meta source track wbr", "p li dt dd option tr td th"
+_VOID, _UNCLOSED = frozenset(_EMPTY.split()), frozenset(_OFTEN_OPEN.split())
 """Elements whose end tag is often missing: the next one of the kind ends them."""
 _LONG_SPACE = re.compile(r"\s{2,}|[^\S ]")
 _DIGIT = re.compile(r"\d")
@@ -59,6 +59,10 @@ def page_text(page: str) -> ReadText:
     return ReadText(squeezed("".join(reader.pieces)), " ".join(reader.title.split()) or next(first, ""), headings)
 
 
+def _one_space(run: re.Match[str]) -> str:
+    return " " + hidden(run[0][1:])
+
+
 class _Reader:
     """Reads the tokens of a page in order."""
 
@@ -76,49 +80,50 @@ class _Reader:
 
     def read(self, token: re.Match[str]) -> None:
         """Add the text of a token."""
-        tag = (token["tag"] or "").lower()
+        given, tag = token[0], (token["tag"] or "").lower()
         was_unread = self._unread is not None
         if tag:
-            read = self._tag(tag, token)
+            read = self._tag(tag, given, is_end=token["end"] != "")
         elif token["entity"]:
-            read = decoded(token[0])
+            read = decoded(given)
         else:
             data = token["data"] or ""
-            read = data if self._pre_depth else _LONG_SPACE.sub(lambda run: " " + hidden(run[0][1:]), data)
-        if was_unread and self._open[-1:] == ["title"] and self._unread == len(self._open) - 1 and not tag:
-            self.title += visible(read)
+            read = data if self._pre_depth else _LONG_SPACE.sub(_one_space, data)
         if was_unread or self._unread is not None:
-            read = "" if not tag or INLINE_TAG.fullmatch(tag) or (was_unread and self._unread is not None) else "\n"
-        elif tag and _HEADING.fullmatch(tag):
+            if was_unread and not tag and self._open[-1:] == ["title"] and self._unread == len(self._open) - 1:
+                self.title += visible(read)
+            read = "" if not tag or tag in INLINE_TAGS or (was_unread and self._unread is not None) else "\n"
+        elif tag in _HEADINGS:
             self._is_heading = not token["end"]
             self.headings += [(token.start(), tag, "")] if self._is_heading else []
         elif self._is_heading:
             start, heading, text = self.headings[-1]
             self.headings[-1] = (start, heading, text + visible(read))
-        self.pieces.append(read + HIDDEN * (len(token[0]) - len(read)))
+        self.pieces.append(read + HIDDEN * (len(given) - len(read)))
 
-    def _tag(self, tag: str, token: re.Match[str]) -> str:
+    def _tag(self, tag: str, given: str, *, is_end: bool) -> str:
         """Replacement of a tag: a line break or the edge of a cell."""
-        if token["end"]:
+        if is_end:
             self._close(tag)
-        elif not token[0].endswith("/>") and not _VOID.fullmatch(tag):
-            if _UNCLOSED.fullmatch(tag) and self._open[-1:] == [tag]:
+        elif tag not in _VOID and not given.endswith("/>"):
+            if tag in _UNCLOSED and self._open[-1:] == [tag]:
                 self._close(tag)
-            if self._unread is None and (_UNREAD.fullmatch(tag) or _HIDING.search(token[0])):
+            if self._unread is None and (tag in _UNREAD or _HIDING.search(given)):
                 self._unread = len(self._open)
             if len(self._open) < MOST_OPEN:
                 self._open.append(tag)
-        self._pre_depth = max(0, self._pre_depth + (tag == "pre") * (-1 if token["end"] else 1))
-        if tag == "sup":
-            self._raise(is_end=token["end"] != "")
-        if tag in ("td", "th"):
-            return self._cell(tag, is_end=token["end"] != "")
-        if tag in ("tr", "table"):
-            self._end_row(has_nested=tag == "table" and not token["end"])
+        if tag == "pre":
+            self._pre_depth = max(0, self._pre_depth + (-1 if is_end else 1))
+        elif tag == "sup":
+            self._raise(is_end=is_end)
+        elif tag in ("td", "th"):
+            return self._cell(tag, is_end=is_end)
+        elif tag in ("tr", "table"):
+            self._end_row(has_nested=tag == "table" and not is_end)
             if tag == "table":
                 self._end_table()
-            self._row = len(self.pieces) + 1 if tag == "tr" and not token["end"] else None
-        return "" if INLINE_TAG.fullmatch(tag) else "\n"
+            self._row = len(self.pieces) + 1 if tag == "tr" and not is_end else None
+        return "" if tag in INLINE_TAGS else "\n"
 
     def _close(self, tag: str) -> None:
         """Close the innermost open element of a kind, and those in it."""

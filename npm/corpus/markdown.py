@@ -14,8 +14,8 @@ from npm.corpus.markup import (
     CELL,
     HEADER_CELL,
     HIDDEN,
-    INLINE_TAG,
-    STRUCK_TAG,
+    INLINE_TAGS,
+    STRUCK_TAGS,
     ReadText,
     decoded,
     hidden,
@@ -35,7 +35,7 @@ _RULE = re.compile(r"([-=*_~])(?:[ \t]*\1)+")
 _HEADING = re.compile(r"#{1,6}(?=\s)")
 _CLOSING_MARKS = re.compile(r"(?<!\S)#+$")
 _DEFINITION = re.compile(r"\[(?!\^)[^\[\]]+\]:[ \t]+\S")
-_TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
+_TABLE_RULE = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
 _CALLOUT = re.compile(r"\[![\w-]+\][+-]?[ \t]*")
 _BULLET = re.compile(r"(?:[-*+•◦▪:]|\[\^[^\]\s]+\]:)(?=\s)")
 _BULLET_MARK = re.compile(rf"[ \t{HIDDEN}]*[-*+•◦▪:][ \t](?:[ \t]*\[[ xX]\](?=\s))?")
@@ -77,7 +77,11 @@ def joined_lines(text: str) -> str:
 def _joined(run: str) -> str:
     """The lines of a paragraph as one, with the line end of the last."""
     body = run.rstrip()
-    return _JOINT.sub(lambda joint: " " + hidden(joint[0][1:]), body) + run[len(body) :]
+    return _JOINT.sub(_space, body) + run[len(body) :] if "\n" in body else run
+
+
+def _space(joint: re.Match[str]) -> str:
+    return " " + hidden(joint[0][1:])
 
 
 class _Blocks:
@@ -110,7 +114,7 @@ class _Blocks:
         yield (_Kind.rule if is_end else _Kind.kept), line
 
     def _line(self, line: str) -> Iterator[Run]:
-        quote = _QUOTE.match(line)[0]  # type: ignore[index] # it matches nothing, too
+        quote = _QUOTE.match(line)[0] if ">" in line else ""  # type: ignore[index] # it matches nothing, too
         content = line[len(quote) :]
         line, body, stripped = hidden(quote) + content, content.lstrip(), content.strip()
         indent = content[: len(content) - len(body)].expandtabs(CODE_INDENT).count(" ")
@@ -122,7 +126,7 @@ class _Blocks:
             yield from self._finished()
             self._quotes, self._base = quote.count(">"), 0
         self._is_table &= "|" in stripped
-        is_table_rule = _TABLE_RULE.fullmatch(stripped) is not None
+        is_table_rule = "|" in stripped and _TABLE_RULE.fullmatch(stripped) is not None
         if self._is_row and not is_table_rule:
             yield from self._finished()
         is_code = self._is_markdown or self._is_code or _CODE_MARK.search(stripped) is not None
@@ -140,7 +144,7 @@ class _Blocks:
             yield from ((_Kind.header, row) for row in header)
             yield _Kind.rule, line
             self._is_table = True
-        elif self._is_markdown and _DEFINITION.match(body):
+        elif self._is_markdown and body[0] == "[" and _DEFINITION.match(body):
             yield from self._finished()
             yield _Kind.rule, line
         elif _RULE.fullmatch(stripped):
@@ -189,7 +193,7 @@ _UNESCAPED_BAR = re.compile(r"(?<!\\)\|")
 _SKIPPED = re.compile(
     r"(?P<code>^[ \t>]*(?P<fence>```+(?=[^`\n]*$)|~~~+)[\s\S]*?(?:^[ \t>]*(?P=fence)[`~]*[ \t\r]*$|\Z)"
     r"|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n[ \t]*\r?\n)[\s\S])+?(?<!`)(?P=ticks)(?!`))"
-    rf"|<!--[\s\S]*?(?:-->|\Z)|<(?P<tag>script|style|{STRUCK_TAG})\b[\s\S]*?(?:</(?P=tag)\s*>|\Z)"
+    rf"|<!--[\s\S]*?(?:-->|\Z)|<(?P<tag>script|style|{'|'.join(STRUCK_TAGS)})\b[\s\S]*?(?:</(?P=tag)\s*>|\Z)"
     r"|(?P<table><table\b[\s\S]*?</table\s*>)|(?<!\S)%%[\s\S]*?%%(?!\S)"
     r"|\{\{[\s\S]{0,1000}?\}\}|\{%[\s\S]{0,1000}?%\}|\{[#:][^{}\n]{1,200}\}",
     re.M | re.I,
@@ -200,26 +204,27 @@ _LITERAL = re.compile(
     r"|(https?://[^\s<>()\[\]*`]+)"
 )
 """Text in which no mark counts: code, escaped characters, addresses. The last group is read."""
+_MAY_BE_LITERAL = re.compile(r"[`\\<]|https?://")
 _BRACKETED = r"((?:[^\[\]]|\[[^\[\]]*\])*)"
 _TARGET = r"(?:\((?:[^()\n]|\([^()\n]*\))*\)|\[[^\[\]]*\])"
 _EDGE, _EDGE_BEFORE = r"(?=[^ \t\r\n])", r"(?<=[^ \t\r\n])"
-_MARKS = [
-    re.compile(pattern)
-    for pattern in (
-        r"\[\^[^\]\s]+\]:?",
-        r"!\[\[[^\]\n]+\]\]",
-        r"\[\[(?:[^|\]\n]+\\?\|)?([^\]\n]+)\]\]",
-        rf"!\[{_BRACKETED.replace('(', '(?:', 1)}\]{_TARGET}",
-        rf"\[{_BRACKETED}\]{_TARGET}",
-        rf"(\*\*){_EDGE}((?:[^*]|\*(?!\*))+){_EDGE_BEFORE}\*\*",
-        rf"(?<!\w)(__){_EDGE}((?:[^_]|_(?!_))+){_EDGE_BEFORE}__(?!\w)",
-        rf"(\*){_EDGE}([^*]+){_EDGE_BEFORE}\*",
-        rf"(?<!\w)(_){_EDGE}((?:[^_]|(?<=\w)_(?=\w))+){_EDGE_BEFORE}_(?!\w)",
-        rf"(==){_EDGE}([^=\n]+){_EDGE_BEFORE}==",
-        rf"~~{_EDGE}[^~]+~~",
-    )
-]
-"""Footnotes, images, links, emphasis, struck text; of each the last group is read."""
+_MARKS = {
+    mark: re.compile(pattern)
+    for mark, pattern in {
+        "[^": r"\[\^[^\]\s]+\]:?",
+        "![[": r"!\[\[[^\]\n]+\]\]",
+        "[[": r"\[\[(?:[^|\]\n]+\\?\|)?([^\]\n]+)\]\]",
+        "![": rf"!\[{_BRACKETED.replace('(', '(?:', 1)}\]{_TARGET}",
+        "[": rf"\[{_BRACKETED}\]{_TARGET}",
+        "**": rf"(\*\*){_EDGE}((?:[^*]|\*(?!\*))+){_EDGE_BEFORE}\*\*",
+        "__": rf"(?<!\w)(__){_EDGE}((?:[^_]|_(?!_))+){_EDGE_BEFORE}__(?!\w)",
+        "*": rf"(\*){_EDGE}([^*]+){_EDGE_BEFORE}\*",
+        "_": rf"(?<!\w)(_){_EDGE}((?:[^_]|(?<=\w)_(?=\w))+){_EDGE_BEFORE}_(?!\w)",
+        "==": rf"(==){_EDGE}([^=\n]+){_EDGE_BEFORE}==",
+        "~~": rf"~~{_EDGE}[^~]+~~",
+    }.items()
+}
+"""Footnotes, images, links, emphasis, struck text, by how they begin; of each the last group is read."""
 _INLINE_NOTE = re.compile(r"\^\[([^\[\]]+)\]")
 _RAISED = re.compile(r"(<sup\b[^<>]*>)((?:(?!</?sup\b)[\s\S])*?)(</sup\s*>)", re.I)
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)(?:\s[^<>]*)?/?>")
@@ -276,14 +281,23 @@ def _read(kind: _Kind, run: str) -> str:
 
 def _inline(text: str) -> str:
     """A paragraph without its marks, of the same length."""
-    marked = _LITERAL.sub(lambda found: re.sub(rf"[^{HIDDEN}]", _LITERAL_CHARACTER, _last_group(found)), text)
-    marked = _RAISED.sub(_raised, marked)
-    marked = _TAG.sub(_tag_space, marked)
-    marked = _INLINE_NOTE.sub(r" (\1)", marked)
-    for mark in _MARKS:
-        marked = mark.sub(_last_group, marked)
-    marked = _ENTITY.sub(lambda entity: decoded(entity[0]), marked)
-    return _LITERAL_RUN.sub(lambda run: text[slice(*run.span())], marked)
+    marked = _LITERAL.sub(_literal, text) if _MAY_BE_LITERAL.search(text) else text
+    if "<" in marked:
+        marked = _TAG.sub(_tag_space, _RAISED.sub(_raised, marked))
+    if "^[" in marked:
+        marked = _INLINE_NOTE.sub(r" (\1)", marked)
+    for mark, pattern in _MARKS.items():
+        if mark in marked:
+            marked = pattern.sub(_last_group, marked)
+    if "&" in marked:
+        marked = _ENTITY.sub(lambda entity: decoded(entity[0]), marked)
+    if _LITERAL_CHARACTER in marked:
+        marked = _LITERAL_RUN.sub(lambda run: text[slice(*run.span())], marked)
+    return marked
+
+
+def _literal(found: re.Match[str]) -> str:
+    return re.sub(rf"[^{HIDDEN}]", _LITERAL_CHARACTER, _last_group(found))
 
 
 def _last_group(found: re.Match[str]) -> str:
@@ -300,5 +314,5 @@ def _raised(sup: re.Match[str]) -> str:
 
 def _tag_space(tag: re.Match[str]) -> str:
     name = tag[1].lower()
-    space = "" if INLINE_TAG.fullmatch(name) else " " if name == "br" else "\n"
+    space = "" if name in INLINE_TAGS else " " if name == "br" else "\n"
     return space + hidden(tag[0][len(space) :])

@@ -9,7 +9,7 @@ before the cells of each row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import unescape
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,12 +23,13 @@ HIDDEN, CELL, HEADER_CELL = "\u2001", "\u037e", "\u0387"
 space to code that does not know it."""
 SPACE = re.compile(r"\s++")
 _HIDING_SPACE = re.compile(rf"[^\S{HIDDEN}]*{HIDDEN}\s*")
-INLINE_TAG = re.compile(
-    "a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|input|ins|kbd|label|mark|q|s|samp|small|span|strike"
-    "|strong|sub|sup|time|tt|u|var|wbr"
+_INLINE = (
+    "a abbr b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q s samp small span strike"
+    " strong sub sup time tt u var wbr"
 )
+INLINE_TAGS = frozenset(_INLINE.split())
 """HTML tags that neither separate words nor end a sentence."""
-STRUCK_TAG = "del|s|strike"
+STRUCK_TAGS = "del", "s", "strike"
 """HTML tags of text that is no longer valid."""
 
 INVISIBLE = "\u2060"
@@ -151,6 +152,18 @@ def _open_table(text: str, start: int) -> tuple[list[str], int]:
     if CELL in header or not all(CELL in row for row in rows):
         return [], 0
     return [visible(cell).strip() for cell in header.split(HEADER_CELL)], len(_EDGE_OF_CELL.findall(text, first, start))
+
+
+def row_text(cells: Mapping[str, str]) -> str:
+    """A row of a table under the header of its columns, as a text of its own.
+
+    >>> readable(row_text({"Depot": "Porto", "Rate": "737 EUR"})).text
+    'Depot|Rate\\nDepot: Porto; Rate: 737 EUR\\n'
+    """
+    header, row = ([" ".join(unmarked(cell).split()) for cell in each] for each in (cells, cells.values()))
+    if len(header) == 1:
+        return row[0]
+    return f"{HEADER_CELL.join(header)}\n{CELL.join(row)}\n" if any(row) else ""
 
 
 class Cell(NamedTuple):

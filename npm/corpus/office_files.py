@@ -29,6 +29,7 @@ Part = tuple[str, str, str | None]
 FULL_LINE = 0.85
 """Fraction of a long line of its page that a line fills if the paragraph continues."""
 REPAIR = "open the file in its program and save it again, without a password, or leave it out"
+_CHART = re.compile(r"(?:word|ppt)/charts/chart\d*\.xml")
 _BROKEN_WORD = re.compile(r"([^\W\d_]+)(?:[-\u00ad\u2010]\r?\n|\ufffe)([^\W\d_A-Z]+)")
 _COMPOUND_BEGINS = re.compile(
     "all|anti|co|cross|ex|full|half|high|ill|inter|large|long|low|mid|multi|non|open|post|pre|real|self|semi|short|single"
@@ -70,13 +71,16 @@ def read_office_file(
     """Yield the parts of a file of `kind` pdf, docx, pptx or epub that have text: number, title, text, and fields.
 
     The fields are `page` (also of a slide) and `heading`. A file that cannot be converted goes to `on_bad`, one with
-    scanned pages to `note`. Raises SettingError if the package that converts it is missing.
+    scanned pages or charts to `note`. Raises SettingError if the package that converts it is missing.
     """
     with open_text(path) as stream:
         data = io.BytesIO(stream.read())
     scanned: list[int] = []
-    has_text = False
+    has_text, charts = False, 0
     try:
+        if kind in ("docx", "pptx"):
+            with ZipFile(data) as archive:
+                charts = len([*filter(_CHART.fullmatch, archive.namelist())])
         for number, (title, heading, text) in enumerate(_READERS[kind](data, path, join_lines, on_bad), start=1):
             if text is None:
                 scanned.append(number)
@@ -91,6 +95,8 @@ def read_office_file(
     except Exception as error:  # of a damaged file, the libraries raise any
         on_bad(str(path), "cannot be converted", _reason(error))
         return
+    if charts:
+        note(str(path), "has charts, whose numbers are not read", f"{charts} charts: put the numbers into a table")
     if scanned:
         pages = ", ".join(map(str, scanned[:10])) + (", …" if len(scanned) > 10 else "")
         advice = "recognize their text, for example with ocrmypdf"

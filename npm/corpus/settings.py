@@ -9,6 +9,9 @@ from pydantic import PositiveInt
 
 from npm.core.settings import PathText, Settings
 
+TEXT_FIELD = "text"
+"""Default of `text_field`: tables without it are read by the cells of their rows."""
+
 
 class DocumentSplit(Enum):
     """One document of a `.txt` file, or with `heading` of an `.md` or `.html` file."""
@@ -40,12 +43,12 @@ class CorpusSettings(Settings):
     title_field: str = "title"
     """Field with the document's title; may be missing."""
 
-    text_field: str = "text"
-    """Field with the document's text."""
+    text_field: str = TEXT_FIELD
+    """Field with the document's text; a .csv or .tsv file without a column `text` is read by the cells of its rows."""
 
     kept_fields: list[str] = field(default_factory=list)
     """Further fields kept with each document, where it has them; those of .md files are in their front matter. Parts
-    of files always keep `file`, and `page` or `heading`."""
+    of files always keep `file`, and `page` or `heading`, rows of .csv and .tsv files `file`."""
 
     max_documents: PositiveInt | None = None
     """Documents read at most, from the beginning; null reads all."""

@@ -76,6 +76,11 @@ class Source:
         """The id of the file where it is one document, and the beginning of the ids of its parts."""
         return self.file.as_posix() if isinstance(self.file, Path) else str(self.file)
 
+    @property
+    def stem(self) -> str:
+        """The name of the file without its endings."""
+        return self.name.rpartition("/")[2].partition(".")[0]
+
 
 def find_sources(files: Sequence[str | Path]) -> list[Source]:
     """Return the sources that `files` name, globs expanded in sorted order. Raises CorpusError for unusable ones."""
@@ -186,7 +191,7 @@ def format_suffix(path: StoredFile) -> str:
 
 
 def part_fields(names: Iterable[str], *, in_sections: bool) -> list[str]:
-    """The fields that the parts of files with these names keep; `in_sections` as with corpus.split=heading.
+    """The fields that the parts and rows of files with these names keep; `in_sections` as with corpus.split=heading.
 
     >>> part_fields(["a.txt", "b.PDF"], in_sections=False), part_fields(["c.md"], in_sections=True)
     (['file', 'page'], ['file', 'heading'])
@@ -194,7 +199,7 @@ def part_fields(names: Iterable[str], *, in_sections: bool) -> list[str]:
     formats = {FORMATS.get(format_suffix(Path(name))) for name in names}
     headed = {"docx", "pptx", "epub", *(("md", "html") if in_sections else ())}
     has_pages, has_headings = bool(formats & {"pdf", "pptx"}), bool(formats & headed)
-    fields = {"file": has_pages or has_headings, "page": has_pages, "heading": has_headings}
+    fields = {"file": has_pages or has_headings or "table" in formats, "page": has_pages, "heading": has_headings}
     return [name for name, is_kept in fields.items() if is_kept]
 
 
@@ -208,6 +213,11 @@ def file_of_part(identifier: str) -> str:
     name, _, number = place.partition(" ")
     is_part = number.isdecimal() and name == PART_NAMES.get(FORMATS.get(format_suffix(Path(file)), ""))
     return file if is_part else ""
+
+
+def is_table(name: str) -> bool:
+    """Return True for the name of a .csv or .tsv file."""
+    return FORMATS.get(format_suffix(Path(name))) == "table"
 
 
 def file_source(name: str) -> Source:

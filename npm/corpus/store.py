@@ -196,11 +196,12 @@ class BlockStore:
         return np.array([found[identifier] for identifier in ids], dtype=np.int64)  # [n]
 
     def find_parts(self, files: Collection[str], among: np.ndarray | None = None) -> dict[int, str]:
-        """The files of the documents that are parts of `files`, such as their pages, by the number of the document.
+        """The files of the documents that are parts of `files`, their pages or rows, by the number of the document.
 
-        `among` bool [documents] says which may be found. A part has the id of one, and the field `file` agrees with it.
+        `among` bool [documents] says which may be found. A page has the id of one, and the field `file` agrees with it;
+        a row may have any id.
         """
-        from npm.corpus.sources import file_of_part  # not needed to answer
+        from npm.corpus.sources import file_of_part, is_table  # not needed to answer
 
         found: dict[int, str] = {}
         for documents, columns in self.field_columns():
@@ -209,7 +210,8 @@ class BlockStore:
             for place in np.flatnonzero(np.isin(codes, wanted)).tolist():
                 number, file = documents.start + place, values[codes[place]]
                 [identifier] = self.document_ids([number])  # other documents may have a field of this name too
-                if file_of_part(identifier) == file and (among is None or among[number]):
+                is_part = is_table(file) or file_of_part(identifier) == file
+                if is_part and (among is None or among[number]):
                     found[number] = file
         return found
 

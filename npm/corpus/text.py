@@ -415,13 +415,17 @@ BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)
 
 
 def with_mask(text: str) -> str:
-    """A text with its mask, written as `<mask>`, `___` or `[MASK]`; a question without one gets it behind it.
+    """A text with its mask, written as `<mask>`, `___` or `[MASK]`; a text without one gets it behind it.
 
-    >>> with_mask("Who governs Iceland?"), with_mask("Iceland is governed by ___.")
-    ('Who governs Iceland? <mask>.', 'Iceland is governed by <mask>.')
+    A full stop or none at the end makes no difference.
+
+    >>> with_mask("Who governs Iceland?"), with_mask("Iceland is governed by ___"), with_mask("capital of Iceland.")
+    ('Who governs Iceland? <mask>.', 'Iceland is governed by <mask>.', 'capital of Iceland? <mask>.')
     """
-    masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
-    return masked if MASK_TEXT in masked else f"{masked.rstrip(' ?')}? {MASK_TEXT}."
+    masked = (text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)).rstrip()
+    if MASK_TEXT not in masked:
+        return f"{masked.rstrip(' .?')}? {MASK_TEXT}."
+    return f"{masked}." if masked.endswith(MASK_TEXT) or masked[-1].isalnum() else masked
 
 
 def content_words(phrase: str) -> list[str]:

@@ -87,7 +87,8 @@ def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[As
         )
         asked.append(Asked(row["question"], tuple(row["answers"]), passage, groups))
     if not asked:
-        raise CorpusError(f"{named(files)}: no question has an answer in its context: give other files")
+        reasons = ", ".join(f"{count:,} rows {reason}" for reason, count in skipped.items())
+        raise CorpusError(f"{named(files)}: no question has an answer in its context ({reasons}): give other files")
     random.Random(sample.seed).shuffle(asked)
     documents = [Document(name, title, text) for (title, text), name in passages.items()]
     return asked[: sample.limit], documents, skipped

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npm.core.artifact import Manifest, check_folder, finish_shards, open_array, refuse_changed, written_once
+from npm.core.artifact import Manifest, check_folder, open_array, refuse_changed, written_once
 from npm.core.errors import damaged
 from npm.core.files import FolderWriter
 from npm.core.settings import as_json, settings_from
@@ -77,17 +77,6 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
         writer.write_array("block_lengths", counts.block_lengths)
 
     return written_once(folder, kind=LEXICON_SHARD_KIND, settings=recorded, write=write)
-
-
-def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -> Manifest:
-    """Write the manifest of a segment's lexicon, whose shards 00000 … are in `folder`; raises as `finish_shards`."""
-    return finish_shards(
-        folder,
-        len(store.shard_blocks) - 1,
-        kinds=(LEXICON_KIND, LEXICON_SHARD_KIND),
-        settings=lambda: as_record(settings, store),
-        stage="encode",
-    )
 
 
 def count_words(block_texts: Iterable[tuple[str, str]], settings: LexiconSettings) -> TermCounts:

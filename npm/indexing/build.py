@@ -33,7 +33,7 @@ from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.sources import Source, find_sources, unread_files
 from npm.corpus.store import BlockStore, build_block_store
-from npm.indexing.embed import check_input_tokens, pruning_counts, vector_shards
+from npm.indexing.embed import check_input_tokens, pruning_counts, recorded_vectors, vector_shards
 from npm.indexing.generation import (
     CORPUS,
     ENCODER,
@@ -57,15 +57,14 @@ from npm.indexing.generation import (
 from npm.indexing.rotation import opened_axes, rotation_request, train_rotation
 from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
 from npm.indexing.stages import (
-    SegmentSettings,
-    code_segments,
+    Part,
+    codes_part,
     corpus_part,
-    encode_segments,
-    finish_codes,
+    encoded_parts,
     finish_search,
-    finish_segment,
+    make_parts,
+    make_segments,
     train_segment_quantizer,
-    with_codes,
 )
 from npm.models.encoder import Encoder
 
@@ -235,28 +234,27 @@ class _Build:
         blocks = BlockStore.open(*(self._corpus(number)[0] for number in range(len(stores))))
         if stage in (None, Stage.encode):
             self._check_rows(stores, blocks, shard)
-        made_with, rotation = self._made_with(blocks, trains=stage in (None, Stage.encode))
-        segments = [made_with.segment(self.folder, self._corpus(n)[0], store) for n, store in enumerate(stores)]
+        encoder, rotation = self._rotated(blocks, trains=stage in (None, Stage.encode))
+        pooler = self.settings.vectors.block_pooler(self.encoder)
+        parts = [
+            encoded_parts(self.folder, self._corpus(number)[0], store, encoder, self.settings, pooler)
+            for number, store in enumerate(stores)
+        ]
         if stage in (None, Stage.encode):
-            pairs = list(zip(segments, stores, strict=True))
-            encode_segments(pairs, made_with, shard=shard, progress=self.progress)
+            make_segments(parts, shard=shard, progress=self.progress)
             if stage is not None:
                 return BuildResult(None, was_finished=False)
-        counts = [
-            finish_segment(segment, store, made_with.recorded(store), self.settings.lexicon)
-            for segment, store in zip(segments, stores, strict=True)
-        ]
+        segments, counts = zip(*(each.finish() for each in parts), strict=True)
         if stage is Stage.quantize and shard.number > 1:
             return BuildResult(None, was_finished=False)
         search = self.settings.search
         place = train_segment_quantizer(self.folder, segments, blocks, search, progress=self.progress)
         quantizer = None if place is None else Quantizer.open(place)
-        if quantizer is not None:
-            segments = [with_codes(self.folder, segment, quantizer) for segment in segments]
-            if stage in (None, Stage.code):
-                code_segments(segments, quantizer, shard=shard, progress=self.progress)
+        codes = [] if quantizer is None else [codes_part(self.folder, segment, quantizer) for segment in segments]
+        if stage in (None, Stage.code):
+            make_parts(codes, shard=shard, progress=self.progress)
         if stage in (None, Stage.merge):
-            return BuildResult(self._merged(segments, counts, quantizer, rotation), was_finished=False)
+            return BuildResult(self._merged(segments, counts, quantizer, codes, rotation), was_finished=False)
         return BuildResult(None, was_finished=False)
 
     def _corpus(self, number: int) -> tuple[Path, dict[str, Any]]:
@@ -319,27 +317,31 @@ class _Build:
                 f"{identifier!r} comes twice, in segments {first} and {second}: leave out ids, or change it"
             )
 
-    def _made_with(self, blocks: BlockStore, *, trains: bool) -> tuple[SegmentSettings, str | None]:
-        """Settings of the vectors, and the part with their rotation's axes, which `trains` makes if it is missing."""
-        settings = self.settings
-        pooler = settings.vectors.block_pooler(self.encoder)
-        made_with = SegmentSettings(self.encoder, settings.vectors, settings.lexicon, pooler)
-        if settings.rotation is Rotation.none:
-            return made_with, None
-        request = rotation_request(made_with.recorded(blocks))
+    def _rotated(self, blocks: BlockStore, *, trains: bool) -> tuple[Encoder, str | None]:
+        """The encoder with its rotation, and the part with the axes, which `trains` makes if it is missing."""
+        vectors = self.settings.vectors
+        if self.settings.rotation is Rotation.none:
+            return self.encoder, None
+        pooler = vectors.block_pooler(self.encoder)
+        request = rotation_request(recorded_vectors(blocks, self.encoder, vectors, block_pooler=pooler))
         place = part(self.folder, ROTATION, request)
         if trains:
             train_rotation(place, blocks, self.encoder, request, progress=self.progress, on_wait=self._waits)
         elif not (place / MANIFEST_NAME).is_file():
             raise ArtifactError(f"{place} is missing; run `npmlm build … stage=encode` with the same settings first")
         axes = opened_axes(place, (self.encoder.dimensions, self.encoder.whole_dimensions))  # f32 [k, d]
-        return replace(made_with, encoder=self.encoder.cut_to(settings.dimensions, axes=axes)), place.name
+        return self.encoder.cut_to(self.settings.dimensions, axes=axes), place.name
 
     def _waits(self) -> None:
         self.notice("waits for another job of this build")
 
     def _merged(
-        self, segments: Sequence[Segment], counts: Sequence[Counts], quantizer: Quantizer | None, rotation: str | None
+        self,
+        segments: Sequence[Segment],
+        counts: Sequence[Counts],
+        quantizer: Quantizer | None,
+        codes: Sequence[Part],
+        rotation: str | None,
     ) -> IndexManifest:
         """Merge the codes into lists, write the root manifest, and remove what it does not list."""
         with folder_lock(self.folder, wait=True, on_wait=self._waits):
@@ -348,9 +350,10 @@ class _Build:
                 if (finished := self.finished()) is not None:
                     return finished
                 before = Generation.read(self.folder).manifest
-            if quantizer is not None:
-                for segment in segments:
-                    finish_codes(segment, quantizer)
+            for each in codes:
+                each.finish()
+            if codes:
+                segments = [replace(segment, codes=each.folder) for segment, each in zip(segments, codes, strict=True)]
             settings, chosen = self.settings, self.settings.search
             wanted = IndexManifest(
                 self.made,

@@ -30,8 +30,7 @@ from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.readers import read_lines
 from npm.corpus.sources import PART_NAMES, Source, file_of_part, find_sources, unread_files
 from npm.corpus.store import BlockStore, build_block_store
-from npm.indexing.block_vectors import recorded_pooler
-from npm.indexing.embed import VECTORS_KIND
+from npm.indexing.embed import VECTORS_KIND, recorded_pooler
 from npm.indexing.generation import (
     DELETED,
     DELETED_KIND,
@@ -48,16 +47,7 @@ from npm.indexing.generation import (
 from npm.indexing.partitions import partitions_of
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings
-from npm.indexing.stages import (
-    SegmentSettings,
-    code_segments,
-    corpus_part,
-    encode_segments,
-    finish_codes,
-    finish_search,
-    finish_segment,
-    with_codes,
-)
+from npm.indexing.stages import codes_part, corpus_part, encoded_parts, finish_search, make_parts, make_segments
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -121,9 +111,10 @@ def searched(
     """Code the last of `segments`, and write the search folder over all of them: that segment, and the part's name."""
     opened, last = None if quantizer is None else Quantizer.open(quantizer), segments[-1]
     if opened is not None:
-        last = with_codes(generation.folder, last, opened)
-        code_segments([last], opened, progress=progress)
-        finish_codes(last, opened)
+        codes = codes_part(generation.folder, last, opened)
+        make_parts([codes], progress=progress)
+        codes.finish()
+        last = replace(last, codes=codes.folder)
     count, every = len(partitions_of(generation)), [*segments[:-1], last]
     return last, finish_search(generation.folder, every, opened, partitions=count, progress=progress).name
 
@@ -202,10 +193,9 @@ def add_documents(
             deleted, replaced_count = _deleted(before, store, sources, replaces=settings.replace)
             first = read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings
             pooler = recorded_pooler(first)  # the fingerprint of an encoder does not contain its pooler
-            made_with = SegmentSettings(encoder, manifest.vectors, manifest.lexicon, pooler)
-            segment = made_with.segment(folder, place, store)
-            encode_segments([(segment, store)], made_with, progress=progress)
-            counts = finish_segment(segment, store, made_with.recorded(store), made_with.lexicon)
+            parts = encoded_parts(folder, place, store, encoder, manifest, pooler)
+            make_segments([parts], progress=progress)
+            segment, counts = parts.finish()
         except CorpusError:
             remove_unlisted(folder, manifest.parts)
             raise

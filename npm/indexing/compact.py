@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -17,13 +18,12 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.settings import resolved_settings
 from index.types import SEARCH_KIND
-from npm.core.artifact import MANIFEST_NAME, read_manifest, verify_folder, write_folder
-from npm.core.files import FolderWriter, check_room
+from npm.core.artifact import read_manifest, verify_folder, write_folder
+from npm.core.files import FolderWriter
 from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
-from npm.indexing.block_vectors import block_bytes
 from npm.indexing.changes import ChangeResult, changed, commit, live_documents, searched
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
@@ -47,7 +47,7 @@ from npm.indexing.generation import (
 )
 from npm.indexing.rows import pack_kept
 from npm.indexing.settings import CompactSettings, PruningRule
-from npm.indexing.stages import count_segment_words, finish_segment, segment_of, train_segment_quantizer
+from npm.indexing.stages import SegmentParts, lexicon_part, make_segments, train_segment_quantizer, vectors_part
 
 if TYPE_CHECKING:
     from npm.corpus.store import Packed
@@ -147,28 +147,22 @@ def _rewritten(before: Generation, progress: Progress) -> tuple[Segment, Segment
         "batches_as_stored": False,
         "compacted_from": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in before.segments],
     }
-    lexicon = before.manifest.lexicon
-    segment = segment_of(folder, corpus, store, recorded, lexicon)
     shards = vector_shards(store, recorded["tokens_per_shard"])
-    left = [
-        (blocks, place)
-        for number, blocks in enumerate(shards)
-        if not ((place := shard_folder(segment.vectors, number)) / MANIFEST_NAME).is_file()
-    ]
-    if left:
-        old = open_vectors([each.vectors for each in before.segments], hash_all=True)
-        row_count, dimensions = old.tokens.shape
-        vector_bytes = row_count * dimensions * old.tokens.dtype.itemsize
-        if old.blocks is not None:
-            vector_bytes += old.blocks.block_count * block_bytes(dimensions)
-        check_room(segment.vectors, round(len(left) / len(shards) * vector_bytes), what="vectors")
-    for (first, stop), place in left:
-        chosen = copied[first:stop]  # i64 [blocks of the shard]
+
+    @cache
+    def opened() -> OpenedVectors:  # and completely hashed, if a shard is left to be copied
+        return open_vectors([each.vectors for each in before.segments], hash_all=True)
+
+    def copy(place: Path, number: int, _: Progress) -> None:
+        chosen = copied[slice(*shards[number])]  # i64 [blocks of the shard]
         positions = concatenated_ranges(old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])
-        _copy_shard(place, shard_settings(store, (first, stop), recorded), old, positions, chosen)
-        progress("vectors", int(store.block_offsets[stop]), store.token_count)
-    count_segment_words([(segment, store)], lexicon, progress=progress)
-    counts = finish_segment(segment, store, recorded, lexicon)
+        settings = shard_settings(store, shards[number], recorded)
+        _copy_shard(shard_folder(place, number), settings, opened(), positions, chosen)
+
+    vectors = vectors_part(folder, store, recorded, recorded["dimensions"], copy)
+    parts = SegmentParts(corpus, store, vectors, lexicon_part(folder, store, before.manifest.lexicon))
+    make_segments([parts], progress=progress)
+    segment, counts = parts.finish()
     sources = [source for each in before.manifest.segments for source in each.sources]
     return segment, SegmentRecord.of(segment, sources, counts)
 
@@ -209,7 +203,8 @@ def _copy_shard(
 
 
 def _copy_rows(writer: FolderWriter, name: str, vectors: ShardedArray, rows: np.ndarray) -> None:
-    """Write the array `name` of the `rows` i64 [n] of `vectors`."""
-    stream = writer.stream_array(name, vectors.dtype, vectors.shape[1:])
+    """Write the array `name` of the `rows` i64 [n] of `vectors`, as they are stored."""
+    stored = ShardedArray(vectors.arrays)  # [·, ·]
+    stream = writer.stream_array(name, stored.dtype, stored.shape[1:])
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        stream.append(vectors.take(rows[start : start + ROWS_AT_ONCE]))
+        stream.append(stored.take(rows[start : start + ROWS_AT_ONCE]))

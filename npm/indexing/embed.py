@@ -2,30 +2,37 @@
 
 Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
 
-A shard `vectors/<number>` holds `vectors.npy` [n, d], without vectors of tokens [n, 0], and `kept.npy`, u8
-[ceil(T / 8)]: one bit a token, the lowest bit first, set if it is kept; and where blocks have vectors, these
-(`block_vectors.py`). Any process may write any shard; `vectors/manifest.json` comes last.
+A shard `vectors/<number>` holds `vectors.npy`, rows of `stored_rows` [n, ·], without vectors of tokens [n, 0], and
+`kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit first, set if it is kept; and where blocks have vectors,
+`blocks.npy` [blocks, ·], of length 1, pooled from the token vectors of the same pass. Any process may write any shard;
+`vectors/manifest.json` comes last.
 
-Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensions.
+Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, q texts, k blocks per text, d dimensions.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from index.arrays import ShardedArray
+from index.arrays import ShardedArray, row_bytes, stored_rows
+from index.exact import score_rows
+from index.sign_codes import SignSearcher
 from npm.core.artifact import (
     HASHED_AT_OPENING_BYTES,
+    MANIFEST_NAME,
+    RecordedSettings,
     check_files,
     check_part,
-    finish_shards,
     open_array,
     part_folder,
+    read_as,
     read_manifest,
     refuse_changed,
     written_once,
@@ -34,27 +41,24 @@ from npm.core.errors import EncoderError, damaged
 from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.indexing.block_vectors import (
-    BLOCK_DTYPE,
-    BLOCKS_FILE,
-    POOLER_KEY,
-    BlockVectors,
-    recorded_pooler,
-)
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
+from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:
+    from index.types import Hits
     from npm.core.artifact import Manifest
     from npm.core.files import FolderWriter
     from npm.models.encoder import Encoder
-    from npm.models.settings import PoolerKind
     from npm.models.stored import StoredModel
 
 _FLAG_VALUES = 256
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
-_VECTORS_FILE = "vectors.npy"
+_VECTORS_FILE, BLOCKS_FILE = "vectors.npy", "blocks.npy"
+POOLER_KEY = "block_pooler"
+"""Setting in the manifests of vectors; absent where blocks have none."""
+_POOLER_NAME = Annotated[str, Field(pattern=f"^({'|'.join(kind.name for kind in LAST_LAYER_POOLERS)})$")]
 _ALIKE = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
 """Settings that the vectors of all segments of an index share."""
 AXES_KEY = "axes"
@@ -99,6 +103,17 @@ def recorded_vectors(
     }
 
 
+def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
+    """Pooler of the block vectors of a folder whose manifest has `settings`; None without block vectors.
+
+    Raises ArtifactError if the manifest names an unknown pooler.
+    """
+    if (name := settings.get(POOLER_KEY)) is None:
+        return None
+    file = settings.file if isinstance(settings, RecordedSettings) else Path(MANIFEST_NAME)
+    return PoolerKind[read_as(_POOLER_NAME, name, file=file, key=POOLER_KEY)]
+
+
 def shard_folder(folder: Path, number: int) -> Path:
     """Folder of vector shard `number` of the vectors in `folder`."""
     return folder / f"{number:05d}"
@@ -131,7 +146,7 @@ def embed_shard(
 
     def write(writer: FolderWriter) -> None:
         blocks = ShardBlocks(store, encoder, settings)
-        vectors, of_blocks = blocks.all_vectors(progress)  # [n, d], f16 [blocks, d] or None
+        vectors, of_blocks = blocks.all_vectors(progress)  # [n, ·], [blocks, ·] or None
         writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
         writer.write_array("vectors", vectors)
         if of_blocks is not None:
@@ -169,23 +184,29 @@ class ShardBlocks:
         self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
 
     def all_vectors(self, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray | None]:
-        """The vectors [n, d] of all kept tokens, in the dtype of the settings, and f16 [blocks, d] those of the blocks.
+        """The vectors of all kept tokens and those of the blocks, as `stored_rows` [n, ·] and [blocks, ·].
 
         Both in corpus order; without a pooler blocks have none.
         """
-        vectors = np.empty((len(self._positions), self._dimensions), dtype=self._dtype)  # [n, d]
+        vectors = self._rows(len(self._positions), self._dimensions)  # [n, ·]
         block_count = 0 if self._pooler is None else len(self._offsets) - 1
-        of_blocks = np.empty((block_count, self._encoder.dimensions), dtype=BLOCK_DTYPE)  # f16 [blocks, d]
+        of_blocks = self._rows(block_count, self._encoder.dimensions)  # [blocks, ·]
         tokens_done = 0
         for batch in self.batches if self._dimensions or block_count else ():
             encoded = self.encoded(batch)
             if self._dimensions:
-                vectors[self.rows_of(batch)] = encoded.vectors
+                vectors[self.rows_of(batch)] = stored_rows(encoded.vectors, self._dtype)
             if encoded.pooled is not None:
-                of_blocks[batch] = encoded.pooled
+                of_blocks[batch] = stored_rows(encoded.pooled, self._dtype)
             tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())
             progress("vectors", tokens_done, len(self._token_ids))
         return vectors, None if self._pooler is None else of_blocks
+
+    def _rows(self, count: int, dimensions: int) -> np.ndarray:
+        """Space for `count` stored vectors; without columns where there are none to store."""
+        if not dimensions:
+            return np.empty((count, 0), dtype=np.float32)
+        return np.empty((count, row_bytes(dimensions, self._dtype) // self._dtype.itemsize), dtype=self._dtype)
 
     def rows_of(self, batch: np.ndarray) -> np.ndarray:
         """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
@@ -200,15 +221,44 @@ class ShardBlocks:
         return encode_batch(self._encoder, sequences, slots, self._pooler)
 
 
-def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
-    """Write the manifest of all vector shards of `store`, with what pruning kept; raises as `finish_shards`."""
-    return finish_shards(
-        folder,
-        len(vector_shards(store, recorded["tokens_per_shard"])),
-        kinds=(VECTORS_KIND, VECTOR_SHARD_KIND),
-        settings=lambda: {**recorded, "pruning_counts": pruning_counts(store, PruningRule(recorded["pruning"]))},
-        stage="encode",
-    )
+class BlockVectors:
+    """The vectors of the blocks of all segments, memory-mapped. Opened by `open_vectors`."""
+
+    def __init__(self, vectors: ShardedArray, pooler: PoolerKind) -> None:
+        self.pooler = pooler
+        self.vectors = vectors  # [blocks, d]
+        self.block_count, self.dimensions = vectors.shape
+        self._searcher = SignSearcher(vectors)
+        self._live_blocks: np.ndarray | None = None  # bool [blocks], or None: all
+
+    def with_live(self, live_blocks: np.ndarray | None) -> BlockVectors:
+        """The same vectors, of which only those of live blocks, bool [blocks], are found; None: all."""
+        if live_blocks is not None and live_blocks.shape != (self.block_count,):
+            raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
+        live = copy.copy(self)
+        live._live_blocks = live_blocks
+        return live
+
+    def best(self, queries: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> Hits:
+        """The k blocks nearest to each of `queries` f32 [q, d], which have length 1; scores are cosines.
+
+        Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that occurs earlier in
+        the corpus. Of more than `EXACT_ROWS` blocks that are left one may be missed, as `SignSearcher` does.
+        """
+        masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]
+        among = np.logical_and.reduce(masks) if masks else None  # bool [blocks]
+        return self._searcher.top(queries, k, among)
+
+    def similarities(self, queries: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """Cosines f32 [q, n] of `queries` f32 [q, d] of length 1 with `blocks` i64 [n], in any order, repeats allowed.
+
+        Raises IndexError for a block that does not exist.
+        """
+        ascending, places = np.unique(blocks, return_inverse=True)
+        if len(ascending) and not 0 <= ascending[0] <= ascending[-1] < self.block_count:
+            raise IndexError(f"blocks {ascending[0]}..{ascending[-1]} of {self.block_count}")
+        scores: np.ndarray = score_rows(self.vectors, queries, ascending)[:, places]  # f32 [q, n]
+        return scores
 
 
 class OpenedVectors(NamedTuple):
@@ -246,7 +296,7 @@ def open_vectors(
     }
     for place, shard in opened:
         check_files(place, shard, hashed=lambda name, _: hashed.get(name, True))
-    vectors = ShardedArray([open_array(place, "vectors") for place, _ in opened])  # [rows, d]
+    vectors = ShardedArray.of_vectors([open_array(place, "vectors") for place, _ in opened])  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in opened]  # u8 [ceil(T / 8)] each
     try:
         rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in opened])
@@ -256,7 +306,8 @@ def open_vectors(
         raise damaged(folders[0], str(error)) from error
     blocks = None
     if pooler is not None:
-        blocks = BlockVectors(ShardedArray([open_array(place, "blocks") for place, _ in opened]), pooler)
+        stored = ShardedArray.of_vectors([open_array(place, "blocks") for place, _ in opened])  # [blocks, d]
+        blocks = BlockVectors(stored, pooler)
     return OpenedVectors(vectors, rows, blocks)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.arrays import row_bytes
 from index.settings import fitting_settings, search_shape, tier_reason
 from npm.core.errors import CorpusError
 from npm.core.types import Block, Document, Progress, silent
@@ -27,7 +28,6 @@ from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.shards import encoded_document
 from npm.corpus.sources import COMPRESSED, Source, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
-from npm.indexing.block_vectors import block_bytes
 from npm.indexing.bm25 import count_words
 from npm.indexing.embed import kept_tokens
 from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
@@ -159,14 +159,15 @@ def estimated_sizes(
     rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
     shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
     quantizer, share = shape.quantizer_bytes, rows / partitions
-    vector_bytes = dimensions * np.dtype(vectors.dtype.value).itemsize
+    dtype = np.dtype(vectors.dtype.value)
+    vector_bytes, block_bytes = row_bytes(dimensions, dtype), row_bytes(encoder.dimensions, dtype)
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
     document_bytes = float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents])
     disk = {
         "corpus": token_count * (id_bytes + 1 + 8) + block_count * 16 + document_count * 24 + document_bytes,
         "vectors": rows * vector_bytes + token_count / 8,
-        "block vectors": block_count * block_bytes(encoder.dimensions) if vectors.block_pooler(encoder) else 0,
+        "block vectors": block_count * block_bytes if vectors.block_pooler(encoder) else 0,
         "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
         "lexicon": _lexicon_bytes(sample.documents, packed, settings.lexicon, token_count),
         "quantizer": quantizer,

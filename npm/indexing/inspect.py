@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.arrays import ShardedArray
 from index.ivf import ID_BYTES, LISTS_FILE, QUANTIZER_KIND, TRAINED_FILE
 from index.settings import SearchTier, tier_reason
 from index.sign_codes import EXACT_ROWS
@@ -26,8 +27,7 @@ from npm.core.artifact import (
 from npm.core.errors import ArtifactError, damaged
 from npm.corpus.store import BlockStore
 from npm.indexing.adaptation import adaptation_facts
-from npm.indexing.block_vectors import BLOCKS_FILE, recorded_pooler
-from npm.indexing.embed import AXES_KEY, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks
+from npm.indexing.embed import AXES_KEY, BLOCKS_FILE, VECTOR_SHARD_KIND, VECTORS_KIND, ShardBlocks, recorded_pooler
 from npm.indexing.generation import GROUPS, INDEX_KIND, Count, Generation, on_present
 from npm.indexing.partitions import check_partitions, partitions_of
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
@@ -41,7 +41,7 @@ LIST_ENTRY_BYTES = 24
 """FAISS keeps size, capacity and offset of each mapped list, 8 bytes each."""
 ROW_COUNT_LIMIT = 2**32
 LEAST_COSINE = 0.99
-"""Between a stored vector and the same token encoded again: storing in float16 and computing in bfloat16 leave more."""
+"""Between a stored vector and the same token encoded again: storing in 8 bits and computing in bfloat16 leave more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,14 +253,19 @@ def reencode_sample(
             pairs = []
             if manifest.settings["dimensions"]:
                 row_count += len(encoded.vectors)
-                pairs.append((open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors))  # [n, d] each
+                pairs.append((_stored(shard, "vectors", blocks.rows_of(batch)), encoded.vectors))  # [n, d] each
             if encoded.pooled is not None:
-                pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
+                pairs.append((_stored(shard, "blocks", batch), encoded.pooled))  # [B, d] each
             for old, fresh in ((stored.astype(np.float64), new.astype(np.float64)) for stored, new in pairs):
                 norms = np.linalg.norm(old, axis=1) * np.linalg.norm(fresh, axis=1)  # f64 [n]
                 cosines = (old * fresh).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
                 worst_cosine = float(cosines.min(initial=worst_cosine))
     return VectorCheck(row_count, worst_cosine)
+
+
+def _stored(shard: Path, name: str, rows: np.ndarray) -> np.ndarray:
+    """The vectors [n, d] of the `rows` i64 [n] in an array of a shard."""
+    return ShardedArray.of_vectors([open_array(shard, name)]).take(rows)
 
 
 def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
@@ -299,7 +304,7 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
         for segment in generation.segments:
             store = BlockStore.open(segment.corpus)
             found.append(reencode_sample(store, checked, segment.vectors, batch_count=batches, rng=rng))
-            if found[-1].worst_cosine < LEAST_COSINE:
+            if not found[-1].worst_cosine >= LEAST_COSINE:  # or it is no number
                 raise ArtifactError(
                     f"{segment.vectors} differs from what the encoder computes now: the least cosine of "
                     f"{found[-1].row_count} rows is {found[-1].worst_cosine:.4f}, must be at least {LEAST_COSINE}; "

@@ -143,7 +143,7 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
     if served != len(partitions):
         tokens = open_vectors(vectors).tokens  # [rows, d], mapped
         first, stop = (len(tokens) * side // served for side in (number, number + 1))
-        return ExactSearcher(tokens.slice(first, stop))
+        return ExactSearcher(tokens.within(first, stop))
     chosen = partitions[number]
     if chosen.folder != generation.search:
         check_part(chosen.folder, read_manifest(generation.search, kind=SEARCH_KIND).parts[chosen.folder.name])

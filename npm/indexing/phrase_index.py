@@ -32,7 +32,7 @@ from npm.models.settings import Precision
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
     from index.types import Searcher
-    from npm.indexing.block_vectors import BlockVectors
+    from npm.indexing.embed import BlockVectors
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
 
@@ -56,7 +56,7 @@ class PhraseIndex:
     rows: RowMap
     searcher: Searcher
     lexicon: BlockLexicon | None
-    vectors: ShardedArray | None = None  # f16|f32 [rows, d]; None where only the searcher knows them
+    vectors: ShardedArray | None = None  # [rows, d]; None where only the searcher knows them
     block_vectors: BlockVectors | None = None  # None where the encoder had no pooler, or the build was told not to
     query_maps: QueryMaps | None = None  # None: queries are not adapted
     live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live

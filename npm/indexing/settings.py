@@ -37,8 +37,9 @@ class Rotation(Enum):
 
 
 class VectorDtype(Enum):
-    """Number format of stored vectors."""
+    """Number format of stored vectors: with `int8` a vector has a scale too, and as many bytes more."""
 
+    int8 = "int8"
     float16 = "float16"
     float32 = "float32"
 
@@ -49,8 +50,8 @@ class VectorSettings(Settings):
     pruning: PruningRule = PruningRule.without_stopwords
     """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
     (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
-    dtype: Annotated[VectorDtype, INNER] = VectorDtype.float16
-    """2 or 4 bytes per dimension."""
+    dtype: Annotated[VectorDtype, INNER] = VectorDtype.int8
+    """Of vectors of tokens and of blocks: 1, 2 or 4 bytes per dimension."""
     tokens_per_batch: PositiveInt = 4096
     """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
     tokens_per_shard: PositiveInt = 262_144
@@ -59,8 +60,8 @@ class VectorSettings(Settings):
     """Store a vector of each token that `pruning` keeps. Without them a reader alone chooses the phrases: a small index
     that is built fast, for `retrieval=hybrid` only."""
     blocks: Annotated[bool, INNER] = True
-    """Store a vector of each block too, in 2 bytes per dimension, to rank blocks by: only where the encoder has a
-    pooler to make it with, as one trained with `objective.block_teacher_weight` has."""
+    """Store a vector of each block too, to rank blocks by: only where the encoder has a pooler to make it with, as one
+    trained with `objective.block_teacher_weight` has."""
 
     def block_pooler(self, encoder: Encoder) -> PoolerKind | None:
         """Pooler that makes block vectors with `encoder`; None: no block vectors."""

@@ -1,22 +1,24 @@
-"""The stages that make an index out of documents; each may be split among jobs, and resumes where it was killed.
+"""The parts of an index, made by one loop whether it is built, added to or compacted.
 
-pack: documents → blocks; encode: blocks → vectors and term counts; quantize: a sample → quantizer; code: vectors →
-codes; merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs
-ran. Every part is named by what it depends on.
+A stage of a build makes some of them: pack: documents → blocks; encode: blocks → vectors and term counts; quantize: a
+sample → quantizer; code: vectors → codes; merge: codes → inverted lists. A part is named by what it depends on, and
+its bytes are the same however many jobs made its shards, and however often they were killed.
 
 A quantizer is trained once, from a sample that omits some documents, so that questions about these measure search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.arrays import ShardedArray, row_bytes
 from index.ivf import (
     CODE_SHARD_KIND,
     ID_BYTES,
@@ -46,15 +48,15 @@ from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.sources import input_record
 from npm.corpus.store import BlockStore
-from npm.indexing.block_vectors import block_bytes
-from npm.indexing.bm25 import as_record, finish_lexicon, write_lexicon_shard
+from npm.indexing.bm25 import LEXICON_KIND, LEXICON_SHARD_KIND, as_record, write_lexicon_shard
 from npm.indexing.embed import (
+    POOLER_KEY,
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
     embed_shard,
-    finish_vectors,
     kept_tokens,
     open_vectors,
+    pruning_counts,
     recorded_vectors,
     shard_folder,
     vector_shards,
@@ -67,12 +69,13 @@ from npm.indexing.generation import (
     SEARCH,
     VECTORS,
     Counts,
+    IndexManifest,
     Segment,
     part,
     recorded_corpus,
 )
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
-from npm.indexing.settings import LexiconSettings, VectorSettings
+from npm.indexing.settings import IndexBuildSettings, LexiconSettings, PruningRule
 from npm.models.memory import return_freed_memory
 
 if TYPE_CHECKING:
@@ -89,30 +92,180 @@ HELD_OUT_EVERY = 50
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentSettings:
-    """Settings that the vectors and the term counts of a segment are made with."""
+class Part:
+    """A part of an index that is made in shards, by any jobs in any order; its manifest comes last."""
 
-    encoder: Encoder
-    vectors: VectorSettings
-    lexicon: LexiconSettings
-    block_pooler: PoolerKind | None  # None: no block vectors
+    folder: Path  # named by what it depends on
+    name: str  # of its content, for people
+    stage: str  # that makes it
+    kinds: tuple[str, str]  # of the part and of a shard
+    settings: Callable[[], Mapping[str, Any]]
+    work: Sequence[int]  # of each shard, in the unit of progress
+    needed_bytes: Callable[[int], float]  # on the disk, by shard
+    make: Callable[[int, Progress], object]  # writes a shard under a temporary name, and renames it
 
-    def recorded(self, store: BlockStore) -> dict[str, Any]:
-        """All that the vectors of `store` depend on."""
-        return recorded_vectors(store, self.encoder, self.vectors, block_pooler=self.block_pooler)
+    def has(self, number: int) -> bool:
+        """Return True if this shard is there."""
+        return (shard_folder(self.folder, number) / MANIFEST_NAME).is_file()
 
-    def segment(self, folder: Path, corpus: Path, store: BlockStore) -> Segment:
-        """The segment of the blocks `store`, which are the part `corpus`, of the index `folder`."""
-        return segment_of(folder, corpus, store, self.recorded(store), self.lexicon)
+    def finish(self) -> Manifest:
+        """Write the manifest once all shards are there; raises as `finish_shards`."""
+        return finish_shards(self.folder, len(self.work), kinds=self.kinds, settings=self.settings, stage=self.stage)
 
 
-def segment_of(
-    folder: Path, corpus: Path, store: BlockStore, recorded: Mapping[str, Any], lexicon: LexiconSettings
-) -> Segment:
-    """The segment of the blocks `store`, whose vectors are made with the settings `recorded`."""
-    has_text = store.start_chars is not None
-    counted = part(folder, LEXICON, as_record(lexicon, store)) if has_text else None
-    return Segment(corpus, part(folder, VECTORS, recorded), counted)
+def make_parts(parts: Sequence[Part], *, shard: Shard = WHOLE, progress: Progress = silent) -> None:
+    """Make this share of all shards of `parts`, which have one name, but for those that are there.
+
+    Raises StorageError if the disk has no space for them, ArtifactError if another process is writing one.
+    """
+    mine = shard.of([(each, number) for each in parts for number in range(len(each.work))])
+    left = [(each, number) for each, number in mine if not each.has(number)]
+    if left:
+        check_room(parts[0].folder, sum(each.needed_bytes(number) for each, number in left), what=parts[0].name)
+    done, total = 0, sum(each.work[number] for each, number in mine)
+    for each, number in mine:
+        if not each.has(number):
+
+            def report(_: str, now: float, __: float | None, before: int = done, name: str = each.name) -> None:
+                progress(name, before + int(now), total)
+
+            each.make(number, report)
+            return_freed_memory()
+        done += each.work[number]
+        progress(each.name, done, total)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentParts:
+    """What is made of the blocks of a segment."""
+
+    corpus: Path
+    store: BlockStore
+    vectors: Part
+    lexicon: Part | None
+
+    def finish(self) -> tuple[Segment, Counts]:
+        """The segment, once all shards are there, and its size.
+
+        Raises ArtifactError, naming the missing shards, if there are any, CorpusError if no token has a vector.
+        """
+        made = self.vectors.finish().settings
+        if self.lexicon is not None:
+            self.lexicon.finish()
+        kept: int = made.typed("pruning_counts.kept", int)
+        if kept == 0:
+            raise CorpusError(
+                f"vectors.pruning={made['pruning']} keeps none of the {self.store.token_count} tokens of the corpus; "
+                "use another rule, such as word_boundaries, or other documents"
+            )
+        store, counted = self.store, None if self.lexicon is None else self.lexicon.folder
+        counts = Counts(store.document_count, store.block_count, store.token_count, kept)
+        return Segment(self.corpus, self.vectors.folder, counted), counts
+
+
+def make_segments(segments: Sequence[SegmentParts], *, shard: Shard = WHOLE, progress: Progress = silent) -> None:
+    """Make this share of the vectors and of the term counts of `segments`; raises as `make_parts`."""
+    make_parts([segment.vectors for segment in segments], shard=shard, progress=progress)
+    counted = [segment.lexicon for segment in segments if segment.lexicon is not None]
+    make_parts(counted, shard=shard, progress=progress)
+
+
+def encoded_parts(
+    folder: Path,
+    corpus: Path,
+    store: BlockStore,
+    encoder: Encoder,
+    settings: IndexBuildSettings | IndexManifest,
+    pooler: PoolerKind | None,
+) -> SegmentParts:
+    """The parts of a segment whose blocks `encoder` encodes, with vectors of blocks where there is a `pooler`."""
+    recorded = recorded_vectors(store, encoder, settings.vectors, block_pooler=pooler)
+
+    def make(place: Path, number: int, progress: Progress) -> object:
+        return embed_shard(store, encoder, place, number, recorded=recorded, progress=progress)
+
+    vectors = vectors_part(folder, store, recorded, encoder.dimensions, make)
+    return SegmentParts(corpus, store, vectors, lexicon_part(folder, store, settings.lexicon))
+
+
+def vectors_part(
+    folder: Path,
+    store: BlockStore,
+    recorded: Mapping[str, Any],
+    dimensions: int,
+    make: Callable[[Path, int, Progress], object],
+) -> Part:
+    """The vectors, of `dimensions`, of the blocks `store` in the index `folder`, which depend on what is `recorded`.
+
+    `make(place, number, progress)` makes a shard of the part `place`.
+    """
+    place, rule = part(folder, VECTORS, recorded), PruningRule(recorded["pruning"])
+    ranges = vector_shards(store, recorded["tokens_per_shard"])
+    tokens = np.diff(store.block_offsets[[0, *(stop for _, stop in ranges)]]).tolist()  # of each shard
+    vector_bytes = row_bytes(dimensions, np.dtype(recorded["dtype"]))
+
+    def needed_bytes(number: int) -> int:
+        first, stop = ranges[number]
+        count = stop - first if POOLER_KEY in recorded else 0
+        if recorded["dimensions"]:
+            flags = store.flags.slice(*store.block_offsets[[first, stop]].tolist())  # u8 [T]
+            count += int(kept_tokens(flags, rule).sum())
+        return count * vector_bytes + tokens[number] // 8
+
+    return Part(
+        place,
+        "vectors",
+        "encode",
+        kinds=(VECTORS_KIND, VECTOR_SHARD_KIND),
+        settings=lambda: {**recorded, "pruning_counts": pruning_counts(store, rule)},
+        work=tokens,
+        needed_bytes=needed_bytes,
+        make=partial(make, place),
+    )
+
+
+def lexicon_part(folder: Path, store: BlockStore, settings: LexiconSettings) -> Part | None:
+    """The term counts of the blocks `store` in the index `folder`; None: they have no text."""
+    if store.start_chars is None:
+        return None
+    recorded = as_record(settings, store)
+    place = part(folder, LEXICON, recorded)
+    return Part(
+        place,
+        "lexicon",
+        "encode",
+        kinds=(LEXICON_KIND, LEXICON_SHARD_KIND),
+        settings=lambda: recorded,
+        work=[1] * (len(store.shard_blocks) - 1),
+        needed_bytes=lambda _: 0,
+        make=lambda number, _: write_lexicon_shard(shard_folder(place, number), store, number, settings),
+    )
+
+
+def codes_part(folder: Path, segment: Segment, quantizer: Quantizer) -> Part:
+    """The codes by `quantizer` of a segment of the index `folder` whose vectors are finished."""
+    made = read_manifest(segment.vectors, kind=VECTORS_KIND)
+    recorded = code_shard_settings(quantizer, made.digest)
+    place = part(folder, CODES, recorded)
+    coded = [shard_folder(segment.vectors, number) for number in range(len(made.parts))]
+    counts = [len(open_array(shard, "vectors")) for shard in coded]
+
+    def make(number: int, _: Progress) -> None:
+        shard = check_folder(coded[number], kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
+        stored = ShardedArray.of_vectors([open_array(coded[number], "vectors")])  # [n, d]
+        settings = code_shard_settings(quantizer, shard.digest)
+        write_code_shard(shard_folder(place, number), stored, quantizer, settings=settings)
+
+    return Part(
+        place,
+        "codes",
+        "code",
+        kinds=(CODES_KIND, CODE_SHARD_KIND),
+        settings=lambda: recorded,
+        work=counts,
+        needed_bytes=lambda number: counts[number] * (quantizer.code_bytes + 4),
+        make=make,
+    )
 
 
 def corpus_part(
@@ -131,87 +284,6 @@ def corpus_part(
         "tokenizer_fingerprint": tokenizer_fingerprint,
     }
     return part(folder, CORPUS, request), request
-
-
-def encode_segments(
-    segments: Sequence[tuple[Segment, BlockStore]],
-    settings: SegmentSettings,
-    *,
-    shard: Shard = WHOLE,
-    progress: Progress = silent,
-) -> None:
-    """Write this shard's vector shards and term counts of `segments`, each with the store that holds its blocks.
-
-    Raises ArtifactError if a shard is damaged, StorageError if the disk has no space for them.
-    """
-    shards = [
-        (segment, store, recorded, number, blocks)
-        for segment, store in segments
-        for recorded in [settings.recorded(store)]
-        for number, blocks in enumerate(vector_shards(store, settings.vectors.tokens_per_shard))
-    ]
-    mine = shard.of(shards)
-    number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
-    done = total = needed_bytes = 0
-    for segment, store, _, number, blocks in mine:
-        first, stop = (int(store.block_offsets[block]) for block in blocks)
-        total += stop - first
-        if not (shard_folder(segment.vectors, number) / MANIFEST_NAME).is_file():
-            kept = int(kept_tokens(store.flags.slice(first, stop), settings.vectors.pruning).sum())
-            needed_bytes += kept * settings.encoder.dimensions * number_bytes + (stop - first) // 8
-            if settings.block_pooler is not None:
-                needed_bytes += np.diff(blocks).item() * block_bytes(settings.encoder.dimensions)
-    # Before the first is encoded: by the tokens that pruning keeps at most.
-    check_room(segments[0][0].vectors, needed_bytes, what="vectors")
-    for segment, store, recorded, number, _ in mine:
-
-        def report(_: str, tokens: float, __: float | None, before: int = done) -> None:
-            progress("vectors", before + int(tokens), total)
-
-        written = embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
-        return_freed_memory()
-        done += written.settings["token_count"]
-    count_segment_words(segments, settings.lexicon, shard=shard, progress=progress)
-
-
-def count_segment_words(
-    segments: Sequence[tuple[Segment, BlockStore]],
-    settings: LexiconSettings,
-    *,
-    shard: Shard = WHOLE,
-    progress: Progress = silent,
-) -> None:
-    """Write this shard of the term counts of `segments`; nothing where blocks have no text."""
-    shards = [
-        (segment.lexicon, store, number)
-        for segment, store in segments
-        if segment.lexicon is not None
-        for number in range(len(store.shard_blocks) - 1)
-    ]
-    mine = shard.of(shards)
-    for count, (lexicon, store, number) in enumerate(mine, start=1):
-        write_lexicon_shard(lexicon / f"{number:05d}", store, number, settings)
-        progress("lexicon", count, len(mine))
-
-
-def finish_segment(
-    segment: Segment, store: BlockStore, recorded: Mapping[str, Any], lexicon: LexiconSettings
-) -> Counts:
-    """Write the manifests of the segment's vectors and term counts once all shards are there; returns its counts.
-
-    The vectors were made with the settings `recorded`. Raises ArtifactError, naming the missing shards, if there are
-    any, CorpusError if no token has a vector.
-    """
-    manifest = finish_vectors(segment.vectors, store, recorded=recorded)
-    if segment.lexicon is not None:
-        finish_lexicon(segment.lexicon, store, lexicon)
-    kept: int = manifest.settings.typed("pruning_counts.kept", int)
-    if kept == 0:
-        raise CorpusError(
-            f"vectors.pruning={recorded['pruning']} keeps none of the {store.token_count} tokens of the corpus; "
-            "use another rule, such as word_boundaries, or other documents"
-        )
-    return Counts(store.document_count, store.block_count, store.token_count, kept)
 
 
 def train_segment_quantizer(
@@ -251,51 +323,6 @@ def train_segment_quantizer(
 def is_held_out(documents: np.ndarray) -> np.ndarray:
     """Mask of the document indices i64 [n] (-1: no document) that the quantizer's training skipped, bool [n]."""
     return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
-
-
-def with_codes(folder: Path, segment: Segment, quantizer: Quantizer) -> Segment:
-    """`segment`, whose vectors are finished, with its codes by `quantizer`."""
-    digest = read_manifest(segment.vectors, kind=VECTORS_KIND).digest
-    return replace(segment, codes=part(folder, CODES, code_shard_settings(quantizer, digest)))
-
-
-def code_segments(
-    segments: Sequence[Segment], quantizer: Quantizer, *, shard: Shard = WHOLE, progress: Progress = silent
-) -> None:
-    """Write this shard's code shards of segments whose vectors are finished."""
-    shards = shard.of(
-        [
-            (segment.vectors / name, segment.codes / name)
-            for segment in segments
-            if segment.codes is not None
-            for name in sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts)
-        ]
-    )
-    counts = [len(open_array(vectors, "vectors")) for vectors, _ in shards]
-    left = sum(count for (_, place), count in zip(shards, counts, strict=True) if not (place / MANIFEST_NAME).is_file())
-    check_room(segments[0].vectors.parent, left * (quantizer.code_bytes + 4), what="codes")
-    done = 0
-    for (folder, place), count in zip(shards, counts, strict=True):
-        digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
-        recorded = code_shard_settings(quantizer, digest)
-        check_folder(folder, kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
-        write_code_shard(place, open_array(folder, "vectors"), quantizer, settings=recorded)
-        return_freed_memory()
-        done += count
-        progress("codes", done, sum(counts))
-
-
-def finish_codes(segment: Segment, quantizer: Quantizer) -> None:
-    """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing."""
-    assert segment.codes is not None, "a segment without codes"
-    vectors = read_manifest(segment.vectors, kind=VECTORS_KIND)
-    finish_shards(
-        segment.codes,
-        len(vectors.parts),
-        kinds=(CODES_KIND, CODE_SHARD_KIND),
-        settings=lambda: code_shard_settings(quantizer, vectors.digest),
-        stage="code",
-    )
 
 
 def finish_search(

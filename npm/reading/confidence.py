@@ -77,7 +77,8 @@ def read_confidence(folder: Path) -> Confidence | None:
             raise ValueError("numbers must be finite, and withheld_below from 0 to 1")
         return known
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}; fit it again with npmlm calibrate") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ArtifactError(f"{path} is damaged: {problem}; fit it again with npmlm calibrate") from error
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

@@ -158,7 +158,7 @@ class PhraseFiller:
         What has not changed since the last call is not read again. Without `encoder` it is the shipped one. Raises
         CorpusError for files that cannot be used, StorageError where the cache cannot be written, and as `open` does.
         """
-        from npm.indexing.cached import files_index
+        from npm.indexing.sync import files_index
 
         opened = Encoder.of(encoder, device, dtype)
         names = [files] if isinstance(files, str | Path) else list(files)

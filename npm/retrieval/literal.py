@@ -40,15 +40,31 @@ LEAST_WORDS = 2
 MIN_SHARE = 0.3
 """Weaker gaps are not evidence: sequences of common words occur everywhere."""
 MAX_GAP_PIECES = 24
+ALIKE = 0.999
+"""Fraction of a share from which another is the same but for rounding."""
 OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
+_ENDING = re.compile(r"(?<=...)(?:ions?|ments?|ers?|ors?|ings?|ern|ed|es|e|s)$")
+"""By which words of one family differ: who manages is the manager, what is located has a location."""
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _LINK = "(?:of|the|and|de|da|van|von|del|der)"
-_NAME_AND_MORE = re.compile(
-    rf"([A-Z][\w'’-]*\.?(?:\s+(?:{_LINK}\s+){{0,2}}[A-Z][\w'’-]*\.?)*)\s+(?!{_LINK}\s+[A-Z])[a-z]+\s"
+_NAME = rf"[A-Z][\w'’-]*\.?(?:\s+(?:{_LINK}\s+){{0,2}}[A-Z][\w'’-]*\.?)*"
+_NUMBER = r"\S*\d\S*?(?:\s\S+?){0,2}?"
+_QUANTITY = r"(?:[$€£¥₹]\S*?|\S*\d\S*?\s[^\W\d]\S*?)(?:\s\S+?)?"
+_AUXILIARY = "is|are|was|were|has|have|had|does|do|did|can|could|will|would|may|might|must|shall|should"
+_LINKED = r",?\s+(?:and|but|which|who)\s+"
+_BEFORE_MORE = (
+    re.compile(rf"{_NAME}(?=\s+(?!{_LINK}\s+[A-Z])[a-z]+\s)"),
+    re.compile(rf"{_QUANTITY}(?=,?\s(?:at|for|from|in|on)\s)"),
+    re.compile(
+        rf"{_NUMBER}(?=,?\s(?:about|after|before|during|into|since|under|until|when|with)\s"
+        rf"|{_LINKED}[a-z]+(?:s|ed)\s(?:an?|the|no|\d\S*|at|by|for|from|in|on|to|with)\s)"
+    ),
+    re.compile(rf".*?(?={_LINKED}(?:{_AUXILIARY})\s)"),
 )
-"""A name to which the sentence adds something: who did it, and then where, when or how."""
+"""Beginnings of a gap to which the sentence adds something: a name, a number with its unit, and anything before another
+verb, as in `74 euros and has a glass body`."""
 _PIECE = re.compile(r"\w+|[^\w\s]")
 
 
@@ -111,9 +127,9 @@ class MaskContext:
             for stop, first in closed.items():
                 if len(begins[first]) + len(ends[stop]) >= least:
                     start, end = found[first].start(), found[stop - 1].end()
-                    name = None if words_after else _NAME_AND_MORE.match(text, start, end)
-                    end = name.end(1) if name else end
-                    yield *((start, end) if name else self._completed(text, start, end)), begins[first] + ends[stop]
+                    if not words_after:
+                        end = next((one.end() for each in _BEFORE_MORE if (one := each.match(text, start, end))), end)
+                    yield *self._completed(text, start, end), begins[first] + ends[stop]
 
     def _completed(self, text: str, start: int, end: int) -> tuple[int, int]:
         """The characters [start, end) with the rest of a number or an abbreviation next to which the question ends."""
@@ -190,14 +206,31 @@ def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: i
     if CELL not in text[begin:end]:
         return
     total = sum(map(lexicon.form_weight, asked)) or 1
+    families = {_family(word): word for word in asked}
     for row in table_rows(readable(text, begin, end)):
         own = [asked.intersection(lexicon.counted_words(cell.text)) for cell in row]
-        if known := set().union(*own):
-            for cell, words in zip(row, own, strict=True):
-                shared = known | asked.intersection(lexicon.counted_words(cell.header))
-                share = sum(map(lexicon.form_weight, shared)) / total
-                if not words and share >= MIN_SHARE and first <= cell.start and cell.stop <= stop:
-                    yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
+        known = set[str]().union(*own)
+        of_header = [
+            {families[family] for family in map(_family, lexicon.counted_words(cell.header)) if family in families}
+            for cell in row
+        ]
+        open_cells = [place for place, words in enumerate(own) if known and not words]
+        shares = {place: sum(map(lexicon.form_weight, known | of_header[place])) / total for place in open_cells}
+        # a cell below a header that says less of the question is not meant
+        least = max(MIN_SHARE, ALIKE * max(shares.values(), default=0.0))
+        for place, share in shares.items():
+            cell = row[place]
+            if share >= least and first <= cell.start and cell.stop <= stop:
+                yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
+
+
+def _family(word: str) -> str:
+    """The beginning that a word shares with words of its family.
+
+    >>> [_family(word) for word in ("manage", "manager", "located", "location", "northern")]
+    ['manag', 'manag', 'locat', 'locat', 'north']
+    """
+    return _ENDING.sub("", word)
 
 
 def _tokens(

@@ -269,8 +269,8 @@ def whole_edges(
     cut_before, cut_after = joined[:, own], joined[:, after]  # bool [n, w] each
     may_begin = ~cut_before | (token_ids[:, before] == neighbors.left)  # bool [n, w]
     may_end = ~cut_after | (token_ids[:, after] == neighbors.right)  # bool [n, w]
-    may_begin &= ~(cut_after & (token_ids[:, own] == neighbors.left))
-    may_end &= ~(cut_before & (token_ids[:, own] == neighbors.right))
+    may_begin &= token_ids[:, own] != neighbors.left
+    may_end &= token_ids[:, own] != neighbors.right
     return (may_begin if years is None else may_begin | years[:, own]), may_end
 
 

@@ -12,10 +12,11 @@ import hmac
 import json
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from time import perf_counter
 from typing import Any, BinaryIO
 
@@ -24,15 +25,16 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from npm.core.errors import SettingError
 from npm.serving.metrics import ServerMetrics
 from npm.serving.problems import Problem, stopping
-from npm.serving.settings import ServeSettings
+from npm.serving.settings import LOOPBACK, ServeSettings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 DOCS_POLICY = POLICY + "; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 """Of the page at /docs, whose library writes styles into elements."""
+LEAST_KEY_CHARS = 8
 STATE = "npmlm"
 """Key of the `RequestState` of a request in its scope."""
 
@@ -53,13 +55,57 @@ def state_of(request: Request) -> RequestState:
     return state
 
 
+class ClientKeys:
+    """The keys of a file, read again when the file changes; a new file without usable keys leaves the old ones."""
+
+    def __init__(self, file: str, notice: Callable[[str], None]) -> None:
+        """Raises SettingError as `read_keys` does."""
+        self._file, self._notice = file, notice
+        self._seen = self._state()
+        self._keys = read_keys(file)
+
+    def _state(self) -> tuple[int, ...]:
+        """What tells one version of the file from another; nothing while there is no file."""
+        try:
+            found = Path(self._file).stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def accepts(self, key: str) -> bool:
+        """Return True for a key that the file has now."""
+        if (state := self._state()) != self._seen:
+            self._seen = state
+            try:
+                self._keys = read_keys(self._file)
+                self._notice(f"{len(self._keys)} keys are valid now, those of key_file={self._file}")
+            except SettingError as error:
+                self._notice(f"the keys of before stay valid: {error}")
+        # all keys are compared, so that the time taken does not tell which one was near
+        return any([hmac.compare_digest(key.encode(), each.encode()) for each in self._keys])
+
+
+def read_keys(file: str) -> list[str]:
+    """The keys in a file, one a line. Raises SettingError for a file that holds none, or short ones."""
+    try:
+        keys = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"key_file: cannot read {file}: {error}") from error
+    if not keys or min(map(len, keys)) < LEAST_KEY_CHARS or not all(key.isascii() for key in keys):
+        raise SettingError(
+            f"key_file: {file} must hold keys of at least {LEAST_KEY_CHARS} ASCII characters, one a line; "
+            "write one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return keys
+
+
 @dataclass
 class RequestMiddleware:
     """The application with its guards around it; `log`, opened without a buffer, gets a line of JSON a request."""
 
     app: ASGIApp
     settings: ServeSettings
-    keys: Sequence[str]
+    keys: ClientKeys | None
     metrics: ServerMetrics
     log: BinaryIO | None
     notice: Callable[[str], None]
@@ -135,14 +181,19 @@ class RequestMiddleware:
         if (length := headers.get("content-length", "")).isdigit() and int(length) > self.settings.max_body_bytes:
             self.metrics.rejected("body")
             return Problem("body_too_long", headers={"Connection": "close"})
-        if not self.keys or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+        trusted = self.settings.trusted_header
+        is_open = self.keys is None and not trusted
+        if is_open or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+            return None
+        if trusted and headers.get(trusted, "").strip():
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # all keys are compared, so that the time taken does not tell which one was near
-        if any([hmac.compare_digest(key.encode(), each.encode()) for each in self.keys]):
+        if self.keys is not None and self.keys.accepts(key):
             return None
         self.metrics.rejected("key")
+        if self.keys is None:
+            return Problem("unauthorized", f"the proxy sent no {trusted}: log in there, and ask through it")
         return Problem(
             "unauthorized",
             f"{'wrong' if key else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",

@@ -11,6 +11,7 @@ sentence that the corpus has word for word are `found` without filling.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Occurrence, Phrase, Progress, silent
+from npm.corpus.folding import folded
 from npm.corpus.markdown import joined_lines
 from npm.corpus.markup import visible
 from npm.corpus.text import normalized_text
@@ -39,6 +41,8 @@ LEAST_SCORE = 1e-4
 """Floor of the score of which the logarithm is taken."""
 RIGHT_PASSED = ((0.5, 0.8, 0.9, 0.95, 0.99), (0.846, 0.375, 0.119, 0.087, 0.059))
 """Shares of right spans, and the support that so many of them reach."""
+_PIECE = re.compile(r"(?<!\w)[-−]?\d+(?:[.,:/]\d+)*|[^\W\d]\w*|[%‰°€$£¥₹§#+&/@]")
+"""A number with its sign, a word, or a mark that tells one span from another."""
 OTHER_SCORE = 0.7
 """Least score of a phrase that is shown in place of another.
 
@@ -162,7 +166,8 @@ class Tracer:
             if place is not None and place.document in documents:
                 return replace(traced, verdict="found")
             return replace(traced, verdict="supported", place=own[0].occurrences[0] if own else place)
-        if other is None or other.score < OTHER_SCORE or not _is_like(other.phrase, span.kind):
+        is_other = other is not None and other.score >= OTHER_SCORE and _is_like(other.phrase, span.kind)
+        if other is None or not is_other or _repeats(surface, other.phrase):
             return traced
         score, other_place = round(other.score, 4), other.occurrences[0]
         return replace(traced, verdict="other", other=other.phrase, other_score=score, other_place=other_place)
@@ -181,6 +186,16 @@ def matches(span: str, phrase: str) -> bool:
     """
     one, other = (f" {normalized_text(text)} " for text in (span, phrase))
     return one in other or other in one
+
+
+def _repeats(span: str, phrase: str) -> bool:
+    """Return True if a phrase has the pieces of a span, one after another, so that it is nothing else.
+
+    >>> _repeats("15 %", "15%"), _repeats("1990", "1990–1994"), _repeats("15", "15,000")
+    (True, True, False)
+    """
+    one, other = (f" {' '.join(_PIECE.findall(folded(text)))} " for text in (span, phrase))
+    return one in other
 
 
 def _is_long_quotation(span: Span, surface: str) -> bool:

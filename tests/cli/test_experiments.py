@@ -37,6 +37,13 @@ MASK_PAIRS = ["masking.max_spans_per_sequence=16"]
 CUT = {
     "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "mlm_scratch": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
+    "mlm_day": [
+        "start.fresh.layers=1",
+        "start.fresh.dimensions=16",
+        "start.fresh.attention_heads=2",
+        "trainer.groups_per_device_batch=1",
+    ],
+    "npm_paper": [*MASK_PAIRS, "blocks.title_tokens=4"],
     "encoder_mini": MASK_PAIRS,
     "encoder_mini_2": [*MASK_PAIRS, "blocks.title_tokens=4"],
     "encoder_mini_4": [*MASK_PAIRS, "blocks.title_tokens=4", *BLOCKS],

@@ -289,7 +289,9 @@ def test_an_answer_with_a_small_share_is_no_clear_answer_but_keeps_its_candidate
     shown = npmlm("fill", f"index={built_index}", "min_share=1", "overlaps=keep", "What is the capital of Iceland?")
     assert shown.status == 0 and "no clear answer" in shown.out
     assert "What is the capital of Iceland? <mask>." in shown.out
-    assert "below min_share=1" in shown.err and "Reykjav" not in shown.out
+    assert "below min_share=1" in shown.err and "\n 1  " not in shown.out  # no phrase is called the answer
+    sentences = shown.out.partition("closest sentences:")[2]
+    assert 1 <= sentences.count("«") <= 3 and "Reykjav" in sentences
     programs = npmlm("fill", f"index={built_index}", "min_share=1", "overlaps=keep", "output=json", QUESTION, TWO_MASKS)
     assert [each["status"] for each in programs.answers()] == ["low_evidence"] * 2
     assert programs.answers()[0]["phrases"] and programs.answers()[1]["fillings"]

@@ -14,7 +14,7 @@ import pytest
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document
 from npm.corpus.documents import SeenIds, SkippedRecords, read_corpus
-from npm.corpus.markup import visible
+from npm.corpus.markup import readable, visible
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from tests.helpers.command_line import zstd
 
@@ -62,6 +62,21 @@ def test_compressed_tables_and_texts_are_read_from_a_folder(tmp_path: Path) -> N
     documents = list(read_corpus(CorpusSettings(files=[str(tmp_path)])))
     assert [document.text.strip() for document in documents] == ["Emil left.", "Osk, stayed.", "Nobody came."]
     assert [document.id for document in documents[:2]] == ["1", "2,"]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("rates.csv", ","), ("rates.tsv", "\t"), ("rates.csv", ";")])
+def test_a_table_without_texts_is_read_by_the_cells_of_its_rows(tmp_path: Path, name: str, separator: str) -> None:
+    table = 'Depot,Rate,"Who\nmanages"\nPorto,737 EUR,Ana\nFaro,,"Uma\nNair"\n,,\n'
+    (tmp_path / name).write_text(table.replace(",", separator), encoding="utf-8")
+    with pytest.raises(CorpusError, match=f"{name}:6: has no text"):
+        read(tmp_path / name)
+    first, second = read(tmp_path / name, skip_bad=True, kept_fields=["Rate"])
+    assert readable(first.text).text.splitlines()[1] == "Depot: Porto; Rate: 737 EUR; Who manages: Ana"
+    assert readable(second.text).text.splitlines()[1] == "Depot: Faro; Who manages: Uma Nair"
+    file = (tmp_path / name).as_posix()
+    assert (first.id, first.title, first.fields) == (f"{name}:3", "rates", {"Rate": "737 EUR", "file": file})
+    with pytest.raises(CorpusError, match=r"has no body.*set corpus\.text_field"):
+        read(tmp_path / name, text_field="body")
 
 
 @pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("ROWS.TSV", "\t")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import given
@@ -132,6 +133,20 @@ def test_a_missing_package_is_named_with_the_file(monkeypatch: pytest.MonkeyPatc
     Path(name).write_bytes(b"any")
     with pytest.raises(SettingError, match=rf"{name}.*pip install .*{package}"):
         read(name)
+
+
+def test_charts_are_named_as_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("mammoth")
+    files = (
+        write_docx(Path("plan.docx"), [("Normal", "Sales grew.")]),
+        write_pptx(Path("plan.pptx"), [("Plan", [], [])]),
+    )
+    for file, folder in zip(files, ("word", "ppt"), strict=True):
+        with ZipFile(file, "a") as archive:
+            archive.writestr(f"{folder}/charts/chart1.xml", "<c:chartSpace/>")
+    skipped = SkippedRecords(tmp_path / "skipped.jsonl")
+    assert len(read(*files, skipped=skipped)) == 2
+    assert skipped.kinds == {"has charts, whose numbers are not read": 2} and "plan.docx" in skipped.summary
 
 
 def test_scanned_pages_are_named_not_refused(tmp_path: Path) -> None:

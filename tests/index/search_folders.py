@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 
-from index.arrays import ShardedArray
+from index.arrays import ShardedArray, stored_rows
 from index.exact import ExactSearcher
 from index.ivf import Quantizer, code_shard_settings, train_quantizer, write_code_shard, write_search_folder
 from index.search import FaissSearcher, open_search
@@ -25,9 +25,9 @@ def sample_vectors(dtype: str = "float16", *, rows: int = ROWS, dimensions: int 
     """Norms spread widely, so that ranking by L2 would differ from ranking by inner product."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((rows, dimensions)) * rng.uniform(0.2, 3, (rows, 1))
-    vectors = vectors.astype(dtype)
+    stored = stored_rows(vectors.astype(np.float32), np.dtype(dtype))
     bounds = [round(bound * rows / ROWS) for bound in SHARD_BOUNDS]
-    return ShardedArray([vectors[start:stop] for start, stop in itertools.pairwise(bounds)])
+    return ShardedArray.of_vectors([stored[start:stop] for start, stop in itertools.pairwise(bounds)])
 
 
 def mask_of(rows: np.ndarray, row_count: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def code_all(folder: Path, vectors: ShardedArray, quantizer: Quantizer) -> list[
         folders.append(folder / f"{number:05d}")
         if not folders[-1].exists():
             settings = code_shard_settings(quantizer, f"vectors {number}")
-            write_code_shard(folders[-1], array, quantizer, settings=settings)
+            write_code_shard(folders[-1], ShardedArray.of_vectors([array]), quantizer, settings=settings)
     return folders
 
 

@@ -142,6 +142,20 @@ def test_rows_belong_to_the_nearest_centroid(monkeypatch: pytest.MonkeyPatch, gr
     np.testing.assert_array_equal(RowAssigner(centroids).nearest(vectors), nearest)
 
 
+def test_gpus_assign_rows_exactly_however_many_centroids_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[object] = []
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    # faiss-cpu has no GPU to move an index to: the index is kept where it is
+    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", lambda index: moved.append(index) or index, raising=False)
+    monkeypatch.setattr(ivf, "ROW_GRAPH_LISTS", 2)
+    generator = np.random.default_rng(0)
+    centroids = generator.standard_normal((300, 8), dtype=np.float32)
+    vectors = generator.standard_normal((500, 8), dtype=np.float32)
+    distances = ((vectors[:, None] - centroids[None]) ** 2).sum(-1)  # [500, 300]
+    np.testing.assert_array_equal(RowAssigner(centroids).nearest(vectors), distances.argmin(1))
+    assert [type(each) for each in moved] == [faiss.IndexFlatL2]
+
+
 def test_only_trainable_rows_are_trained_on(tmp_path: Path) -> None:
     vectors = sample_vectors()
     resolved = resolved_settings(settings_for("ivf_sq8", 4), ROWS, DIMENSIONS)

@@ -6,6 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.corpus.text import words_of
-from npm.indexing.bm25 import BlockLexicon, finish_lexicon, write_lexicon_shard
+from npm.indexing.bm25 import BlockLexicon, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
+from npm.indexing.stages import lexicon_part
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
 ALPHABET = ("river", "rivers", "city", "the", "of", "Łódź", "paulo", "oslo", "rhine", "1605", "hydrogen", "element")
@@ -39,6 +41,13 @@ def write_lexicon(folder: Path, store: BlockStore, **settings: Any) -> Path:
         write_lexicon_shard(folder / f"{number:05d}", store, number, LexiconSettings(**settings))
     finish_lexicon(folder, store, LexiconSettings(**settings))
     return folder
+
+
+def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -> None:
+    """Write the manifest of the shards in `folder`."""
+    part = lexicon_part(folder, store, settings)
+    assert part is not None, "a store with text"
+    replace(part, folder=folder).finish()
 
 
 def opened_lexicon(folder: Path, store: BlockStore, **settings: Any) -> BlockLexicon:

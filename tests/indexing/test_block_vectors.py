@@ -18,11 +18,10 @@ from npm.core.artifact import open_array, read_manifest
 from npm.core.errors import ArtifactError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
-from npm.indexing.block_vectors import BlockVectors, recorded_pooler
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.embed import open_vectors
+from npm.indexing.embed import BlockVectors, open_vectors, recorded_pooler
 from npm.indexing.estimate import estimated_sizes
 from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
@@ -70,7 +69,7 @@ def block_vectors(folder: Path) -> BlockVectors:
 
 
 def stored(folder: Path) -> np.ndarray:
-    """The vectors of all blocks of an index, f16 [blocks, d]."""
+    """The vectors of all blocks of an index, f32 [blocks, d]."""
     vectors = block_vectors(folder).vectors
     return vectors.take(np.arange(len(vectors)))
 
@@ -90,7 +89,7 @@ def test_each_block_has_the_pooled_vector_of_that_block_alone(
     assert index.block_vectors is not None
     assert index.block_vectors.pooler is kind
     assert len(index.block_vectors.vectors.arrays) > 2
-    assert index.block_vectors.vectors.dtype == np.float16
+    assert index.block_vectors.vectors.arrays[0].dtype == np.int8
     ids, bounds = index.store.token_ids, index.store.block_offsets.tolist()
     for block, (first, stop) in enumerate(itertools.pairwise(bounds)):
         whole = [*encoder.prefix_ids, *ids.slice(first, stop).tolist(), *encoder.suffix_ids]
@@ -98,7 +97,7 @@ def test_each_block_has_the_pooled_vector_of_that_block_alone(
             states = encoder.token_vectors(torch.tensor([whole]), torch.ones(1, len(whole), dtype=torch.int64))[0]
         mean = (states.mean(dim=0) if kind is PoolerKind.avg else states[0]).numpy()[:dimensions]  # f32 [d]
         expected = mean / np.sqrt((mean**2).sum())
-        np.testing.assert_allclose(index.block_vectors.vectors.slice(block, block + 1)[0], expected, atol=1e-3)
+        np.testing.assert_allclose(index.block_vectors.vectors.slice(block, block + 1)[0], expected, atol=5e-3)
 
 
 def test_a_text_is_pooled_as_blocks_are(encoder: Encoder, folder: Path) -> None:
@@ -112,10 +111,10 @@ def test_a_text_is_pooled_as_blocks_are(encoder: Encoder, folder: Path) -> None:
     nowhere = [np.zeros(0, dtype=np.int64)] * len(sequences)
     pooled = encode_sequences(encoder, sequences, nowhere, index.block_vectors.pooler, tokens_per_batch=60).pooled
     assert pooled is not None
-    np.testing.assert_allclose(pooled, stored(folder), atol=1e-3)
+    np.testing.assert_allclose(pooled, stored(folder), atol=5e-3)
     np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), 1, atol=1e-5)
     nearest = index.block_vectors.best(pooled, 1)
-    np.testing.assert_allclose(nearest.scores[:, 0], 1, atol=1e-3)
+    np.testing.assert_allclose(nearest.scores[:, 0], 1, atol=5e-3)
     np.testing.assert_allclose(stored(folder)[nearest.rows[:, 0]], pooled, atol=1e-2)  # some texts come twice
     with pytest.raises(ValueError, match="cls"):
         encode_sequences(encoder, sequences, nowhere, PoolerKind.cls, tokens_per_batch=60)
@@ -169,7 +168,7 @@ def test_added_documents_get_block_vectors_where_the_index_has_them_whatever_the
     np.testing.assert_array_equal(both[: len(first)], first)
     index = PhraseIndex.open(folder)
     assert len(both) == index.store.block_count > len(first)
-    np.testing.assert_allclose(np.linalg.norm(both.astype(np.float32), axis=1), 1, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(both, axis=1), 1, atol=5e-3)
     without = built(tmp_path / "without", with_pooler(None))
     added(without, [record(9)], encoder, name="another")
     assert PhraseIndex.open(without).block_vectors is None
@@ -183,7 +182,7 @@ def test_deleted_blocks_are_not_found_and_compact_copies_the_others(encoder: Enc
     assert before.block_vectors is not None
     assert before.live_blocks is not None
     expected = stored(folder)[before.live_blocks]
-    hits = before.block_vectors.best(stored(folder).astype(np.float32), before.store.block_count)
+    hits = before.block_vectors.best(stored(folder), before.store.block_count)
     assert hits.found.sum(axis=1).tolist() == [before.live_blocks.sum()] * before.store.block_count
     for found, blocks in zip(hits.found, hits.rows, strict=True):
         assert sorted(blocks[found].tolist()) == np.flatnonzero(before.live_blocks).tolist()
@@ -237,8 +236,10 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
     assert verify_vectors(folder, encoder, batches=40, seed=0).worst_cosine > 0.999
 
     def turned(shard: Path, name: str) -> np.ndarray:
-        array = open_array(shard, name)
-        return -array if name == "blocks" else array
+        array = np.array(open_array(shard, name))
+        if name == "blocks":
+            array[:, : encoder.dimensions] *= -1  # the codes
+        return array
 
     monkeypatch.setattr("npm.indexing.inspect.open_array", turned)
     with pytest.raises(ArtifactError, match="cosine"):
@@ -258,7 +259,7 @@ def test_inspect_and_an_estimate_tell_what_they_take(
     counted, without = (
         estimated_sizes(settings_for(folder, blocks=blocks), encoder)[0].disk for blocks in (True, False)
     )
-    assert counted["block vectors"] == pytest.approx(inspect_index(folder).counts["blocks"] * 32 * 2)
+    assert counted["block vectors"] == pytest.approx(inspect_index(folder).counts["blocks"] * (32 + 2))
     added(folder, [record(8)], encoder)
     inspection = inspect_index(folder)
     assert inspection.block_pooler == inspection.record()["block_pooler"] == "avg"

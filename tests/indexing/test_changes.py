@@ -183,7 +183,7 @@ def test_ids_that_exist_are_refused_before_anything_is_encoded(
 ) -> None:
     before = all_bytes(live)
     monkeypatch.setattr("npm.indexing.changes.IDS_AT_ONCE", 4)
-    monkeypatch.setattr("npm.indexing.changes.encode_segments", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr("npm.indexing.changes.make_segments", lambda *_, **__: pytest.fail("encoded"))
     with pytest.raises(CorpusError, match=r"'d0', .* 2 more.*replace=true"):
         added(live, [record(40), *FIRST, *MORE], encoder)
     assert all_bytes(live) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 import torch
 
 from index.arrays import ShardedArray
+from npm.core.artifact import Manifest
 from npm.core.errors import ArtifactError, EncoderError
 from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import (
     embed_shard,
-    finish_vectors,
     kept_tokens,
     open_vectors,
     recorded_vectors,
@@ -29,6 +30,7 @@ from npm.indexing.generation import Generation
 from npm.indexing.inspect import reencode_sample, verify_vectors
 from npm.indexing.rows import RowMap, gather, pack_kept
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
+from npm.indexing.stages import vectors_part
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import added, built, record
 from tests.helpers.random_indexes import packed_kept
@@ -60,6 +62,11 @@ def embed(store: BlockStore, encoder: Encoder, folder: Path, settings: VectorSet
     record = recorded(store, encoder, settings)
     for number in numbers or range(len(vector_shards(store, settings.tokens_per_shard))):
         embed_shard(store, encoder, folder, number, recorded=record)
+
+
+def finish_vectors(folder: Path, store: BlockStore, *, recorded: dict[str, Any]) -> Manifest:
+    """Write the manifest of the shards in `folder`."""
+    return replace(vectors_part(folder, store, recorded, 0, lambda *_: None), folder=folder).finish()
 
 
 @pytest.fixture

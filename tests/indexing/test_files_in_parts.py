@@ -52,3 +52,12 @@ def test_a_deleted_file_is_new_when_it_is_added_again(encoder: Encoder) -> None:
     change = add_documents(INDEX, AddSettings(corpus=corpus_of("rooms.md")), encoder)
     assert (change.was_finished, change.added_documents, change.deleted_documents) == (False, 2, 0)
     assert change.manifest.counts.documents - change.manifest.deleted_documents == 4
+
+
+@pytest.mark.parametrize("header", ["id,text", "Depot,Rate"])
+def test_a_table_is_deleted_by_its_path_whatever_ids_its_rows_have(encoder: Encoder, header: str) -> None:
+    for name in ("rates", "more"):
+        Path(f"{name}.csv").write_text(f"{header}\n{name} one,The rate is 5.\n{name} two,The rate is 6.\n")
+    add_documents(INDEX, AddSettings(corpus=corpus_of("rates.csv", "more.csv")), encoder)
+    assert deleted("rates.csv").deleted_documents == 2
+    assert deleted("more.csv", "rooms.md").deleted_documents == 4

@@ -16,13 +16,14 @@ from npm.core.types import Document
 from npm.corpus.folding import folded
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
-from npm.indexing.bm25 import BlockLexicon, LexiconShard, count_words, finish_lexicon, write_lexicon_shard
+from npm.indexing.bm25 import BlockLexicon, LexiconShard, count_words, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import SENTENCES
 from tests.indexing.lexicons import (
     ALPHABET,
     block_words,
+    finish_lexicon,
     opened_lexicon,
     plain_bm25,
     random_documents,

@@ -257,7 +257,7 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    for name in ("npm.indexing.rotation.principal_axes", "npm.indexing.build.encode_segments"):
+    for name in ("npm.indexing.rotation.principal_axes", "npm.indexing.build.make_segments"):
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(name, killed)
             build_index(tmp_path / "killed", settings, encoder)

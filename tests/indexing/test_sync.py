@@ -11,10 +11,9 @@ import pytest
 from npm.core.errors import ArtifactError, CorpusError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings, DocumentSplit
-from npm.indexing.cached import files_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
-from npm.indexing.sync import MOST_SEGMENTS, SyncResult, sync_index
+from npm.indexing.sync import MOST_SEGMENTS, SyncResult, files_index, sync_index
 from npm.models.encoder import Encoder
 
 

@@ -23,7 +23,7 @@ from npm.models.batches import encode_batch
 from npm.models.encoder import Encoder
 from npm.models.names import MINILM_SHA256, locate_encoder
 from npm.models.settings import Precision
-from npm.models.stored import choose_device, choose_dtype
+from npm.models.stored import choose_device, choose_dtype, is_faster_in_bfloat16
 from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_encoder
 
 
@@ -255,3 +255,17 @@ def test_a_token_that_the_model_lacks_is_one_sentence() -> None:
     encoder = Encoder.load("encoder-mini", device="cpu")
     with pytest.raises(ArtifactError, match=r"has no token 4294967295: .* build again"):
         encode_batch(encoder, [np.array([101, 2**32 - 1, 102])], [np.array([1])])
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({}, False),  # unknown, as with older torch
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": False, "amx_bf16": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True, "amx_bf16": False}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),  # half of float32's rate
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+    ],
+)
+def test_which_cpus_multiply_bfloat16_faster(capabilities: dict[str, object], expected: bool) -> None:
+    assert is_faster_in_bfloat16(capabilities) is expected

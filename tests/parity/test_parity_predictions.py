@@ -14,7 +14,7 @@ import torch
 from npm.core.types import Answer, Sequences, Spans
 from npm.indexing.build import index_block_store
 from npm.indexing.generation import GIVEN_CORPUS
-from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
+from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorDtype, VectorSettings
 from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
 from npm.models.settings import reference_scale
@@ -65,7 +65,8 @@ def filler_of(
         if rule not in opened:
             index = folder / rule.value
             write_parity_store(index / GIVEN_CORPUS, recorded, encoder)
-            index_block_store(index, IndexBuildSettings(vectors=VectorSettings(pruning=rule)), encoder)
+            vectors = VectorSettings(pruning=rule, dtype=VectorDtype.float16)  # as the reference stores them
+            index_block_store(index, IndexBuildSettings(vectors=vectors), encoder)
             settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=FillSettings.reference().scoring)
             opened[rule] = PhraseFiller.open(index, encoder, settings=settings)
         return opened[rule]

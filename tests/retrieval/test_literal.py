@@ -270,11 +270,44 @@ def test_a_cell_is_found_by_its_row_and_its_header(encoder: Encoder, tmp_path: P
     opened = PhraseIndex.open(built(tmp_path / "index", [record(0, text=stored)], encoder))
     assert opened.lexicon is not None
     reader = SurfaceReader(opened.store, encoder.tokenizer)
+
+    def found(question: str) -> list[str]:
+        gaps = literal_gaps(opened.store, opened.lexicon, question, np.arange(opened.store.block_count))
+        spans = np.array([(gap.start, (gap.stop or 0) - (gap.start or 0)) for gap in gaps]).reshape(-1, 2)
+        return reader.texts(*spans.T)
+
     for question in ("The rate of Faro is <mask>.", "What is the rate of Faro? <mask>."):
-        first, second = literal_gaps(opened.store, opened.lexicon, question, np.arange(opened.store.block_count))[:2]
-        assert first.start is not None and first.stop is not None
-        assert reader.texts(np.array([first.start]), np.array([first.stop - first.start])) == ["960 euros"]
-        assert first.share == 1 > second.share
+        assert found(question) == ["960 euros"]
+    assert found("Who manages Faro? <mask>.") == ["Uma Nair"]  # who manages is a manager
+    assert sorted(found("Faro has <mask>.")) == ["960 euros", "Uma Nair"]  # no header is named
+
+
+@pytest.mark.parametrize(
+    ("gap", "phrase"),
+    [
+        ("74 euros and has a glass body", "74 euros"),
+        ("74 euros, but weighs 3 kg", "74 euros"),
+        ("1733 under the supervision of Oglethorpe", "1733"),
+        ("Ana Duarte in 2019", "Ana Duarte"),
+        ("a full disk and was found by Bo", "a full disk"),
+        ("a full disk on the gateway", "a full disk on the gateway"),
+        ("45 days and nights", "45 days and nights"),
+        ("1605 in Madrid", "1605 in Madrid"),
+        ("3 May 2024 at noon", "3 May 2024"),
+        ("$15,000 for each claim", "$15,000"),
+        ("1 in 5 households", "1 in 5 households"),
+        ("salmon and cars to Norway", "salmon and cars to Norway"),
+    ],
+)
+def test_a_gap_at_the_end_of_a_sentence_ends_before_what_the_sentence_adds(gap: str, phrase: str) -> None:
+    text = f"The cost of the tall lamp is {gap}."
+    context = MaskContext.of("The cost of the tall lamp is <mask>.")
+    assert context is not None
+    assert [text[start:stop] for start, stop, _ in context.gaps(text) if start and stop] == [phrase]
+    followed = MaskContext.of(f"The cost of the tall lamp is <mask> {gap.split()[-1]}.")  # and so it may be any part
+    assert followed is not None
+    rest = gap.rpartition(" ")[0]
+    assert rest in [text[start:stop] for start, stop, _ in followed.gaps(text) if start and stop]
 
 
 def test_what_fills_a_gap_weighs_more_and_all_are_shares_again(index: PhraseIndex) -> None:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 WORDS_NAMED = 12
 """Words that a message lists at most."""
+VECTORLESS = (
+    "function words (no) and words that begin or end with a mark (C++) have none unless the index is built with "
+    "vectors.pruning=word_boundaries: choose other words"
+)
 PROMPT_COUNT = 256
 SHORTEST_CHARS, LONGEST_CHARS = 30, 250
 """Key of a sentence that represents an example."""
@@ -60,7 +64,8 @@ class LabelWords:
             shown = f"in the corpus, by their counts: {named(absent, most=WORDS_NAMED)}"
             if len(absent) == len(numbers):
                 raise SettingError(
-                    f"{place}no word of the label {name!r} has a vector {shown}; choose words that occur, in "
+                    f"{place}no word of the label {name!r} has a vector {shown}; "
+                    f"{VECTORLESS if any(totals[number] for number in numbers) else 'choose words that occur'}, in "
                     f"labels{also}",
                     code="label_unknown",
                 )
