@@ -145,29 +145,35 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
 
     class Server(MCPServer):
         async def call_tool(self, name: str, *given: Any, **options: Any) -> Any:
-            """Call a tool; an argument that its schema does not allow is one sentence."""
+            """Call a tool; a mistake, or an argument that its schema does not allow, is one sentence."""
             try:
                 return await super().call_tool(name, *given, **options)
             except ToolError as error:
-                if isinstance(error.__cause__, ValidationError):
-                    raise ToolError(f"{name}: {explain(error.__cause__, None)}") from error.__cause__
+                cause = error.__cause__
+                if isinstance(cause, ValidationError):
+                    raise ToolError(f"{name}: {explain(cause, None)}") from cause
+                if isinstance(cause, UserError):
+                    raise ToolError(str(cause)) from cause
                 raise
 
     tools = Tools(filler)
     server = Server("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    every: tuple[Callable[..., Any], ...] = (tools.fill, tools.find, tools.trace, tools.label, tools.read)
-    for tool in every:
+    for tool in tools.every():
         server.tool(description=getdoc(tool), annotations=reads, structured_output=True)(tool)
     return server
 
 
 class Tools:
-    """The tools; the docstrings and the descriptions of arguments are read by agents."""
+    """The tools; the docstrings and the descriptions of arguments are read by agents. They raise UserErrors."""
 
     def __init__(self, filler: PhraseFiller) -> None:
         self._filler = filler
         self._lock = threading.Lock()  # calls come in threads, and one uses the cores of all
+
+    def every(self) -> tuple[Callable[..., BaseModel], ...]:
+        """All tools."""
+        return self.fill, self.find, self.trace, self.label, self.read
 
     def fill(
         self,
@@ -252,15 +258,10 @@ class Tools:
 
     @contextmanager
     def _answering(self) -> Iterator[PhraseFiller]:
-        """The filler, of the current generation, for this thread alone; mistakes become errors of the tool."""
-        from mcp.server.mcpserver.exceptions import ToolError
-
+        """The filler, of the current generation, for this thread alone."""
         with self._lock:
-            try:
-                self._filler.refresh()
-                yield self._filler
-            except UserError as error:
-                raise ToolError(str(error)) from error
+            self._filler.refresh()
+            yield self._filler
 
 
 def _instructions(filler: PhraseFiller) -> str:

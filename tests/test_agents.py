@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -153,18 +152,6 @@ def test_filters_are_checked_before_a_client_is_served(
     setting: str, part: str, npmlm: CommandLine, built_index: Path
 ) -> None:
     npmlm("mcp", f"index={built_index}", setting).refused(part)
-
-
-def test_the_retriever_of_the_page_returns_sentences_with_their_sources(filler: PhraseFiller) -> None:
-    pytest.importorskip("langchain_core")
-    page = (REPOSITORY / "docs/python.md").read_text(encoding="utf-8")
-    [code] = [block for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "class PhraseRetriever" in block]
-    names: dict[str, Any] = {"__name__": "component"}
-    exec(compile(code, "docs/python.md", "exec", dont_inherit=True), names)
-    found = names["PhraseRetriever"](filler=filler, k=3).invoke(QUESTION)
-    expected = [place for phrase in filler.fill(QUESTION, k=3).phrases for place in phrase.occurrences[:1]]
-    assert [document.metadata["source"] for document in found] == [place.document for place in expected]
-    assert [document.page_content for document in found] == ["".join(place.parts) for place in expected]
 
 
 def test_the_missing_package_is_named(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

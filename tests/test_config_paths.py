@@ -72,12 +72,12 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "objective.block_teacher.encoder",
             "objective.span_supervision.reader",
         ),
-        *("start.from_run", "packed", "key_file", "examples", "log", "task"),
+        *("start.from_run", "packed", "key_file", "examples", "log", "unanswered", "task"),
         *("table", "treebank", "target", "grammar.file", "labeled.files", "questions"),
         *("donor", "reader", "fill.reader", "reading.questions", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}
-    assert texts == {"about", "column", "device", "edit", "host", "labels", "shard", "template"}
+    assert texts == {"about", "column", "device", "edit", "host", "labels", "shard", "template", "trusted_header"}
     lists = {name for name, item in declared.items() if item.kind == list[str]}
     assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists
 

@@ -79,9 +79,9 @@ def test_the_service_is_the_image_with_a_key_and_a_limit_of_memory() -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) > settings.grace_seconds
 
 
-def test_the_page_on_serving_names_targets_that_exist() -> None:
-    page = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
-    section = page.partition("## Docker\n")[2].partition("\n## ")[0]
+def test_the_page_on_deployment_names_targets_that_exist() -> None:
+    page = (REPOSITORY / "docs" / "deploy.md").read_text(encoding="utf-8")
+    section = page.partition("## Containers\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"--target (\w+)", section)) == set(TARGETS)
     assert "docker compose up" in section
     (inside,) = re.findall(r"^docker run .* npmlm:cpu (\w.*)$", section, flags=re.MULTILINE)

@@ -45,7 +45,10 @@ RUNS: dict[str, tuple[Runs, ...]] = {
         Runs("npmlm fill", ("The capital of Iceland is <mask>.…Reykjavík",)),
         Runs("npmlm build", ("", OUTAGE)),
     ),
-    "docs/label.md": (Runs("npmlm build", ("", "", '{"message": "My parcel…"labels": [{"label": "logistics"')),),
+    "docs/label.md": (
+        Runs("npmlm build", ("", "", '{"message": "My parcel…"labels": [{"label": "logistics"')),
+        Runs("npmlm label", ("",)),
+    ),
     "docs/large-corpora.md": (
         Runs("npmlm partition", ("", INSPECTED, "")),
         Runs("npmlm estimate", (ESTIMATED,)),
@@ -105,7 +108,19 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "npmlm geometry": NEEDS_DATA,
         "python scripts/make_article_questions.py": NEEDS_DATA,
     },
-    "docs/index.md": {"pip install": NEEDS_NETWORK, "uv tool": NEEDS_NETWORK, "npmlm serve": WAITS},
+    "docs/deploy.md": {
+        "sudo": "needs root and systemd: the page says what was run",
+        "cd /srv": "needs root",
+        "printf": "needs root",
+        "curl": WAITS,
+        "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
+    },
+    "docs/index.md": {
+        "pip install": NEEDS_NETWORK,
+        "pip uninstall": NEEDS_NETWORK,
+        "uv tool": NEEDS_NETWORK,
+        "npmlm serve": WAITS,
+    },
     "docs/large-corpora.md": {
         "pip install": NEEDS_MACHINES,
         "export RAY": NEEDS_MACHINES,
@@ -122,7 +137,6 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "pip install": NEEDS_NETWORK,
         "curl": WAITS,
         "npmlm serve": WAITS,
-        "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
     },
     "docs/studies/artificial-text.md": {"": NEEDS_DATA},
     "docs/studies/interventions.md": {"npmlm finetune": NEEDS_DATA, "awk": NEEDS_DATA},

@@ -36,6 +36,7 @@ ORDER = (
     "npm.cluster",
     "npm.api",
     "npm.agents",
+    "npm.integrations",
     "npm.cli",
     "npm.__main__",
     "studies",
@@ -73,6 +74,9 @@ ONLY_IN = {
     "pypdfium2": ("npm/corpus/office_files.py",),
     "mammoth": ("npm/corpus/office_files.py",),
     "mcp": ("npm/agents.py", "npm/cli/agents.py"),
+    "langchain_core": ("npm/integrations/langchain.py",),
+    "llama_index": ("npm/integrations/llama_index.py",),
+    "haystack": ("npm/integrations/haystack.py",),
     "ray": ("npm/cluster/ray_builds.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (

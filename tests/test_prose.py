@@ -14,7 +14,7 @@ from tests.helpers.shell_blocks import pages_of_docs
 PAGES = (
     *("README.md", "SECURITY.md", "CONTRIBUTING.md"),
     *(path.relative_to(REPOSITORY).as_posix() for path in pages_of_docs()),
-    *(f"docs/results/{name}.md" for name in ("index", "findings", "quality", "scale", "serving")),
+    *(f"docs/results/{name}.md" for name in ("index", "findings", "quality", "reading", "scale")),
 )
 IDIOMS = re.compile(
     r"\b(stands? (?!for\b)|beside\b|anew\b|go(es)? on with\b|whatever\b|lack(s|ing)?\b|passed over\b|at hand\b"

@@ -54,7 +54,7 @@ def settings_classes() -> list[type]:
     found = {kind for verb in map(find_verb, MODULES) for kind in nested(verb.root)}
     for package in (npm, importlib.import_module("index")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith("__main__"):
+            if module.name.endswith("__main__") or module.name.startswith("npm.integrations."):
                 continue
             for value in vars(importlib.import_module(module.name)).values():
                 if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__name__.endswith("Settings"):

@@ -14,6 +14,19 @@ from npm.core.files import shown_bytes
 
 IN_BYTES = ("verify",)
 """Stages that count bytes."""
+UNITS = {
+    **dict.fromkeys(("blocks", "vectors", "rotation", "training"), "tokens"),
+    **dict.fromkeys(("reading", "find"), "documents"),
+    **dict.fromkeys(("pack", "encode", "quantize", "code", "merge"), "jobs"),
+    "sample": "blocks",
+    "lexicon": "parts",
+    "codes": "vectors",
+    "trace": "spans",
+    "fill": "rows",
+    "maps": "steps",
+    "encoder": "batch",
+}
+"""The counted items of stages whose name does not say it, as that of `questions` does."""
 
 
 class StageProgress(Progress):
@@ -44,11 +57,13 @@ class StageProgress(Progress):
             self._stages[stage] = self.add_task(stage, total=total, counted="")
         task = next(each for each in self.tasks if each.id == self._stages[stage])
         was_finished, self._note = task.finished, note
+        unit = "examples" if stage.startswith("task ") else UNITS.get(stage, "")
+        unit = unit.removesuffix("s") if done == 1 else unit
         show = shown_bytes if stage in IN_BYTES else "{:,.0f}".format
-        counted = show(done) + (f", {show(task.speed)}/s" if task.speed else "")
+        counted = f"{show(done)} {unit}".rstrip() + (f", {show(task.speed)}/s" if task.speed else "")
         self.update(task.id, completed=done, total=total, counted=counted)
         if self.disable and task.finished and not was_finished:
-            self.say(f"{stage}: {show(done)}")
+            self.say(f"{stage}: {show(done)} {unit}".rstrip())
 
     def say(self, message: str) -> None:
         """Print a line above the bars."""

@@ -87,7 +87,7 @@ def estimate_text(estimate: Estimate) -> str:
         files, held = (shown_bytes(size) for size in (estimate.partition_disk_bytes, estimate.partition_memory_bytes))
         lines.append(
             f"each of {count} partitions searches {estimate.rows / count:,.0f} vectors, reads {files} of files and "
-            f"keeps {held} in memory, besides its process (0.2 GiB: docs/results/serving.md)"
+            f"keeps {held} in memory, besides its process (0.2 GiB: docs/results/scale.md)"
         )
     if estimate.unknown_sources:
         names = ", ".join(estimate.unknown_sources)

@@ -16,7 +16,9 @@ from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, w
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.display import csv_lines
-from npm.core.errors import QueryError, missing
+from npm.core.errors import QueryError, SettingError, missing
+from npm.core.files import replace_file
+from npm.core.settings import PathText
 from npm.retrieval.settings import FilterSettings
 from npm.tracing.settings import VERDICTS, TraceSettings, Verdict
 
@@ -81,6 +83,8 @@ class TraceCommand(TraceSettings, EncoderCommand):
 
     output: Literal["marks", "json", "csv"] = "marks"
     """`marks`: the text with marks, and below it a card per span; `json`: an object per text; `csv`: a row per span."""
+    out: PathText = ""
+    """Page of HTML to write besides the output, with the texts, their spans and the sentences; unset: none."""
     fail_on: list[Verdict] = field(default_factory=list)
     """Verdicts that end the command with exit status 1, such as `[other, not_found]`."""
 
@@ -88,7 +92,7 @@ class TraceCommand(TraceSettings, EncoderCommand):
 @verb(
     TraceCommand,
     "npmlm trace index=DIR draft.txt",
-    "index kinds documents where output fail_on encoder device precision",
+    "index kinds documents where output out fail_on encoder device precision",
     takes_texts=True,
 )
 def run_trace(settings: TraceCommand, texts: list[str]) -> int:
@@ -98,22 +102,32 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
         given = [("", decoded(sys.stdin.buffer.read(), "standard input"))]
     if not given:
         raise missing("a text or a file", "npmlm trace index=DIR draft.txt")
+    if settings.out and not settings.out.endswith((".html", ".htm")):
+        raise SettingError(
+            f"out must be a file .html, got {settings.out}; output=csv and output=json go through a pipe"
+        )
     from npm.tracing.trace import Tracer
 
     tracer = Tracer(settings.open_filler(), settings)
     if settings.output == "csv":
         _write_rows([COLUMNS])
+    traces: list[tuple[str, Trace]] = []
     status = 0
     for file, text in given:
         with StageProgress() as progress:
             trace = tracer.trace(text, progress=progress)
         status = 1 if any(map(trace.count, settings.fail_on)) else status
+        traces.append((file, trace))
         if settings.output == "json":
             write_json({"file": file or None, **asdict(trace)})
         elif settings.output == "csv":
             _write_rows(map(partial(_span_cells, file), trace.spans))
         else:
             _print_trace(trace)
+    if settings.out:
+        from npm.tracing.report import trace_page
+
+        replace_file(Path(settings.out), trace_page(traces).encode())
     return status
 
 

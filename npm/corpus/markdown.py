@@ -35,7 +35,7 @@ _RULE = re.compile(r"([-=*_~])(?:[ \t]*\1)+")
 _HEADING = re.compile(r"#{1,6}(?=\s)")
 _CLOSING_MARKS = re.compile(r"(?<!\S)#+$")
 _DEFINITION = re.compile(r"\[(?!\^)[^\[\]]+\]:[ \t]+\S")
-_TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
+_TABLE_RULE = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
 _CALLOUT = re.compile(r"\[![\w-]+\][+-]?[ \t]*")
 _BULLET = re.compile(r"(?:[-*+•◦▪:]|\[\^[^\]\s]+\]:)(?=\s)")
 _BULLET_MARK = re.compile(rf"[ \t{HIDDEN}]*[-*+•◦▪:][ \t](?:[ \t]*\[[ xX]\](?=\s))?")
@@ -77,7 +77,11 @@ def joined_lines(text: str) -> str:
 def _joined(run: str) -> str:
     """The lines of a paragraph as one, with the line end of the last."""
     body = run.rstrip()
-    return _JOINT.sub(lambda joint: " " + hidden(joint[0][1:]), body) + run[len(body) :]
+    return _JOINT.sub(_space, body) + run[len(body) :] if "\n" in body else run
+
+
+def _space(joint: re.Match[str]) -> str:
+    return " " + hidden(joint[0][1:])
 
 
 class _Blocks:
@@ -110,7 +114,7 @@ class _Blocks:
         yield (_Kind.rule if is_end else _Kind.kept), line
 
     def _line(self, line: str) -> Iterator[Run]:
-        quote = _QUOTE.match(line)[0]  # type: ignore[index] # it matches nothing, too
+        quote = _QUOTE.match(line)[0] if ">" in line else ""  # type: ignore[index] # it matches nothing, too
         content = line[len(quote) :]
         line, body, stripped = hidden(quote) + content, content.lstrip(), content.strip()
         indent = content[: len(content) - len(body)].expandtabs(CODE_INDENT).count(" ")
@@ -122,7 +126,7 @@ class _Blocks:
             yield from self._finished()
             self._quotes, self._base = quote.count(">"), 0
         self._is_table &= "|" in stripped
-        is_table_rule = _TABLE_RULE.fullmatch(stripped) is not None
+        is_table_rule = "|" in stripped and _TABLE_RULE.fullmatch(stripped) is not None
         if self._is_row and not is_table_rule:
             yield from self._finished()
         is_code = self._is_markdown or self._is_code or _CODE_MARK.search(stripped) is not None
@@ -140,7 +144,7 @@ class _Blocks:
             yield from ((_Kind.header, row) for row in header)
             yield _Kind.rule, line
             self._is_table = True
-        elif self._is_markdown and _DEFINITION.match(body):
+        elif self._is_markdown and body[0] == "[" and _DEFINITION.match(body):
             yield from self._finished()
             yield _Kind.rule, line
         elif _RULE.fullmatch(stripped):
@@ -287,7 +291,9 @@ def _inline(text: str) -> str:
             marked = pattern.sub(_last_group, marked)
     if "&" in marked:
         marked = _ENTITY.sub(lambda entity: decoded(entity[0]), marked)
-    return _LITERAL_RUN.sub(lambda run: text[slice(*run.span())], marked)
+    if _LITERAL_CHARACTER in marked:
+        marked = _LITERAL_RUN.sub(lambda run: text[slice(*run.span())], marked)
+    return marked
 
 
 def _literal(found: re.Match[str]) -> str:

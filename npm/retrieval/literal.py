@@ -50,13 +50,15 @@ _ENDING = re.compile(r"(?<=...)(?:ions?|ments?|ers?|ors?|ings?|ern|ed|es|e|s)$")
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _LINK = "(?:of|the|and|de|da|van|von|del|der)"
 _NAME = rf"[A-Z][\w'’-]*\.?(?:\s+(?:{_LINK}\s+){{0,2}}[A-Z][\w'’-]*\.?)*"
-_NUMBER = r"\S*\d\S*(?:\s\S+){0,2}?"
+_NUMBER = r"\S*\d\S*?(?:\s\S+?){0,2}?"
+_QUANTITY = r"(?:[$€£¥₹]\S*?|\S*\d\S*?\s[^\W\d]\S*?)(?:\s\S+?)?"
 _AUXILIARY = "is|are|was|were|has|have|had|does|do|did|can|could|will|would|may|might|must|shall|should"
 _LINKED = r",?\s+(?:and|but|which|who)\s+"
 _BEFORE_MORE = (
     re.compile(rf"{_NAME}(?=\s+(?!{_LINK}\s+[A-Z])[a-z]+\s)"),
+    re.compile(rf"{_QUANTITY}(?=,?\s(?:at|for|from|in|on)\s)"),
     re.compile(
-        rf"{_NUMBER}(?=\s(?:about|after|at|before|during|for|from|in(?!\s\d)|into|on|since|under|until|when|with)\s"
+        rf"{_NUMBER}(?=,?\s(?:about|after|before|during|into|since|under|until|when|with)\s"
         rf"|{_LINKED}[a-z]+(?:s|ed)\s(?:an?|the|no|\d\S*|at|by|for|from|in|on|to|with)\s)"
     ),
     re.compile(rf".*?(?={_LINKED}(?:{_AUXILIARY})\s)"),

@@ -28,10 +28,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from npm.core.errors import SettingError
 from npm.serving.metrics import ServerMetrics
 from npm.serving.problems import Problem, stopping
-from npm.serving.settings import ServeSettings
+from npm.serving.settings import LOOPBACK, ServeSettings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 DOCS_POLICY = POLICY + "; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 """Of the page at /docs, whose library writes styles into elements."""
@@ -182,13 +181,19 @@ class RequestMiddleware:
         if (length := headers.get("content-length", "")).isdigit() and int(length) > self.settings.max_body_bytes:
             self.metrics.rejected("body")
             return Problem("body_too_long", headers={"Connection": "close"})
-        if self.keys is None or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+        trusted = self.settings.trusted_header
+        is_open = self.keys is None and not trusted
+        if is_open or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+            return None
+        if trusted and headers.get(trusted, "").strip():
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        if self.keys.accepts(key):
+        if self.keys is not None and self.keys.accepts(key):
             return None
         self.metrics.rejected("key")
+        if self.keys is None:
+            return Problem("unauthorized", f"the proxy sent no {trusted}: log in there, and ask through it")
         return Problem(
             "unauthorized",
             f"{'wrong' if key else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",

@@ -224,6 +224,8 @@ async def _filled(
     if as_lines:
         lines = answer_lines(service, request, jobs, deadline, partial(_summary, request, opened, options))
         return StreamingResponse(lines, media_type=LINES)
+    for each in answers:
+        service.record_unanswered(each)
     summary = _summary(request, opened, options, done)
     if summary.partitions.answered < summary.partitions.asked:
         cached = None
@@ -295,6 +297,7 @@ async def answer_lines(
                     found = await job.result
                 if isinstance(found.value, QueryError):
                     raise found.value
+                service.record_unanswered(found.value)
                 line = {"answer": asdict(found.value)}
             except Exception as error:
                 found, problem = Done(error), service.problem(error)

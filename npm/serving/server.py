@@ -26,11 +26,11 @@ from npm.models.memory import share_one_heap
 from npm.serving.app import make_app
 from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics
-from npm.serving.middleware import LOOPBACK, ClientKeys, RequestMiddleware
+from npm.serving.middleware import ClientKeys, RequestMiddleware
 from npm.serving.opened import OpenedIndex
 from npm.serving.reload import IndexReloader
 from npm.serving.service import Service
-from npm.serving.settings import ServeSettings
+from npm.serving.settings import LOOPBACK, ServeSettings
 
 MAX_CONNECTIONS = 1024
 """Connections open at once; fewer where the process may not open four times as many files."""
@@ -110,14 +110,17 @@ def serve(
     """
     keys = ClientKeys(settings.key_file, notice) if settings.key_file else None
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(opened_log(settings.log)) if settings.log else None
+        log, unanswered = (
+            stack.enter_context(opened_log(file, setting)) if file else None
+            for setting, file in (("log", settings.log), ("unanswered", settings.unanswered))
+        )
         listener = stack.enter_context(bound_socket(settings))
         share_one_heap()  # before there is a second thread
         metrics, encoder = ServerMetrics(), load_encoder()
         open_index = partial(OpenedIndex.open, folder, encoder, settings, open_searcher=open_searcher)
         reloader = IndexReloader(open_index, settings, metrics=metrics, notice=notice, refresh=refresh)
         batcher = Batcher(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
-        service = Service(settings, reloader, metrics, batcher, notice)
+        service = Service(settings, reloader, metrics, batcher, notice, unanswered)
         if settings.host not in LOOPBACK and keys is None:
             notice(f"warning: whoever reaches {settings.host} may read the corpus: there is no key_file=")
         app: ASGIApp = RequestMiddleware(make_app(service), settings, keys, metrics, log, notice)
@@ -166,11 +169,11 @@ def bound_socket(settings: ServeSettings) -> socket.socket:
     return listener
 
 
-def opened_log(place: str) -> BinaryIO:
-    """File that lines are added to, - being standard error. Raises StorageError if it cannot be opened."""
+def opened_log(place: str, setting: str = "log") -> BinaryIO:
+    """File of a `setting`, to add lines to; - is standard error. Raises StorageError if it cannot be opened."""
     if place == "-":
         return open(2, "ab", buffering=0, closefd=False)
     try:
         return Path(place).open("ab", buffering=0)
     except OSError as error:
-        raise StorageError(f"log: cannot write {place}: {error.strerror or error}") from error
+        raise StorageError(f"{setting}: cannot write {place}: {error.strerror or error}") from error

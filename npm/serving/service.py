@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, BinaryIO
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from npm.core.errors import ArtifactError, UserError
+from npm.core.types import Answer, JointAnswer
 from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics
 from npm.serving.problems import Problem, http_problem, invalid_request
@@ -21,6 +24,8 @@ from npm.serving.settings import ServeSettings
 
 FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages|words)\b")
 """Field that the message of an error begins with."""
+SURE = 0.5
+"""Least confidence of a sure answer."""
 
 
 @dataclass
@@ -32,6 +37,8 @@ class Service:
     metrics: ServerMetrics
     batcher: Batcher
     notice: Callable[[str], None]
+    unanswered: BinaryIO | None = None
+    """File opened without a buffer, for questions without a sure answer."""
     ready: bool = True
 
     def problem(self, error: Exception) -> Problem:
@@ -55,6 +62,27 @@ class Service:
         message = str(error).replace(str(opened.folder), opened.facts.name)
         named = FIELD.match(message)
         return Problem(error.code, message, field=named[1] if named else None)
+
+    def record_unanswered(self, answer: object) -> None:
+        """Add a line to `unanswered` if this is the answer to one mask, and not a sure one."""
+        if self.unanswered is None or not isinstance(answer, Answer) or isinstance(answer, JointAnswer):
+            return
+        is_clear = bool(answer.phrases) and answer.status == "ok"
+        if is_clear and (answer.confidence is None or answer.confidence >= SURE):
+            return
+        closest = answer.phrases[0] if answer.phrases else None
+        record = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "text": answer.text,
+            "confidence": answer.confidence,
+            "closest": closest and closest.phrase,
+            "document": closest.occurrences[0].document if closest and closest.occurrences else None,
+        }
+        try:
+            self.unanswered.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            self.unanswered = None
+            self.notice(f"the list of unanswered questions ends here: {error.strerror or error}")
 
     def deadline(self, timeout_ms: int | None) -> float:
         """Time by the clock of the event loop at which an answer to a request that just came is too late."""

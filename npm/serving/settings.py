@@ -11,6 +11,8 @@ from npm.core.errors import SettingError
 from npm.core.settings import PathText, Settings
 from npm.retrieval.settings import FillSettings
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts that this machine alone can reach."""
 TOKENS_PER_BATCH = 2048
 """Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""
 
@@ -25,6 +27,9 @@ class ServeSettings(Settings):
     key_file: PathText = ""
     """File with the keys that clients may send, one a line, at least 8 characters each, read again when it changes;
     unset: no key is required."""
+    trusted_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]*$")] = ""
+    """Header that a reverse proxy on this machine sets after its own login, such as X-Remote-User; a request needs it,
+    or a key of key_file. Only on a loopback host, and only if the proxy replaces what clients send; unset: none."""
     cors: list[str] = field(default_factory=list)
     """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
     examples: PathText = ""
@@ -51,14 +56,22 @@ class ServeSettings(Settings):
     """File for a line of JSON a request, or - for standard error; unset: none."""
     log_texts: bool = False
     """Log the texts of requests too, which may be private."""
+    unanswered: PathText = ""
+    """File for a line of JSON per question without a sure answer: time, text, closest phrase and document, nothing
+    about who asked; unset: none."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(tokens_per_batch=TOKENS_PER_BATCH))
     """Defaults of filling where a request does not say; `documents` and `where` are defaults too, not a lock."""
 
     def check(self) -> None:
-        """Raise SettingError for a queue that could not hold one request, or keys that every web page may use."""
+        """Raise SettingError for a queue that could not hold one request, or access that others could use."""
         if self.queue_texts < self.texts_per_request:
             raise SettingError(
                 f"queue_texts must be at least texts_per_request={self.texts_per_request}, got {self.queue_texts}"
             )
-        if "*" in self.cors and self.key_file:
-            raise SettingError("cors=[*] would let every web page use the keys: name the origins")
+        if self.trusted_header and self.host not in LOOPBACK:
+            raise SettingError(
+                f"trusted_header={self.trusted_header} could be sent by everybody who reaches host={self.host}: "
+                "listen on 127.0.0.1, behind the proxy that sets it"
+            )
+        if "*" in self.cors and (self.key_file or self.trusted_header):
+            raise SettingError("cors=[*] would let every web page use the keys or the login: name the origins")

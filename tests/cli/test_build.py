@@ -240,4 +240,4 @@ def test_each_stage_is_said_once_when_it_is_done(capsys: pytest.CaptureFixture[s
         for stage, done, total in (("vectors", 5, 9), ("vectors", 9, 9), ("vectors", 9, 9), ("verify", 7, None)):
             progress(stage, done, total)
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "vectors: 9\n")
+    assert (captured.out, captured.err) == ("", "vectors: 9 tokens\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,23 @@ def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) 
     ]
 
 
+def test_trace_writes_a_page_that_stands_alone_with_each_span_linked_to_its_sentence(
+    npmlm: CommandLine, demo_index: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    text = "The Mona Lisa was begun by Michelangelo & <script>friends</script>."
+    outcome = npmlm("trace", f"index={demo_index}", f"out={report}", text, "fail_on=[other]")
+    assert (outcome.status, "Michelangelo" in outcome.out) == (1, True)
+    page = report.read_text(encoding="utf-8")
+    assert "<script" not in page and not re.findall(r"(?:src|href)=\"(?!#)", page)
+    shown = re.search(r'<p class="text">(.*?)</p>', page, re.DOTALL)
+    assert shown is not None and unescape(re.sub(r"<[^>]*>", "", shown[1])) == text
+    links = re.findall(r'<a class="(\w+)" href="#([\w-]+)">([^<]*)</a>', page)
+    assert [(verdict, span) for verdict, _, span in links] == [("found", "Mona Lisa"), ("other", "Michelangelo")]
+    assert re.findall(r'<li id="([\w-]+)"', page) == [anchor for _, anchor, _ in links]
+    assert "<b>Leonardo da Vinci</b>" in page and "by <mark>Leonardo da Vinci</mark>" in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -80,6 +99,7 @@ def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) 
         (["trace", "Paris", "kinds=[names]"], ["kinds", "names", "'name'"]),
         (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
         (["trace", " "], ["empty"]),
+        (["trace", "Paris", "out=report.pdf"], ["out", "report.pdf", ".html"]),
     ],
 )
 def test_mistakes_are_one_sentence(

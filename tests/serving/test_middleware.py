@@ -11,11 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
+import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 import npm.serving
-from npm.core.errors import ArtifactError
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.settings import read_settings
+from npm.core.types import Answer, JointAnswer, MaskPhrases, Occurrence, Phrase
 from npm.retrieval.settings import FillSettings
 from npm.serving.app import make_app
 from npm.serving.batcher import Batcher
@@ -127,6 +130,47 @@ def test_a_body_is_refused_at_the_byte_too_many_whatever_its_length_says() -> No
     assert asked(frame, [b"x" * 600, b"x" * 401])[0] == 413
     assert asked(frame, [b"x"], content_length="1001")[0] == 413
     assert asked(frame, [b"x"], content_length="1000")[0] == 200
+
+
+def test_a_header_of_the_proxy_or_a_key_lets_a_request_in_and_only_on_this_machine(tmp_path: Path) -> None:
+    behind = framed(ServeSettings(trusted_header="X-Remote-User"))
+    assert asked(behind, [], x_remote_user="ada")[0] == 200
+    for wrong in ({}, {"x_remote_user": " "}, {"remote_user": "ada"}, {"x_api_key": "a-key-of-a-program"}):
+        status, _, body = asked(behind, [], **wrong)
+        assert status == 401 and "X-Remote-User" in json.loads(body)["title"]
+    assert asked(behind, [], path="/health")[0] == 200
+    (tmp_path / "keys").write_text("a-key-of-a-program", encoding="utf-8")
+    both = framed(ServeSettings(trusted_header="X-Remote-User"), keys=ClientKeys(str(tmp_path / "keys"), print))
+    assert asked(both, [], x_remote_user="ada")[0] == asked(both, [], x_api_key="a-key-of-a-program")[0] == 200
+    assert asked(both, [], x_api_key="another-key")[0] == asked(both, [])[0] == 401
+    assert asked(framed(ServeSettings()), [], x_remote_user="ada")[0] == 200  # what nobody trusts changes nothing
+
+
+@pytest.mark.parametrize(
+    "given", [{"host": "0.0.0.0"}, {"host": "192.0.2.7"}, {"cors": ["*"]}, {"trusted_header": "X Remote\nUser"}]
+)
+def test_a_header_that_others_could_send_is_not_trusted(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingError):
+        read_settings(ServeSettings, {"trusted_header": "X-Remote-User", **given})
+
+
+def test_questions_without_a_sure_answer_are_listed_without_who_asked(tmp_path: Path) -> None:
+    place = Occurrence("handbook", "Handbook", 0, 5, "March", 0, 5, 0, 5)
+    march = (Phrase("March", 0.9, 1, (place,)),)
+    sure, unsure = Answer("When? <mask>", march, confidence=0.5), Answer("Why? <mask>", march, confidence=0.49)
+    withheld = Answer("Whom? <mask>", march, status="low_evidence")
+    empty, unknown = Answer("Which? <mask>", ()), Answer("What? <mask>", march)
+    several = JointAnswer("<mask> is <mask>", (), masks=(MaskPhrases(march),))
+    notes: list[str] = []
+    file = tmp_path / "unanswered.jsonl"
+    with opened_log(str(file), "unanswered") as lines:
+        service: Any = Service(ServeSettings(), Any, ServerMetrics(), Any, notes.append, lines)  # type: ignore[arg-type]
+        for answer in (sure, unsure, withheld, empty, unknown, several, {"problem": {}}):
+            service.record_unanswered(answer)
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [each["text"] for each in found] == ["Why? <mask>", "Whom? <mask>", "Which? <mask>"]
+    assert found[0].keys() == {"time", "text", "confidence", "closest", "document"}
+    assert [(each["closest"], each["document"]) for each in found] == [("March", "handbook")] * 2 + [(None, None)]
 
 
 def test_loopback_names_are_answered_by_a_local_server_and_any_by_an_open_one() -> None:
