@@ -10,20 +10,13 @@ from pathlib import Path
 from npm.cli.registry import MODULES, find_verb
 from tests.helpers.command_line import QUESTION, run_subprocess, write_corpus
 
-
-def test_the_command_answers_help_without_loading_what_is_heavy() -> None:
-    program = (
-        "import sys; from npm.cli import main\n"
-        "assert main(['--help']) == 0 and main(['--version']) == 0 and main(['nothing']) == 2\n"
-        "heavy = {'torch', 'transformers', 'hydra', 'omegaconf', 'datasets', 'faiss', 'bm25s', 'rich'}\n"
-        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
-    )
-    outcome = run_subprocess(sys.executable, "-c", program)
-    assert outcome.status == 0, outcome.err
-
-
 HEAVY = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "faiss", "scipy", "pyarrow", "sklearn"}
 """What takes seconds to load and has nothing to do with settings, manifests and ids."""
+
+
+def test_help_without_a_verb_loads_no_reader_of_settings_either() -> None:
+    heavy = {*HEAVY, "hydra", "omegaconf", "bm25s", "rich"}
+    assert_nothing_heavy_is_loaded(["--help"], ["--version"], ["nothing"], heavy=heavy)
 
 
 def test_help_and_refused_settings_load_nothing_heavy(built_index: Path) -> None:

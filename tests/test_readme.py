@@ -13,6 +13,7 @@ from npm.cli.main import split_arguments
 from npm.cli.registry import find_verb
 from npm.cli.settings import compose_settings
 from npm.core.artifact import read_manifest
+from tests.helpers.command_line import CommandLine
 from tests.helpers.shell_blocks import pages_of_docs
 from tests.test_imports import ORDER
 
@@ -112,13 +113,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory, demo_index: Path) -> Path:
     return folder
 
 
-def test_make_demo_builds_the_index_that_the_other_tests_ask(tmp_path: Path, demo_index: Path) -> None:
+def test_make_demo_builds_the_index_that_the_other_tests_ask(
+    npmlm: CommandLine, tmp_path: Path, demo_index: Path
+) -> None:
     """Of a few documents, by the same settings: by all of them it would be that index."""
-    from npm.cli.main import main
-
     build, _ = makefile_demo()
     words = [word.replace("npm/assets", str(ROOT / "npm/assets")).replace("runs", f"{tmp_path}/runs") for word in build]
-    assert main([*words, "corpus.max_documents=8"]) == 0
+    assert npmlm(*words, "corpus.max_documents=8").status == 0
     folders = (tmp_path / DEMO_INDEX, demo_index)
     few, all_of_them = (read_manifest(folder, kind="phrase-index").settings for folder in folders)
     assert few["corpus"] == {**all_of_them["corpus"], "max_documents": 8}
@@ -128,52 +129,46 @@ def test_make_demo_builds_the_index_that_the_other_tests_ask(tmp_path: Path, dem
 
 
 def test_the_first_example_gives_the_answer_that_is_shown(
-    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    npmlm: CommandLine, demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npm.cli.main import main
-
     monkeypatch.chdir(demo)
     block = blocks("text")[0]
-    assert main(shlex.split(block.splitlines()[0])[2:]) == 0
+    printed = npmlm(*shlex.split(block.splitlines()[0])[2:]).out
     shown = re.findall(r"^ *\d+  (.*)  \(.*\)$", block, flags=re.MULTILINE)
-    printed = capsys.readouterr().out
     # numbers differ in the last digits between processors; the phrases and their order do not
     assert shown, "the README shows no answer"
     places = [printed.index(f"  {phrase}  (") for phrase in shown]
     assert places == sorted(places)
 
 
-def test_the_python_example_runs(
-    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("page", "count", "prints"),
+    [
+        ("README.md", 1, ["Leonardo da Vinci"]),
+        ("docs/python.md", 5, ["Leonardo da Vinci", "Oslo\n[0.", "\n1 2 1 ", "\n[('nature', "]),
+    ],
+)
+def test_the_examples_in_python_run(
+    page: str,
+    count: int,
+    prints: list[str],
+    demo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(demo)
     run: Callable[[str, dict[str, object]], None] = exec
-    run(blocks("python")[0], {})
-    assert "Leonardo da Vinci" in capsys.readouterr().out
-
-
-def test_the_examples_of_the_page_on_python_run(
-    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(demo)
-    run: Callable[[str, dict[str, object]], None] = exec
-    examples = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
-    assert len(examples) == 5
+    examples = blocks("python", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(examples) == count
     for example in examples:
         run(example, {})
     printed = capsys.readouterr().out
-    assert "Leonardo da Vinci" in printed and "Oslo\n[0." in printed and "\n1 2 1 " in printed
-    assert "\n[('nature', " in printed
+    assert all(each in printed for each in prints)
 
 
-def test_make_demo_answers_the_questions(
-    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from npm.cli.main import main
-
+def test_make_demo_answers_the_questions(npmlm: CommandLine, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo)
     _, evaluate = makefile_demo()
-    assert main([*evaluate, "limit=12"]) == 0
-    printed = capsys.readouterr().out
+    printed = npmlm(*evaluate, "limit=12").out
     assert "hit@1" in printed and "hit@5" in printed
     assert (demo / "runs/demo/evaluation/metrics.json").is_file()

@@ -203,16 +203,3 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
-
-
-def test_what_a_browser_would_fetch_from_elsewhere_is_found() -> None:
-    for text in (
-        '<script src="https://a.example/x.js"></script>',
-        "<img alt=x src=//a.example/x.png>",
-        '<link href="https://a.example" rel="preconnect">',
-        "@font-face{src:url(https://a.example/f.woff2)}",
-    ):
-        assert FROM_ELSEWHERE.search(text), text
-    assert not FROM_ELSEWHERE.search(
-        '<a href="https://a.example">there</a><link rel="canonical" href="https://a.example">'
-    )

@@ -115,8 +115,8 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
         required = [] if settings.text_field == TEXT_FIELD else [settings.text_field]
         for number, row in read_records(source, required=required, keys="corpus.text_field", on_bad=on_bad):
             cells = {name: cell for name, cell in row.items() if cell}  # an empty cell is not a value
-            text = {} if settings.text_field in row else {TEXT_FIELD: row_text(row), settings.title_field: source.stem}
-            yield number, {"file": source.identifier, **text, **cells}
+            of_row = {TEXT_FIELD: row_text(row), settings.title_field: source.stem}
+            yield number, {"file": source.identifier, **({} if settings.text_field in row else of_row), **cells}
         return
     if source.format not in ("txt", "md", "html"):
         required = [settings.text_field]

@@ -78,9 +78,6 @@ def read_office_file(
     scanned: list[int] = []
     has_text, charts = False, 0
     try:
-        if kind in ("docx", "pptx"):
-            with ZipFile(data) as archive:
-                charts = len([*filter(_CHART.fullmatch, archive.namelist())])
         for number, (title, heading, text) in enumerate(_READERS[kind](data, path, join_lines, on_bad), start=1):
             if text is None:
                 scanned.append(number)
@@ -88,6 +85,9 @@ def read_office_file(
                 has_text = True
                 fields = {"page": number} if kind in ("pdf", "pptx") else {}
                 yield number, _clean(title) or path.stem, clean, fields | {"heading": _clean(heading)}
+        if kind in ("docx", "pptx"):
+            with ZipFile(data) as archive:
+                charts = len([*filter(_CHART.fullmatch, archive.namelist())])
     except CorpusError:
         raise
     except ImportError as error:

@@ -415,17 +415,23 @@ BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)
 
 
 def with_mask(text: str) -> str:
-    """A text with its mask, written as `<mask>`, `___` or `[MASK]`; a text without one gets it behind it.
+    """A text with its mask, written as `<mask>`, `___` or `[MASK]`; a question without one gets it behind it.
 
-    A full stop or none at the end makes no difference.
-
-    >>> with_mask("Who governs Iceland?"), with_mask("Iceland is governed by ___"), with_mask("capital of Iceland.")
+    >>> with_mask("Who governs Iceland?"), with_mask("Iceland is governed by ___."), with_mask("capital of Iceland.")
     ('Who governs Iceland? <mask>.', 'Iceland is governed by <mask>.', 'capital of Iceland? <mask>.')
     """
-    masked = (text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)).rstrip()
-    if MASK_TEXT not in masked:
-        return f"{masked.rstrip(' .?')}? {MASK_TEXT}."
-    return f"{masked}." if masked.endswith(MASK_TEXT) or masked[-1].isalnum() else masked
+    masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
+    return masked if MASK_TEXT in masked else f"{masked.rstrip(' .?')}? {MASK_TEXT}."
+
+
+def with_full_stop(text: str) -> str:
+    """A text that ends with a word or a mask as a sentence, so that a full stop or none makes no difference.
+
+    >>> with_full_stop("Iceland is governed by <mask>"), with_full_stop("Is it <mask>?")
+    ('Iceland is governed by <mask>.', 'Is it <mask>?')
+    """
+    bare = text.rstrip()
+    return f"{bare}." if bare.endswith(MASK_TEXT) or bare[-1:].isalnum() else text
 
 
 def content_words(phrase: str) -> list[str]:

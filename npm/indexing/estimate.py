@@ -159,8 +159,7 @@ def estimated_sizes(
     rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
     shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
     quantizer, share = shape.quantizer_bytes, rows / partitions
-    dtype = np.dtype(vectors.dtype.value)
-    vector_bytes, block_bytes = row_bytes(dimensions, dtype), row_bytes(encoder.dimensions, dtype)
+    vector_bytes, block_bytes = (row_bytes(d, np.dtype(vectors.dtype.value)) for d in (dimensions, encoder.dimensions))
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
     document_bytes = float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents])
@@ -177,7 +176,7 @@ def estimated_sizes(
     }
     training = min(resolved.get("train_rows", 0), rows) * dimensions * 4 + 5 * quantizer  # as float32
     with_rows = token_count / 4 + max(rows / max(1, shard_count) * (vector_bytes + 8), training)
-    estimate = Estimate(
+    return Estimate(
         documents=document_count,
         tokens=token_count,
         rows=rows,
@@ -191,8 +190,7 @@ def estimated_sizes(
         partition_memory_bytes=float(quantizer) or shape.searched_bytes(share),
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
-    )
-    return estimate, blocks
+    ), blocks
 
 
 def _lexicon_bytes(

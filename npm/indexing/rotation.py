@@ -67,7 +67,8 @@ def train_rotation(
     blocks = drawn_rows(store.block_count, count, seed=SAMPLE_SEED)  # i64 [blocks drawn], all of a small corpus
 
     def write(writer: FolderWriter) -> None:
-        sample = ShardBlocks(store, encoder.cut_to(None), request, blocks=blocks)
+        settings = {**request, "dtype": "float32"}  # not as they are stored
+        sample = ShardBlocks(store, encoder.cut_to(None), settings, blocks=blocks)
         vectors, _ = sample.all_vectors(lambda _, done, total: progress("rotation", done, total))  # [n, d]
         refuse_few_vectors(len(vectors), encoder.dimensions)
         axes, kept_share = principal_axes(vectors, encoder.dimensions)  # f32 [k, d]

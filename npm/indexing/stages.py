@@ -100,8 +100,9 @@ class Part:
     stage: str  # that makes it
     kinds: tuple[str, str]  # of the part and of a shard
     settings: Callable[[], Mapping[str, Any]]
-    work: Sequence[int]  # of each shard, in the unit of progress
-    needed_bytes: Callable[[int], float]  # on the disk, by shard
+    shard_count: int
+    work: Callable[[int], int]  # of a shard, in the unit of progress
+    needed_bytes: Callable[[int], float]  # of a shard on the disk
     make: Callable[[int, Progress], object]  # writes a shard under a temporary name, and renames it
 
     def has(self, number: int) -> bool:
@@ -110,7 +111,7 @@ class Part:
 
     def finish(self) -> Manifest:
         """Write the manifest once all shards are there; raises as `finish_shards`."""
-        return finish_shards(self.folder, len(self.work), kinds=self.kinds, settings=self.settings, stage=self.stage)
+        return finish_shards(self.folder, self.shard_count, kinds=self.kinds, settings=self.settings, stage=self.stage)
 
 
 def make_parts(parts: Sequence[Part], *, shard: Shard = WHOLE, progress: Progress = silent) -> None:
@@ -118,11 +119,11 @@ def make_parts(parts: Sequence[Part], *, shard: Shard = WHOLE, progress: Progres
 
     Raises StorageError if the disk has no space for them, ArtifactError if another process is writing one.
     """
-    mine = shard.of([(each, number) for each in parts for number in range(len(each.work))])
+    mine = shard.of([(each, number) for each in parts for number in range(each.shard_count)])
     left = [(each, number) for each, number in mine if not each.has(number)]
     if left:
         check_room(parts[0].folder, sum(each.needed_bytes(number) for each, number in left), what=parts[0].name)
-    done, total = 0, sum(each.work[number] for each, number in mine)
+    done, total = 0, sum(each.work(number) for each, number in mine)
     for each, number in mine:
         if not each.has(number):
 
@@ -131,13 +132,13 @@ def make_parts(parts: Sequence[Part], *, shard: Shard = WHOLE, progress: Progres
 
             each.make(number, report)
             return_freed_memory()
-        done += each.work[number]
+        done += each.work(number)
         progress(each.name, done, total)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """What is made of the blocks of a segment."""
+    """The parts that are made of the blocks of a segment."""
 
     corpus: Path
     store: BlockStore
@@ -201,7 +202,7 @@ def vectors_part(
     """
     place, rule = part(folder, VECTORS, recorded), PruningRule(recorded["pruning"])
     ranges = vector_shards(store, recorded["tokens_per_shard"])
-    tokens = np.diff(store.block_offsets[[0, *(stop for _, stop in ranges)]]).tolist()  # of each shard
+    tokens = np.diff(store.block_offsets[[0, *(stop for _, stop in ranges)]])  # i64 [shards]
     vector_bytes = row_bytes(dimensions, np.dtype(recorded["dtype"]))
 
     def needed_bytes(number: int) -> int:
@@ -210,7 +211,7 @@ def vectors_part(
         if recorded["dimensions"]:
             flags = store.flags.slice(*store.block_offsets[[first, stop]].tolist())  # u8 [T]
             count += int(kept_tokens(flags, rule).sum())
-        return count * vector_bytes + tokens[number] // 8
+        return count * vector_bytes + int(tokens[number]) // 8
 
     return Part(
         place,
@@ -218,7 +219,8 @@ def vectors_part(
         "encode",
         kinds=(VECTORS_KIND, VECTOR_SHARD_KIND),
         settings=lambda: {**recorded, "pruning_counts": pruning_counts(store, rule)},
-        work=tokens,
+        shard_count=len(ranges),
+        work=lambda number: int(tokens[number]),
         needed_bytes=needed_bytes,
         make=partial(make, place),
     )
@@ -236,7 +238,8 @@ def lexicon_part(folder: Path, store: BlockStore, settings: LexiconSettings) -> 
         "encode",
         kinds=(LEXICON_KIND, LEXICON_SHARD_KIND),
         settings=lambda: recorded,
-        work=[1] * (len(store.shard_blocks) - 1),
+        shard_count=len(store.shard_blocks) - 1,
+        work=lambda _: 1,
         needed_bytes=lambda _: 0,
         make=lambda number, _: write_lexicon_shard(shard_folder(place, number), store, number, settings),
     )
@@ -248,7 +251,9 @@ def codes_part(folder: Path, segment: Segment, quantizer: Quantizer) -> Part:
     recorded = code_shard_settings(quantizer, made.digest)
     place = part(folder, CODES, recorded)
     coded = [shard_folder(segment.vectors, number) for number in range(len(made.parts))]
-    counts = [len(open_array(shard, "vectors")) for shard in coded]
+
+    def row_count(number: int) -> int:
+        return len(open_array(coded[number], "vectors"))
 
     def make(number: int, _: Progress) -> None:
         shard = check_folder(coded[number], kind=VECTOR_SHARD_KIND, hash_all=True)  # all of it is read
@@ -262,8 +267,9 @@ def codes_part(folder: Path, segment: Segment, quantizer: Quantizer) -> Part:
         "code",
         kinds=(CODES_KIND, CODE_SHARD_KIND),
         settings=lambda: recorded,
-        work=counts,
-        needed_bytes=lambda number: counts[number] * (quantizer.code_bytes + 4),
+        shard_count=len(coded),
+        work=row_count,
+        needed_bytes=lambda number: row_count(number) * (quantizer.code_bytes + 4),
         make=make,
     )
 

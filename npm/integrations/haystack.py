@@ -39,7 +39,7 @@ def phrase_tools(filler: PhraseFiller) -> list[Tool]:
         Tool(
             name=tool.__name__,
             description=getdoc(tool) or "",
-            parameters=TypeAdapter(tool).json_schema(),
+            parameters=TypeAdapter(tool).json_schema(),  # type: ignore[arg-type] # a function is allowed
             function=tool,
         )
         for tool in tool_functions(filler)

@@ -42,6 +42,7 @@ from npm.retrieval.queries import (
     Texts,
     encode_queries,
     read_queries,
+    sentences_of,
 )
 from npm.retrieval.search import Search, search, similarity_factor, weigh
 from npm.retrieval.settings import (
@@ -284,7 +285,7 @@ class PhraseFiller:
             batch = slice(first, first + at_once)
             vectors = encode_queries(
                 self.encoder,
-                texts[batch],
+                sentences_of(texts[batch], settings),
                 pooler=pooler,
                 tokens_per_batch=settings.tokens_per_batch,
                 places=places[batch],
@@ -307,8 +308,9 @@ class PhraseFiller:
         allowed = self._document_filter(settings)
         given = np.zeros(0, dtype=np.int64) if settings.documents == [] else blocks
         vectors = self._mapped(vectors, settings, blocks)
-        plans = choose_blocks(self.index, texts, vectors, settings, allowed=allowed, given=given)  # q
-        plans = self.read(texts, vectors, plans, settings) if given is None else vectors.per_mask(plans)  # n
+        sentences = sentences_of(texts, settings)
+        plans = choose_blocks(self.index, sentences, vectors, settings, allowed=allowed, given=given)  # q
+        plans = self.read(sentences, vectors, plans, settings) if given is None else vectors.per_mask(plans)  # n
         asked, masks = vectors.per_mask(texts), vectors.per_mask(np.diff(vectors.offsets).tolist())
         wanted = [self._wanted(settings, is_alone=each) for each in (False, True)]
         phrases: list[tuple[Phrase, ...]] = [()] * len(plans)

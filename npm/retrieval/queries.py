@@ -14,13 +14,14 @@ import numpy as np
 
 from npm.core.errors import QueryError, SettingError, place_of, shown_start
 from npm.core.types import MASK_TEXT, SURROGATE
-from npm.corpus.text import with_mask, words_of
+from npm.corpus.text import with_full_stop, with_mask, words_of
 from npm.indexing.adaptation import mapped
 from npm.models.batches import MaskedInputs, encode_sequences, masked_inputs, token_ids
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
+    from npm.retrieval.settings import FillSettings
 
 
 Value = TypeVar("Value")
@@ -103,6 +104,11 @@ def read_query(text: str, *, where: str = "text", max_masks: int = 1) -> str:
     masked = with_mask(text)
     check_query(masked, where=where, max_masks=max_masks)
     return masked
+
+
+def sentences_of(texts: Sequence[str], settings: FillSettings) -> list[str]:
+    """The texts as encoder and reader get them: with a full stop, unless `settings` score as the reference does."""
+    return list(texts) if settings.scoring.reference else [with_full_stop(text) for text in texts]
 
 
 def check_template(template: str) -> None:

@@ -65,7 +65,7 @@ class ClientKeys:
         self._keys = read_keys(file)
 
     def _state(self) -> tuple[int, ...]:
-        """What tells one version of the file from another; nothing while there is no file."""
+        """Time, size and number of the file, which tell its versions apart; nothing while there is no file."""
         try:
             found = Path(self._file).stat()
         except OSError:

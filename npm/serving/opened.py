@@ -24,7 +24,7 @@ from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, select, without
 from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.filler import PhraseFiller
-from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query
+from npm.retrieval.queries import MAX_MASKS, encode_queries, read_query, sentences_of
 from npm.retrieval.settings import FillSettings, FilterSettings, Retrieval
 from npm.serving import replies, requests
 from npm.serving.batcher import Done
@@ -135,7 +135,8 @@ class OpenedIndex:
         pooler = sentence_pooler(self.filler.index, settings)
         encoder, tokens = self.filler.encoder, settings.tokens_per_batch
         try:
-            vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=tokens, where=where)
+            asked = sentences_of(texts, settings)
+            vectors = encode_queries(encoder, asked, pooler=pooler, tokens_per_batch=tokens, where=where)
         except QueryError as error:
             return [Done(error)] * len(texts)
         encoded = perf_counter()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-KINDS = ("browser", "fuzzing", "kills", "notebooks", "package", "ray", "site")
+KINDS = ("browser", "fuzzing", "kills", "models", "notebooks", "package", "ray", "site")
 """What `@pytest.mark.slow` may name."""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 

@@ -70,13 +70,15 @@ def test_it_is_its_rows_one_after_the_other(rng: np.random.Generator) -> None:
         whole.take(np.array([11]))
 
 
-def test_a_number_takes_a_byte_and_a_row_two_more() -> None:
+def test_a_number_takes_a_byte_and_a_row_two_more_and_what_is_not_stored_nothing() -> None:
     vectors = np.ones((7, 384), dtype=np.float32)
     assert stored_rows(vectors, INT8).nbytes == 7 * row_bytes(384, INT8) == 7 * 386
     for name, size in (("float16", 768), ("float32", 1536)):
         stored = stored_rows(vectors, np.dtype(name))
         assert stored.nbytes == 7 * row_bytes(384, stored.dtype) == 7 * size
     assert row_bytes(0, INT8) == 0  # vectors that are not stored
+    nowhere = [np.empty((count, 0), dtype=name) for count, name in ((3, "float16"), (2, "float32"))]
+    assert ShardedArray.of_vectors(nowhere).shape == (5, 0)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e9])

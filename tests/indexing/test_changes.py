@@ -72,6 +72,15 @@ def test_added_deleted_and_replaced_documents_answer_as_an_index_built_of_what_i
     verify_index(folder)
 
 
+def test_a_compact_is_advised_from_a_quarter_of_deleted_documents_on(
+    pristine: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(pristine, tmp_path / "index"))
+    added(folder, MORE[:2], encoder)
+    first, second = (delete_documents(folder, DeleteSettings(ids=[name])).advice for name in ("d1", "d2"))
+    assert first is None and second is not None and "2 of 8 documents" in second
+
+
 def test_an_add_takes_all_its_settings_from_the_index(live: Path, encoder: Encoder) -> None:
     added(live, MORE, encoder)
     opened = PhraseIndex.open(live)

@@ -106,6 +106,8 @@ def test_a_list_shorter_than_k_says_that_few_blocks_were_looked_in(filler: Phras
     )
     assert filler.fill(QUESTIONS[0], k=1).notes == ()
     assert filler.fill(QUESTIONS[0], k=1000, retrieval="dense").notes == ()
+    everywhere = PhraseFiller(filler.index, filler.encoder, replace(filler.settings, bm25_blocks=1000))
+    assert everywhere.fill(QUESTIONS[0], k=1000, retrieval="bm25").notes == ()
 
 
 def test_a_filter_does_not_change_how_bm25_weighs_words(filler: PhraseFiller) -> None:

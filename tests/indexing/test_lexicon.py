@@ -209,6 +209,16 @@ def test_blocks_with_all_words_of_a_phrase_are_found_by_their_titles_too_and_whi
     assert found("America", opened_lexicon(tmp_path / "untitled", store, title_repeats=0)) == [0, 1, 3]
 
 
+def test_the_share_of_a_question_that_blocks_cover_worked_by_hand(tmp_path: Path) -> None:
+    """Of four blocks one has "Oslo", two have "Rhine"; "Seine", in none, weighs as what stands in one."""
+    documents = [Document(id=text, title="", text=text) for text in ("Oslo, Rhine", "Rhine", "Paulo", "Bergen")]
+    lexicon = opened_lexicon(tmp_path / "lexicon", store_of(tmp_path / "store", documents))
+    one, two = math.log(1 + 3.5 / 1.5), math.log(1 + 2.5 / 2.5)
+    shares = [lexicon.covered_share("Oslo and Seine on the Rhine", np.array(blocks)) for blocks in ([0], [1, 2], [3])]
+    assert shares == pytest.approx([(one + two) / (2 * one + two), two / (2 * one + two), 0])
+    assert lexicon.covered_share("of the <mask>", np.array([0])) == 1
+
+
 def test_a_title_counts_as_often_as_it_is_repeated(store: BlockStore, tmp_path: Path) -> None:
     scores = [
         opened_lexicon(tmp_path / f"{repeats}", store, title_repeats=repeats, b=0.0).scores("title3 <mask>")

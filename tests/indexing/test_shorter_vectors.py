@@ -49,6 +49,10 @@ from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import passage_index
 from npm.retrieval.queries import encode_queries
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.serving.opened import OpenedIndex
+from npm.serving.requests import FullPassage, OverRequest
+from npm.serving.settings import ServeSettings
 from tests.helpers.live_indexes import (
     QUESTIONS,
     added,
@@ -409,3 +413,12 @@ def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
     with pytest.raises(SettingError, match=rf"dimensions(.|\n)*{dimensions}"):
         build_index(tmp_path / "index", settings_for(tmp_path / "index", range(4), dimensions=dimensions), encoder)
     assert not (tmp_path / "index").exists()
+
+
+def test_passages_that_come_along_with_a_request_are_read_at_full_length(encoder: Encoder, tmp_path: Path) -> None:
+    settings = ServeSettings(fill=FillSettings(reader="none"))
+    opened = OpenedIndex.open(built(tmp_path / "index", encoder, dimensions=CUT), encoder, settings)
+    request = OverRequest(text=[QUESTIONS[0]], passages=[FullPassage(text=text) for text in SENTENCES[:4]])
+    (done,) = opened.over(request, [QUESTIONS[0]])
+    over = PhraseFiller.over(SENTENCES[:4], encoder, settings=replace(settings.fill, retrieval=Retrieval.dense))
+    assert done.value == over.fill(QUESTIONS[0])

@@ -21,7 +21,7 @@ from npm.indexing.estimate import estimate_build
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings
+from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings, VectorDtype
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.filler import PhraseFiller
@@ -194,7 +194,8 @@ def test_passages_that_are_handed_over_are_read_behind_their_titles(tmp_path: Pa
     passages = [Document(each["id"], each["title"], each["text"]) for each in RECORDS[:3]]
     encoder = encoder_of_titles(4)
     folder = tmp_path / "index"
-    build_index(folder, settings_of(folder, records=3, block_tokens=encoder.max_input_tokens), encoder)
+    settings = settings_of(folder, records=3, block_tokens=encoder.max_input_tokens)
+    build_index(folder, replace(settings, vectors=replace(settings.vectors, dtype=VectorDtype.float32)), encoder)
     over, indexed = PhraseFiller.over(passages, encoder), PhraseFiller.open(folder, encoder)
     ours = over.fill(QUESTION, k=20)
     theirs = indexed.fill(QUESTION, k=20, retrieval=Retrieval.dense)

@@ -17,7 +17,7 @@ from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import CompactSettings, DeleteSettings, VectorDtype
+from npm.indexing.settings import CompactSettings, DeleteSettings, Rotation, VectorDtype
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.retrieval.filler import PhraseFiller
@@ -110,6 +110,19 @@ def test_a_change_keeps_the_format_and_copies_rows_as_they_are(
     for segment in Generation.read(folder).segments:
         assert read_manifest(segment.vectors).settings["dtype"] == dtype.value
     assert PhraseFiller.open(folder, encoder).fill(QUESTIONS[0], retrieval="dense").phrases
+
+
+def test_axes_of_a_rotation_do_not_depend_on_the_format(encoder: Encoder, tmp_path: Path) -> None:
+    settings = build_settings(Path(write_records(tmp_path / "corpus.jsonl", RECORDS)))
+    axes = []
+    for dtype in VectorDtype:
+        vectors = replace(settings.vectors, dtype=dtype)
+        folder = tmp_path / dtype.value
+        build_index(folder, replace(settings, vectors=vectors, dimensions=12, rotation=Rotation.pca), encoder)
+        axes.append((part_of(folder, "rotation") / "axes.npy").read_bytes())
+        assert [stored.shape[1] for stored in read_all(folder)] == [12, 12]
+        assert verify_vectors(folder, encoder, batches=5, seed=0).worst_cosine > 0.9995
+    assert len(set(axes)) == 1
 
 
 def test_an_index_in_another_format_is_no_finished_one_of_the_same_settings(

@@ -65,13 +65,16 @@ def test_each_mask_of_a_text_has_its_own_scores(encoder: Encoder) -> None:
     np.testing.assert_allclose(np.exp(first.scores).sum(1) + np.exp(first.not_here), 1)
 
 
-def test_a_long_passage_is_read_in_windows_each_half_over_the_last() -> None:
+@pytest.mark.parametrize("title", ["", "Poland"])
+def test_a_long_passage_is_read_in_windows_each_half_over_the_last(title: str) -> None:
     encoder = tiny_encoder("bert", max_positions=40)
-    passage = Passage(" ".join(SENTENCES))
+    encoder.title_tokens = 3
+    passage = Passage(" ".join(SENTENCES), title)
     ((scores,),) = MaskReader(encoder).read([(TEXT, passage)])
     count = len(ids_of(encoder, passage.text))
     asked = len(ids_of(encoder, TEXT.replace(MASK_TEXT, ""))) + 2 + 2  # two masks, two special tokens
-    room = 40 - asked - 1
+    beside = len(ids_of(encoder, title)[:3]) + len(ids_of(encoder, ".")) if title else 0
+    room = 40 - asked - beside - 1
     best, none = np.full((2, count), -np.inf), np.full(2, np.inf)
     for start in range(0, count - room + room // 2, room // 2):
         window = slice(start, min(count, start + room))

@@ -15,7 +15,9 @@ import pytest
 from npm import PhraseFiller, add
 from npm.core.errors import UserError
 from npm.core.types import Document
+from npm.retrieval.settings import FillSettings
 from npm.serving.opened import OpenedIndex
+from npm.serving.requests import Options
 from npm.serving.settings import ServeSettings
 from tests.helpers.command_line import QUESTION
 from tests.helpers.running_server import Reply, RunningServer, until
@@ -209,6 +211,14 @@ def test_facts_of_an_opened_index_are_known_after_it_is_gone(built_index: Path, 
     opened = OpenedIndex.open(folder, filler.encoder, ServeSettings())
     shutil.rmtree(folder)
     assert opened.facts.documents == filler.index.manifest.counts.documents
+
+
+def test_a_request_that_leaves_its_documents_out_is_answered_from_those_of_the_server(built_index: Path) -> None:
+    settings = ServeSettings(fill=FillSettings(documents=["norway"]))
+    opened = OpenedIndex.open(built_index, PhraseFiller.open(built_index).encoder, settings)
+    given: list[dict[str, list[str]]] = [{}, {"documents": ["iceland"]}, {"documents": []}]
+    found = [opened.fill_settings(Options(**each)).documents for each in given]
+    assert found == [["norway"], ["iceland"], []]
 
 
 def test_a_special_file_of_examples_is_refused(built_index: Path) -> None:

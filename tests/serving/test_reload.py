@@ -105,37 +105,24 @@ def test_a_failure_is_noted_once_until_a_generation_was_taken_up(
     assert [note.startswith("the new index cannot be opened") for note in notes] == [True, False, True, False]
 
 
-def closed_after_a_reload(folder: Path, monkeypatch: pytest.MonkeyPatch, *, timeout_seconds: float) -> list[bool]:
-    """Whether the first generation is closed when the next one answers, and a few looks for a third one later."""
+@pytest.mark.parametrize(("timeout_seconds", "closed_later"), [(30, False), (0.05, True)])
+def test_a_generation_stays_open_as_long_as_requests_may_wait_for_it_and_no_longer(
+    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_seconds: float, closed_later: bool
+) -> None:
+    """A partitioned one could not answer them any more."""
+    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
     closed: list[OpenedIndex] = []
     monkeypatch.setattr(OpenedIndex, "close", lambda self: closed.append(self))
     ours = reloader(folder, ServerMetrics(), lambda note: None, timeout_seconds=timeout_seconds)
-    first, found = ours.current, list[bool]()
+    first = ours.current
     add(Document("iceland-2", "Iceland", "Akureyri is the capital of the north of Iceland."), folder)
 
     async def scenario() -> None:
         async with asyncio.timeout(60), ours.running():
             while ours.current is first:
                 await asyncio.sleep(0.01)
-            found.append(bool(closed))
-            await asyncio.sleep(0.2)
-            found.append(bool(closed))
+            assert not closed
+            await asyncio.sleep(0.2)  # a few looks for a third one
+            assert closed == [first] * closed_later
 
     asyncio.run(scenario())
-    assert closed in ([], [first])
-    return found
-
-
-def test_a_generation_stays_open_as_long_as_requests_may_wait_for_it(
-    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A partitioned one could not answer them any more."""
-    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
-    assert closed_after_a_reload(folder, monkeypatch, timeout_seconds=30) == [False, False]
-
-
-def test_a_generation_that_nobody_waits_for_is_closed(
-    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
-    assert closed_after_a_reload(folder, monkeypatch, timeout_seconds=0.05) == [False, True]

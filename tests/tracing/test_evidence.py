@@ -80,6 +80,12 @@ def test_the_best_place_is_that_of_a_search_of_every_sentence(index: PhraseIndex
             assert best.occurrence.parts[1].lower() == span.lower()
 
 
+def test_of_equal_places_the_one_in_the_best_block_by_its_words_is_shown(index: PhraseIndex) -> None:
+    """Both sentences have the lake; the second block is the shorter one."""
+    best = evidence_in(index).best_place("Rome", f"The lake of {MASK_TEXT}")
+    assert best is not None and (best.share, best.occurrence.document) == (1, "d1")
+
+
 def test_only_allowed_blocks_are_looked_in(index: PhraseIndex) -> None:
     allowed = np.array([False, True, True, True])
     everywhere, elsewhere = (
@@ -130,6 +136,7 @@ def test_spans_are_found_by_hand(text: str, spans: list[str]) -> None:
 def test_a_word_that_begins_a_sentence_is_a_name_unless_it_is_ordinary() -> None:
     assert found_in("Oslo lies there. Rivers flow there.", "Rivers") == ["name: Oslo"]
     assert found_in("Painter Leonardo of Vinci came.", "Painter") == ["name: Leonardo of Vinci"]
+    assert found_in("(Rivers flow there.) – Rivers flow.", "Rivers") == []
     assert found_in("The New York of then.") == ["name: New York"]
     assert found_in("“Rivers flow.” Rivers", "Rivers") == ["quotation: Rivers flow"]
 

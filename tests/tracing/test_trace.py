@@ -17,7 +17,7 @@ from npm.retrieval.settings import FillSettings
 from npm.tracing.evidence import CorpusEvidence
 from npm.tracing.find import find_phrase
 from npm.tracing.settings import TraceSettings
-from npm.tracing.trace import LONG_QUOTATION_WORDS, TracedSpan, Tracer
+from npm.tracing.trace import LONG_QUOTATION_WORDS, OTHER_SCORE, TracedSpan, Tracer
 from tests.helpers.live_indexes import built, record
 
 TEXTS = {
@@ -63,7 +63,7 @@ def test_a_trace_keeps_to_the_filter_of_its_filler_unless_it_has_one(folder: Pat
 
 def test_a_trace_keeps_to_the_documents_of_its_filler_unless_it_has_some(folder: Path, encoder: Encoder) -> None:
     filler = PhraseFiller.open(folder, encoder, settings=FillSettings(documents=["d2"]))
-    for own, allowed in ((None, {"d2"}), (["d0"], {"d0"})):
+    for own, allowed in ((None, {"d2"}), (["d0"], {"d0"}), ([], set())):
         traced = Tracer(filler, TraceSettings(documents=own)).trace("It rises in Oslo.")
         assert places_of(traced.spans) == allowed
 
@@ -84,11 +84,13 @@ class Listening:
 class Answering(Listening):
     """A filler that answers every text with one phrase, from where the best one stands."""
 
-    phrase = ""
+    phrase, score = "", 0.9
 
     def fill(self, texts: list[str], *given: Any, **options: Any) -> list[Answer]:
         found = super().fill(texts, *given, **options)
-        return [replace(each, phrases=(replace(each.phrases[0], phrase=self.phrase, score=0.9),)) for each in found]
+        return [
+            replace(each, phrases=(replace(each.phrases[0], phrase=self.phrase, score=self.score),)) for each in found
+        ]
 
 
 def test_only_a_phrase_like_the_span_stands_in_another_place(folder: Path, encoder: Encoder) -> None:
@@ -99,6 +101,10 @@ def test_only_a_phrase_like_the_span_stands_in_another_place(folder: Path, encod
             (span,) = Tracer(answering).trace(text).spans  # type: ignore[arg-type]
             verdicts.append((span.verdict, span.other))
         assert verdicts == [("other", like), ("not_found", None)]
+    answering.phrase = "Oslo"
+    for answering.score, verdict in ((OTHER_SCORE, "other"), (OTHER_SCORE - 0.01, "not_found")):
+        (span,) = Tracer(answering).trace("It rises in Zyzzyva.").spans  # type: ignore[arg-type]
+        assert span.verdict == verdict
 
 
 def test_a_quotation_of_many_words_is_looked_up_and_not_asked_for(folder: Path, encoder: Encoder) -> None:

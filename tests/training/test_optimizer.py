@@ -84,6 +84,16 @@ def test_layers_that_share_their_weights_are_not_frozen_one_by_one() -> None:
         freeze(model, FrozenSettings(layers=1))
 
 
+def test_frozen_weights_are_not_handed_to_the_optimizer_and_nothing_else_is_refused() -> None:
+    model = tiny_encoder("bert").model
+    freeze(model, FrozenSettings(embeddings=True, layers=1))
+    given = [each for group in make_optimizer(model, TrainerSettings()).param_groups for each in group["params"]]
+    assert {id(each) for each in given} == {id(each) for each in model.encoder.layer[1].parameters()}
+    model.requires_grad_(False)
+    with pytest.raises(SettingError, match=r"start\.frozen"):
+        make_optimizer(model, TrainerSettings())
+
+
 def test_frozen_word_embeddings_leave_an_untied_head_its_own_matrix(tmp_path: Path) -> None:
     tiny_encoder("bert").save(tmp_path / "start")
     settings = TrainingSettings(

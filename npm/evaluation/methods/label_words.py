@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 WORDS_NAMED = 12
 """Words that a message lists at most."""
 VECTORLESS = (
-    "function words (no) and words that begin or end with a mark (C++) have none unless the index is built with "
-    "vectors.pruning=word_boundaries: choose other words"
+    "function words, such as no, and marks have none unless the index is built with vectors.pruning=word_boundaries: "
+    "choose other words"
 )
 PROMPT_COUNT = 256
 SHORTEST_CHARS, LONGEST_CHARS = 30, 250

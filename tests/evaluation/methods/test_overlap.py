@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npm.evaluation.coverage import coverage_of
+from npm.evaluation.coverage import coverage_of, overlapping_examples
 from npm.evaluation.data import answer_groups
 from npm.evaluation.methods import occurrences
 from npm.evaluation.methods.occurrences import WordOccurrences, find_occurrences, token_forms
@@ -81,6 +82,14 @@ def test_coverage_equals_a_plain_search_for_random_names(index: PhraseIndex, enc
         assert (coverage["subject_named"].tolist(), coverage["answer_held"].tolist()) == (named, held)
         for found in (coverage["subject_named"], coverage["answer_held"]):
             assert 0 < found.mean() < 1
+
+
+def test_what_has_eight_words_or_more_is_looked_for_in_the_corpus_by_its_letters(index: PhraseIndex) -> None:
+    words = PASSAGES["rhine"].split()
+    passages = [" ".join(words[:count]) for count in (7, 8)]
+    passages += ["paris IS the capital, of france and the", "Oslo is the capital of France, and so on"]
+    overlap = overlapping_examples([replace(asked(""), passage=passage) for passage in passages], index)
+    assert overlap is not None and overlap.tolist() == [False, True, True, False]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
