@@ -77,7 +77,9 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
         *("donor", "reader", "fill.reader", "reading.questions", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}
-    assert texts == {"about", "column", "device", "edit", "host", "labels", "shard", "template", "trusted_header"}
+    assert texts == {
+        *("about", "column", "device", "edit", "host", "known_column", "labels", "shard", "template", "trusted_header")
+    }
     lists = {name for name, item in declared.items() if item.kind == list[str]}
     assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists
 
