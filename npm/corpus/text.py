@@ -427,10 +427,14 @@ def with_mask(text: str) -> str:
 def with_full_stop(text: str) -> str:
     """A text that ends with a word or a mask as a sentence, so that a full stop or none makes no difference.
 
-    >>> with_full_stop("Iceland is governed by <mask>"), with_full_stop("Is it <mask>?")
-    ('Iceland is governed by <mask>.', 'Is it <mask>?')
+    Masks alone are left as they are.
+
+    >>> with_full_stop("Iceland is governed by <mask>"), with_full_stop("Is it <mask>?"), with_full_stop("<mask>")
+    ('Iceland is governed by <mask>.', 'Is it <mask>?', '<mask>')
     """
     bare = text.rstrip()
+    if not bare.replace(MASK_TEXT, "").strip():
+        return text
     return f"{bare}." if bare.endswith(MASK_TEXT) or bare[-1:].isalnum() else text
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from npm.core.errors import QueryError, place_of
 from npm.core.types import MASK_TEXT, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.models.batches import encode_sequences
-from npm.retrieval.queries import Texts, checked_texts, encode_queries, read_queries
+from npm.retrieval.queries import MaskNeighbors, Texts, checked_texts, encode_queries, read_queries, sentences_of
 from npm.retrieval.search import candidate_weights, similarity_factor
 from npm.retrieval.spans import CandidateSpans, SpanFinder
 
@@ -47,6 +47,7 @@ class PassageScores:
         """`finder` finds the candidates of `settings`, in the blocks that are `allowed`."""
         self.index, self.encoder, self.settings, self._finder = index, encoder, settings, finder
         self._allowed_blocks = allowed.allowed(np.arange(index.store.block_count))  # i64 [blocks]
+        self._candidates = lru_cache(maxsize=64)(self._find_candidates)
 
     def score(self, texts: str | Texts, spans: str | Texts) -> list[float]:
         """The probability that the words `spans` fill the `<mask>` of `texts`.
@@ -69,12 +70,14 @@ class PassageScores:
             raise QueryError(f"give one span for each text, or one text with several spans, got {counts}")
         several = several * len(words) if isinstance(texts, str) else several
         unique = list(dict.fromkeys(several))
-        vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
+        sentences = sentences_of(unique, self.settings)
+        vectors = encode_queries(self.encoder, sentences, tokens_per_batch=self.settings.tokens_per_batch)
         scores = [0.0] * len(words)
         pairs = np.stack([vectors.start, vectors.end], axis=1)  # f32 [q, 2, d]
         for text, similarities in zip(unique, self._similarities_of(pairs), strict=True):
+            candidates = self._candidates(MaskNeighbors.of(text, self.encoder))  # i64 [m]
             for number in (number for number, own in enumerate(several) if own == text):
-                scores[number] = self._score(words[number], similarities)
+                scores[number] = self._score(words[number], similarities, candidates)
         return scores
 
     def score_claim(self, claims: str | Texts) -> list[float]:
@@ -102,14 +105,14 @@ class PassageScores:
         offsets = itertools.pairwise(np.cumsum([0, *counts]).tolist())
         return [float(np.mean(scores[first:stop])) for first, stop in offsets]
 
-    def _score(self, words: str, similarities: np.ndarray) -> float:
-        """The score of `words` by the similarities f64 [2, T] of one text with all tokens."""
+    def _score(self, words: str, similarities: np.ndarray, candidates: np.ndarray) -> float:
+        """The score of `words` among `candidates` i64 [m], by the similarities f64 [2, T] of a text with all tokens."""
         starts, lengths = self.index.given_words.find(words)  # i64 [n] each
         given = self._span_numbers(starts, lengths)  # i64 [n]
         given = given[np.isin(self.index.store.block_of(starts), self._allowed_blocks)]
         if len(given) == 0:
             return 0.0
-        numbers = np.union1d(self._candidates, given)  # i64 [m]
+        numbers = np.union1d(candidates, given)  # i64 [m]
         spans = _spans(*np.divmod(numbers, self.index.store.token_count + 1))
         weights = self._weights(similarities, spans, self._hits)  # f64 [m]
         return float(weights[np.searchsorted(numbers, given)].sum())
@@ -140,10 +143,9 @@ class PassageScores:
         rows = self.index.rows.rows_within(offsets[self._allowed_blocks], offsets[self._allowed_blocks + 1])
         return self.index.rows.positions(rows)
 
-    @cached_property
-    def _candidates(self) -> np.ndarray:
-        """The numbers i64 [m] of all spans that `fill` may answer."""
-        found = self._finder.find(self.index.rows.rows_at(self._hits)[0], None)
+    def _find_candidates(self, neighbors: MaskNeighbors) -> np.ndarray:
+        """The numbers i64 [m] of all spans that `fill` may answer for a mask between `neighbors`."""
+        found = self._finder.find(self.index.rows.rows_at(self._hits)[0], None, neighbors)
         return self._span_numbers(found.starts, found.lengths)
 
 

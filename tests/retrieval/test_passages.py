@@ -101,7 +101,7 @@ def test_scores_equal_those_of_plain_loops(
     cache = ChosenVectors(lambda token: vectors.get(token, np.ones(4)))
     filler = chosen_filler(texts, token_encoder(), settings, cache)
     pair = rng.standard_normal((3, 2, 4)).astype(np.float32)  # f32 [texts, 2, d]
-    questions = {f"{number} <mask>": (pair[number, 0], pair[number, 1]) for number in range(3)}
+    questions = {f"{number} <mask>.": (pair[number, 0], pair[number, 1]) for number in range(3)}
     ask_with(monkeypatch, questions)
     pieces = [text.split() for text in texts]
     spans = ["the Rome", "Oslo", "york", "Rome. Oslo", "Paris", "of", "-"]
