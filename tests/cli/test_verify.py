@@ -50,7 +50,7 @@ def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, fais
     counted = sum(len(data) for name, data in all_bytes(faiss_index).items() if not name.endswith("manifest.json"))
     first, second = outcome.out.splitlines()
     assert first == f"{faiss_index} is intact: {counted:,} bytes checked"
-    assert second.endswith("vectors encoded again, the least cosine 1.00000")
+    assert float(second.rpartition("vectors encoded again, the least cosine ")[2]) > 0.9999  # stored in 8 bits
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,8 +53,9 @@ def settings(*files: object) -> CorpusSettings:
 
 
 def without_place(document: Document) -> Document:
-    """Of a file that is one document the id is its path or address."""
-    return replace(document, id=document.id.rpartition("/")[2])
+    """Of a file that is one document the id is its path or address; rows without a text have it as a field."""
+    fields = {name: value.rpartition("/")[2] if name == "file" else value for name, value in document.fields.items()}
+    return replace(document, id=document.id.rpartition("/")[2], fields=fields)
 
 
 def test_files_at_addresses_hold_the_documents_of_the_same_files_on_a_disk(folder: Path) -> None:

@@ -20,7 +20,7 @@ from npm.indexing.settings import DeleteSettings, PruningRule
 from npm.reading.mask_reader import MaskReader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.joint_filling import associations, beam_search, joint_fillings
-from npm.retrieval.queries import QueryVectors, encode_queries
+from npm.retrieval.queries import QueryVectors, encode_queries, sentences_of
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.live_indexes import built, record
 from tests.helpers.random_indexes import random_index, random_queries
@@ -192,7 +192,7 @@ def test_each_mask_is_answered_as_if_its_vectors_were_those_of_a_text_with_one_m
     settings = FillSettings(retrieval=Retrieval(retrieval), k=4, beam_width=6)
     for text in (TEXT, TEXTS[2]):
         answer = joint(filler, text, settings)
-        vectors = encode_queries(filler.encoder, [text])
+        vectors = encode_queries(filler.encoder, sentences_of([text], settings))
         assert len(answer.masks) == text.count("<mask>") == len(vectors.start)
         for number, mask in enumerate(answer.masks):
             one = slice(number, number + 1)
