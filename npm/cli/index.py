@@ -18,6 +18,7 @@ from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import BuildCluster
 from npm.core.artifact import MANIFEST_NAME
+from npm.core.display import counted
 from npm.core.errors import SettingError, exclusive
 from npm.core.settings import Shard
 from npm.core.types import MASK_TEXT
@@ -170,7 +171,7 @@ def run_sync(settings: SyncCommand) -> int:
         encoder = Encoder.load(settings.encoder, for_reading=not settings.copy_encoder, **options)
     with StageProgress() as progress:
         synced = sync_index(settings.index, settings, encoder, progress=progress, notice=progress.say)
-    changes = f"{synced.files:,} files read, {synced.added_documents:,} documents added"
+    changes = f"{counted(synced.files, 'file')} read, {counted(synced.added_documents, 'document')} added"
     changes += f", {synced.deleted_documents:,} deleted" if synced.deleted_documents else ""
     state = "nothing has changed" if synced.was_current else changes
     say(f"{settings.index} is generation {synced.manifest.generation}: {state}")
@@ -279,9 +280,8 @@ def _report_change(index: str, changed: ChangeResult) -> int:
         return 0
     manifest = changed.manifest
     live, added = manifest.counts.documents - manifest.deleted_documents, changed.added_documents
-    documents = "document" if added == 1 else "documents"
     say(
-        f"{index} is generation {manifest.generation} now: {added:,} {documents} added, "
+        f"{index} is generation {manifest.generation} now: {counted(added, 'document')} added, "
         f"{changed.deleted_documents:,} deleted, {live:,} answer"
     )
     if changed.skipped:

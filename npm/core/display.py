@@ -33,6 +33,15 @@ REPORT_COLUMNS, MAX_REPORT_COLUMNS, MIN_TEXT_COLUMNS = 100, 120, 20
 CELL_STYLE = 'style="text-align:left;vertical-align:top"'
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "file"), counted(12_000, "row")
+    ('1 file', '12,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class Marked(NamedTuple):
     """A text with a marked part, such as a sentence with a phrase."""
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from npm.core.artifact import MANIFEST_NAME
-from npm.core.display import Table
+from npm.core.display import Table, counted
 from npm.core.errors import CorpusError, SettingError, named
 from npm.core.files import digest_of
 from npm.core.types import Document, Progress, silent
@@ -77,7 +77,7 @@ def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[As
         )
         asked.append(Asked(row["question"], tuple(row["answers"]), passage, groups))
     if not asked:
-        reasons = ", ".join(f"{count:,} rows {reason}" for reason, count in skipped.items())
+        reasons = ", ".join(f"{counted(count, 'row')} {reason}" for reason, count in skipped.items())
         raise CorpusError(f"{named(files)}: no question has an answer in its context ({reasons}): give other files")
     random.Random(sample.seed).shuffle(asked)
     documents = [Document(name, title, text) for (title, text), name in passages.items()]
