@@ -79,7 +79,7 @@ class ShardedArray:
     @classmethod
     def of_vectors(cls, arrays: Sequence[np.ndarray]) -> ShardedArray:
         """Stored vectors, in any format of `stored_rows`."""
-        if arrays and not arrays[0].shape[1]:  # vectors that are not stored, in any format
+        if not arrays[0].shape[1]:  # vectors that are not stored, in any format
             return ShardedArray([array.astype(np.float32) for array in arrays])
         return Int8Array(arrays) if arrays[0].dtype == INT8 else ShardedArray(arrays)
 

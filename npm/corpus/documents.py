@@ -77,12 +77,23 @@ def read_corpus(
     Texts are not normalized, except those of office files; those of `.txt`, `.md` and `.html` files keep their length
     unless they are cut at headings, with HIDDEN in place of what is not read (see `npm.corpus.markup`). All paths are
     checked before anything is read. Raises CorpusError, with file and line, for a record that is not a document or
-    repeats an id; with `settings.skip_bad` these go to `skipped`, and scanned pages always.
+    repeats an id; with `settings.skip_bad` these go to `skipped`, and scanned pages always. Raises it too
+    if nothing else was found.
     """
     sources = find_sources(settings.files) if sources is None else sources
-    note = (skipped or SkippedRecords()).add
-    on_bad = note if settings.skip_bad else _refuse
-    return islice(_documents(sources, settings, on_bad, note), settings.max_documents)
+    skipped = skipped or SkippedRecords()
+    on_bad = skipped.add if settings.skip_bad else _refuse
+    return islice(_some(_documents(sources, settings, on_bad, skipped.add), skipped), settings.max_documents)
+
+
+def _some(documents: Iterator[Document], skipped: SkippedRecords) -> Iterator[Document]:
+    """The documents, at least one. Raises CorpusError with the reasons where all were skipped."""
+    is_empty = True
+    for document in documents:
+        is_empty = False
+        yield document
+    if is_empty and skipped.kinds:
+        raise CorpusError(f"no document could be read: {skipped.summary}")
 
 
 def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad, note: OnBad) -> Iterator[Document]:
@@ -116,7 +127,8 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Rows:
         for number, row in read_records(source, required=required, keys="corpus.text_field", on_bad=on_bad):
             cells = {name: cell for name, cell in row.items() if cell}  # an empty cell is not a value
             of_row = {TEXT_FIELD: row_text(row), settings.title_field: source.stem}
-            yield number, {"file": source.identifier, **({} if settings.text_field in row else of_row), **cells}
+            # last, since delete and sync find a file's rows by it
+            yield number, {**({} if settings.text_field in row else of_row), **cells, "file": source.identifier}
         return
     if source.format not in ("txt", "md", "html"):
         required = [settings.text_field]

@@ -21,7 +21,7 @@ from npm.corpus.markup import CELL, HEADER_CELL, HIDDEN, SUPERSCRIPTS, sections
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, open_text
 
 if TYPE_CHECKING:
-    from pypdfium2 import PdfPage
+    from pypdfium2 import PdfPage, PdfTextPage
 
 Part = tuple[str, str, str | None]
 """Title of the file, heading, and text; None for a page that is a picture."""
@@ -155,11 +155,25 @@ def _page_text(page: PdfPage) -> str | None:
                 gaps[place] = (right[0] - left[2]) / (raw.FPDFText_GetFontSize(found, place) or 1)
     made = [place for place in gaps if raw.FPDFText_IsGenerated(found, place)]
     given = sorted(gap for place, gap in gaps.items() if place not in set(made))
-    if len(given) < LEAST_GIVEN * len(made):
-        return text
-    whole = found.get_text_range()
-    cut = {place for place in made if 0 <= gaps[place] < LEAST_GAP * given[len(given) // 2]}
-    return "".join(char for place, char in enumerate(whole) if place not in cut).replace("\r\n", "\n")
+    if len(given) >= LEAST_GIVEN * len(made):
+        whole = found.get_text_range()
+        cut = {place for place in made if 0 <= gaps[place] < LEAST_GAP * given[len(given) // 2]}
+        text = "".join(char for place, char in enumerate(whole) if place not in cut).replace("\r\n", "\n")
+    last = len(text) - _single_last_lines(found)
+    return text[:last] + "".join(f"\n{char}" for char in text[last:])
+
+
+def _single_last_lines(page: PdfTextPage) -> int:
+    """Number of lines of one character that end a page, such as its number: pdfium joins them to the line before."""
+    lines, place = 0, page.count_chars() - 1
+    while place > 0:
+        (_, bottom, _, top), (_, bottom_before, _, _) = (
+            page.get_charbox(each, loose=True) for each in (place, place - 1)
+        )
+        if (bottom + top) / 2 >= bottom_before:
+            break
+        lines, place = lines + 1, place - 1
+    return lines
 
 
 def _paragraphs_apart(text: str) -> str:

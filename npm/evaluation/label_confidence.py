@@ -46,15 +46,16 @@ def fit_label_confidence(task: Task, labeled: Sequence[LabeledText], known: Sequ
 
     Raises SettingError for a label that the task has not, CorpusError for too few rows, or if all or none are right.
     """
-    names = {str(label.value): label.name for label in task.labels} | {label.name: label.name for label in task.labels}
+    # a value comes before the name of another label
+    names = {label.name: label.name for label in task.labels} | {str(label.value): label.name for label in task.labels}
     if unknown := next((label for label in known if label not in names), None):
-        raise SettingError(f"known: {unknown!r} is not one of the labels {', '.join(names)}; set known_column")
+        raise SettingError(
+            f"known: {unknown!r} is not one of the labels {', '.join(names)}; correct it, or set known_column"
+        )
     first = [found.ranked[0].label for found in labeled]
     right = np.array([names[label] == chosen for label, chosen in zip(known, first, strict=True)], dtype=bool)  # [n]
     if len(right) < FEWEST or right.all() or not right.any():
-        raise CorpusError(
-            f"known: {int(right.sum())} of {len(right)} rows got the right label; at least {FEWEST} rows with right and"
-            " wrong ones are needed: give more rows"
-        )
+        given = f"{len(right)} with {int(right.sum())} right"
+        raise CorpusError(f"known needs at least {FEWEST} rows, some with a wrong label, got {given}: give more rows")
     weights, bias = fit(np.stack(list(map(label_features, labeled))), right)
     return LabelConfidence(tuple(weights.tolist()), bias, len(right), int(right.sum()))

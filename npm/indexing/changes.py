@@ -213,8 +213,8 @@ def _deleted(
 ) -> tuple[np.ndarray, int]:
     """Numbers i64 [n] of the documents that the new generation skips, and how many it replaces.
 
-    A file of `sources` with a document in `added` may exist as one document or in parts. Raises CorpusError for ids
-    that exist, unless it `replaces` them.
+    A file of `sources` with a document in `added` may exist as one document or in parts; one that it `replaces` may
+    also be a table, whose rows have any ids. Raises CorpusError for ids that exist, unless it `replaces` them.
     """
     store = BlockStore.open(*(segment.corpus for segment in before.segments))
     live = live_documents(before, store)  # bool [documents]
@@ -225,6 +225,8 @@ def _deleted(
         ids = added.document_ids(range(start, min(start + IDS_AT_ONCE, added.document_count)))
         found.append(store.find_documents(ids, among=live))  # i64 [ids]
         files |= paths & {file_of_part(identifier) or identifier for identifier in ids}
+    if replaces:
+        files |= {*added.find_parts({source.identifier for source in sources if source.format == "table"}).values()}
     found.append(store.find_documents([*files], among=live))  # i64 [files]
     found.append(np.array([*store.find_parts(files, among=live)], dtype=np.int64))  # i64 [parts]
     numbers = np.concatenate(found)  # i64 [documents added + files + parts]

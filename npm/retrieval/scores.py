@@ -47,7 +47,7 @@ class PassageScores:
         """`finder` finds the candidates of `settings`, in the blocks that are `allowed`."""
         self.index, self.encoder, self.settings, self._finder = index, encoder, settings, finder
         self._allowed_blocks = allowed.allowed(np.arange(index.store.block_count))  # i64 [blocks]
-        self._candidates = lru_cache(maxsize=64)(self._find_candidates)
+        self._candidates = lru_cache(maxsize=4)(self._find_candidates)
 
     def score(self, texts: str | Texts, spans: str | Texts) -> list[float]:
         """The probability that the words `spans` fill the `<mask>` of `texts`.

@@ -56,7 +56,10 @@ def state_of(request: Request) -> RequestState:
 
 
 class ClientKeys:
-    """The keys of a file, read again when the file changes; a new file without usable keys leaves the old ones."""
+    """The keys of a file, read again when the file changes.
+
+    No key is valid while the file holds none, or an unusable one; those of before are while it cannot be read.
+    """
 
     def __init__(self, file: str, notice: Callable[[str], None]) -> None:
         """Raises SettingError as `read_keys` does."""
@@ -80,7 +83,9 @@ class ClientKeys:
                 self._keys = read_keys(self._file)
                 self._notice(f"{len(self._keys)} keys are valid now, those of key_file={self._file}")
             except SettingError as error:
-                self._notice(f"the keys of before stay valid: {error}")
+                if error.__cause__ is None:  # the file was read
+                    self._keys = []
+                self._notice(f"{'the keys of before stay' if self._keys else 'no key is'} valid: {error}")
         # all keys are compared, so that the time taken does not tell which one was near
         return any([hmac.compare_digest(key.encode(), each.encode()) for each in self._keys])
 

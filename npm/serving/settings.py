@@ -17,6 +17,26 @@ TOKENS_PER_BATCH = 2048
 """Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""
 
 
+CLIENT_HEADERS = {
+    *(
+        "accept",
+        "authorization",
+        "connection",
+        "cookie",
+        "date",
+        "dnt",
+        "expect",
+        "forwarded",
+        "from",
+        "host",
+        "origin",
+    ),
+    *("pragma", "priority", "range", "referer", "te", "upgrade", "user-agent", "via", "x-api-key", "x-request-id"),
+}
+CLIENT_PREFIXES = ("accept-", "access-control-", "cache-", "content-", "if-", "proxy-", "sec-", "x-forwarded-")
+"""Headers that clients and proxies send without any login."""
+
+
 class ServeSettings(Settings):
     """Address, access and limits of the server. Without slots, as a command extends it."""
 
@@ -67,6 +87,12 @@ class ServeSettings(Settings):
         if self.queue_texts < self.texts_per_request:
             raise SettingError(
                 f"queue_texts must be at least texts_per_request={self.texts_per_request}, got {self.queue_texts}"
+            )
+        name = self.trusted_header.lower()
+        if name in CLIENT_HEADERS or name.startswith(CLIENT_PREFIXES):
+            raise SettingError(
+                f"trusted_header={self.trusted_header} is sent without any login: choose a header that the proxy sets, "
+                "such as X-Remote-User"
             )
         if self.trusted_header and self.host not in LOOPBACK:
             raise SettingError(

@@ -44,6 +44,7 @@ def test_a_pdf_is_read_page_by_page_and_lines_are_joined() -> None:
         ("leave.pdf, page 3", "leave", "Ask Ana.", {"file": "leave.pdf", "page": 3}),
     ]
     assert [title for _, title, *_ in read(write_pdf(path, ["Ask Ana."], title="Leave rules"))] == ["Leave rules"]
+    assert [text for *_, text, _ in read(write_pdf(path, ["Ask Ana.\n3", "0\n0\n_a_"]))] == ["Ask Ana. 3", "0 0 _a_"]
 
 
 @given(st.lists(st.lists(st.from_regex(r"[A-Za-z0-9]{1,8}( [A-Za-z0-9]{1,8}){0,5}", fullmatch=True), max_size=4)))

@@ -61,3 +61,15 @@ def test_a_table_is_deleted_by_its_path_whatever_ids_its_rows_have(encoder: Enco
     add_documents(INDEX, AddSettings(corpus=corpus_of("rates.csv", "more.csv")), encoder)
     assert deleted("rates.csv").deleted_documents == 2
     assert deleted("more.csv", "rooms.md").deleted_documents == 4
+
+
+@pytest.mark.parametrize("header", ["id,text", "Depot,Rate", "file,Rate"])
+def test_a_table_that_is_replaced_loses_the_rows_that_it_lost(encoder: Encoder, header: str) -> None:
+    Path("other.csv").write_text(f"{header}\nother one,The rate is 4.\n")
+    rows = [header, "rates one,The rate is 5.", "rates two,The rate is 6."]
+    for kept, deleted_rows in ((3, 0), (2, 2), (3, 1)):
+        Path("rates.csv").write_text("\n".join(rows[:kept]) + "\n")
+        files = ("rates.csv", "other.csv") if kept == 3 and not deleted_rows else ("rates.csv",)
+        change = add_documents(INDEX, AddSettings(corpus=corpus_of(*files), replace=True), encoder)
+        assert change.deleted_documents == deleted_rows
+    assert deleted("other.csv").deleted_documents == 1  # not touched by the others
