@@ -100,7 +100,7 @@ def test_a_text_with_several_masks_has_no_context() -> None:
     assert MaskContext.of("No mask.") is None
 
 
-PIECES = ["ax", "By", "co", ","]
+PIECES = ["ax", "bY", "co", ","]  # none begins like a name, at which a gap would end
 
 
 def plain_gaps(before: list[str], after: list[str], sentence: list[str]) -> set[tuple[int | None, int | None, int]]:
