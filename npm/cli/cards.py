@@ -11,13 +11,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from npm.core.display import PASSAGE_CHARS, indented, marked_context, one_line, printable, write_rendered
-from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
+from npm.core.types import LIKELY, MASK_TEXT, SURE, Answer, JointAnswer, Occurrence, Phrase
 
 TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
 CLOSEST_SENTENCES = 3
 """Sentences that are shown in place of an answer, at most."""
-CONFIDENCE_WORDS = ((0.8, "sure"), (0.5, "likely"), (0.0, "unsure"))
+CONFIDENCE_WORDS = ((SURE, "sure"), (LIKELY, "likely"), (0.0, "unsure"))
 
 
 def answer_json(answer: Answer, *, line: int | None = None) -> str:

@@ -158,6 +158,10 @@ class Phrase:
     """Best occurrences, best first."""
 
 
+SURE, LIKELY = 0.8, 0.5
+"""Least confidence of an answer that is called sure, and likely; below it is unsure."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes.

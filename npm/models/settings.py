@@ -52,7 +52,7 @@ class EncoderChoice(Settings):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
     precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass; `auto` is bfloat16 where the hardware computes in it, else float32,
+    """Number format of the encoder's forward pass; `auto` is bfloat16 where the hardware is faster in it, else float32,
     `float16` is for GPUs without it. In training, weights and optimizer state stay float32."""
 
 

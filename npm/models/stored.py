@@ -194,7 +194,7 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
-    """`auto` becomes bfloat16 where the hardware multiplies in it, else float32.
+    """`auto` becomes bfloat16 where the hardware is faster in it, else float32.
 
     The environment's NPMLM_AUTO_PRECISION says otherwise, for the same numbers on every machine: the tests set it.
     Raises EncoderError for float16 on a CPU, SettingError for what the variable does not know.

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from npm.core.errors import ArtifactError, UserError
-from npm.core.types import Answer, JointAnswer
+from npm.core.types import LIKELY, Answer, JointAnswer
 from npm.serving.batcher import Batcher
 from npm.serving.metrics import ServerMetrics
 from npm.serving.problems import Problem, http_problem, invalid_request
@@ -24,8 +24,6 @@ from npm.serving.settings import ServeSettings
 
 FIELD = re.compile(r"(text|documents|where|retrieval|phrase|labels|passages|words)\b")
 """Field that the message of an error begins with."""
-SURE = 0.5
-"""Least confidence of a sure answer."""
 
 
 @dataclass
@@ -38,7 +36,7 @@ class Service:
     batcher: Batcher
     notice: Callable[[str], None]
     unanswered: BinaryIO | None = None
-    """File opened without a buffer, for questions without a sure answer."""
+    """File opened without a buffer, for questions without a likely answer."""
     ready: bool = True
 
     def problem(self, error: Exception) -> Problem:
@@ -64,11 +62,11 @@ class Service:
         return Problem(error.code, message, field=named[1] if named else None)
 
     def record_unanswered(self, answer: object) -> None:
-        """Add a line to `unanswered` if this is the answer to one mask, and not a sure one."""
+        """Add a line to `unanswered` if this is the answer to one mask, and not a likely one."""
         if self.unanswered is None or not isinstance(answer, Answer) or isinstance(answer, JointAnswer):
             return
         is_clear = bool(answer.phrases) and answer.status == "ok"
-        if is_clear and (answer.confidence is None or answer.confidence >= SURE):
+        if is_clear and (answer.confidence is None or answer.confidence >= LIKELY):
             return
         closest = answer.phrases[0] if answer.phrases else None
         record = {

@@ -16,23 +16,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKENS_PER_BATCH = 2048
 """Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""
 
-
-CLIENT_HEADERS = {
-    *(
-        "accept",
-        "authorization",
-        "connection",
-        "cookie",
-        "date",
-        "dnt",
-        "expect",
-        "forwarded",
-        "from",
-        "host",
-        "origin",
-    ),
-    *("pragma", "priority", "range", "referer", "te", "upgrade", "user-agent", "via", "x-api-key", "x-request-id"),
-}
+CLIENT_HEADERS = frozenset(
+    {"accept", "authorization", "connection", "cookie", "date", "dnt", "expect", "forwarded", "from", "host", "origin"}
+    | {"pragma", "priority", "range", "referer", "te", "upgrade", "user-agent", "via", "x-api-key", "x-request-id"}
+)
 CLIENT_PREFIXES = ("accept-", "access-control-", "cache-", "content-", "if-", "proxy-", "sec-", "x-forwarded-")
 """Headers that clients and proxies send without any login."""
 
@@ -77,7 +64,7 @@ class ServeSettings(Settings):
     log_texts: bool = False
     """Log the texts of requests too, which may be private."""
     unanswered: PathText = ""
-    """File for a line of JSON per question without a sure answer: time, text, closest phrase and document, nothing
+    """File for a line of JSON per question without a likely answer: time, text, closest phrase and document, nothing
     about who asked; unset: none."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(tokens_per_batch=TOKENS_PER_BATCH))
     """Defaults of filling where a request does not say; `documents` and `where` are defaults too, not a lock."""
