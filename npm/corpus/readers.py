@@ -20,8 +20,7 @@ from typing import IO, Any, cast
 
 from npm.core.errors import CorpusError, named
 from npm.core.types import SURROGATE
-from npm.corpus.addresses import StoredFile
-from npm.corpus.sources import COMPRESSED, FORMATS, HUB_PREFIX, Source, file_format, format_suffix
+from npm.corpus.sources import COMPRESSED, FORMATS, HUB_PREFIX, Source, StoredFile, file_format, format_suffix
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OTHER_SEPARATORS = ";\t|"

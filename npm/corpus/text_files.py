@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
 from npm.corpus.markdown import joined_lines, markdown_text
 from npm.corpus.markup import HIDDEN, ReadText, hidden, sections
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, read_lines
 from npm.corpus.settings import DocumentSplit
+from npm.corpus.sources import StoredFile
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 

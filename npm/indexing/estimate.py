@@ -20,13 +20,12 @@ from index.arrays import row_bytes
 from index.settings import fitting_settings, search_shape, tier_reason
 from npm.core.errors import CorpusError
 from npm.core.types import Block, Document, Progress, silent
-from npm.corpus.addresses import file_size
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.readers import open_text, parquet_row_count
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.shards import encoded_document
-from npm.corpus.sources import COMPRESSED, Source, find_sources
+from npm.corpus.sources import COMPRESSED, Source, file_size, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.indexing.bm25 import count_words
 from npm.indexing.embed import kept_tokens

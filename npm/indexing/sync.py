@@ -17,11 +17,10 @@ from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME, folder_lock, refuse
 from npm.core.errors import ArtifactError, CorpusError, StorageError, named
 from npm.core.files import digest_of, user_folder
 from npm.core.types import Progress, silent
-from npm.corpus.addresses import is_address
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit
-from npm.corpus.sources import HUB_PREFIX, PART_NAMES, Source, file_of_part, find_sources, input_record
+from npm.corpus.sources import HUB_PREFIX, PART_NAMES, Source, file_of_part, find_sources, input_record, is_address
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index, no_notice
 from npm.indexing.changes import WORTH_A_COMPACT, add_documents, delete_documents, live_documents

@@ -99,7 +99,7 @@ OBJECTIVES = {
     ),
     "reader": Objective(
         PASSAGES,
-        lambda _, encoder, __: _losses("reader").ReaderLoss(encoder.similarity_scale),
+        lambda _, encoder, __: _losses("reading").ReaderLoss(encoder.similarity_scale),
         beside=(),
         reads_jointly=True,
     ),

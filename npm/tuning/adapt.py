@@ -28,8 +28,7 @@ from npm.reading.reader import Reader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, examples_of
-from npm.tuning.query_maps import Lesson, learned_maps
+from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, Lesson, examples_of, learned_maps
 
 MIN_QUESTIONS = 50
 """Of fewer, the held-out part would be too small to decide."""

@@ -36,17 +36,14 @@ from npm.objectives.ranks import rank, world_size
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.checkpoints import BEST_ENCODER, CHECKPOINTS, ENCODER, RunFolder
 from npm.training.labeled import labeled_batch
-from npm.training.loggers import read_metrics
 from npm.training.model import TrainableModel, load_start
-from npm.training.record import as_record, recorded_sources
+from npm.training.record import as_record, read_metrics, recorded_sources
 from npm.training.run import recorded_facts, run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainingEvaluationSettings, TrainingSettings
+from npm.training.settings import ScheduleSettings, TrainingEvaluationSettings, TrainingSettings
 from npm.training.trainer import StepReport
 from npm.training.validation import Evaluator
-from studies.finetuning.metrics import METRICS, entity_f1
 from studies.finetuning.settings import FinetuneSettings
-from studies.finetuning.tasks import Task, TaskData, chosen_tasks, task_data
+from studies.finetuning.tasks import METRICS, Task, TaskData, chosen_tasks, entity_f1, task_data
 
 RESULT, METRICS_FILE = "result.json", "metrics.json"
 TOKENS_PER_BATCH = 4096
