@@ -81,7 +81,7 @@ ONLY_IN = {
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (
         "npm/core/settings.py",
-        "npm/corpus/text_files.py",
+        "npm/corpus/documents.py",
         "npm/evaluation/tasks.py",
         "scripts/study.py",
     ),
