@@ -76,7 +76,7 @@ def _labeled_contrast(settings: Any, _: Any, __: Any) -> Any:
 
 def _span_supervision(settings: Any, encoder: Any, teacher: Any) -> Any:
     chosen = settings.objective.span_supervision
-    reader = _losses("reader_teacher").load_reader_teacher(chosen.reader, encoder)
+    reader = _losses("teachers").load_reader_teacher(chosen.reader, encoder)
     return _losses("span_supervision").SpanSupervision(chosen, encoder.similarity_scale, teacher, reader)
 
 
@@ -103,7 +103,7 @@ OBJECTIVES = {
         beside=(),
         reads_jointly=True,
     ),
-    "token_contrast": Objective(TOKENS, lambda _, encoder, __: _losses("token_contrast").TokenContrast(encoder.model)),
+    "token_contrast": Objective(TOKENS, lambda _, encoder, __: _losses("teachers").TokenContrast(encoder.model)),
     "denoising": Objective(
         DENOISING, lambda settings, _, __: _losses("denoising").Denoising(settings.denoising.families()), beside=()
     ),

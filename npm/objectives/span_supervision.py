@@ -10,11 +10,11 @@ the weight of rivals where k ∉ S⁺_i begins a phrase that could be taken for 
     query_alone   −log Σ_{k ∈ K_i ∩ S⁺_i} exp s(q_i, k) + log Σ_{k ∈ K_i ∪ ⋃_j (K_j ∖ S⁺_i)} exp s(q_i, k)
     query_read    the same with q_i'
     rank          KL(t_i ‖ softmax_j ρ cos(v(question i), v(block j))) over i and the blocks j without an answer of i
-    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.block_teacher`
+    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.teachers`
     distill       KL(p_i ‖ softmax_k s(q_i, k)) over the keys of `query_alone`
 
 The blocks j are those of all questions, and the wrong block that some have. p_i is a distribution over K_i only, so
-that the tokens of other blocks are taught to have none: the reader's (`npm.objectives.reader_teacher`) or, without a
+that the tokens of other blocks are taught to have none: the reader's (`npm.objectives.teachers`) or, without a
 reader, softmax_{k ∈ K_i'} s(q_i', k), without gradient. t_i is all on i or, with a reader, the softmax of `here` over i
 and its wrong block; other blocks would cost a pass each, and hardly any of them could hold an answer.
 
@@ -38,15 +38,14 @@ from torch import nn
 
 from npm.masking.batches import QuestionBatch
 from npm.models.sentences import Pooler, pool
-from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.objectives.reader_teacher import ReaderTeacher
 from npm.objectives.reading import reading_losses
 from npm.objectives.sentence import contrast_logits
 from npm.objectives.settings import SpanSupervisionSettings
+from npm.objectives.teachers import BlockTeacher, ReaderTeacher
 
 SIDES = ("start", "end")
 RANK_SCALE = 20.0

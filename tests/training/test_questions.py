@@ -22,9 +22,9 @@ from npm.models.batches import masked_inputs
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedPassages, Passes
-from npm.objectives.reader_teacher import ReaderTeacher
 from npm.objectives.reading import ReaderLoss
 from npm.objectives.settings import ObjectiveSettings, SpanSupervisionSettings
+from npm.objectives.teachers import ReaderTeacher
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage
 from npm.training.questions import AlternatingSource, QuestionSource, passage_batch, question_batch
