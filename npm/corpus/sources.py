@@ -213,7 +213,10 @@ def _expand(name: str) -> Iterator[Source]:
     if name.startswith(HUB_PREFIX):
         yield Source(path=name, name=name, format="hub")
     elif not is_address(name) and Path(name).is_dir():
-        yield from map(file_source, _files_below(name))
+        below = sorted(path for path in _walk(name) if _is_read(path))
+        if not below:
+            raise CorpusError(f"{name} has no file of a known format ({KNOWN_SUFFIXES})")
+        yield from map(file_source, map(str, below))
     elif not glob.has_magic(name) or (not is_address(name) and Path(name).exists()):
         yield file_source(name)
     else:
@@ -227,19 +230,8 @@ def _expand(name: str) -> Iterator[Source]:
         yield from map(file_source, matches)
 
 
-def _files_below(folder: str) -> list[str]:
-    """Return the files of known formats in a folder and in folders below, sorted; without hidden and empty ones.
-
-    Links to folders and folders with an index are skipped too. Raises CorpusError if there is no file.
-    """
-    found = sorted(path for path in _walk(folder) if _is_read(path))
-    if not found:
-        raise CorpusError(f"{folder} has no file of a known format ({KNOWN_SUFFIXES})")
-    return [str(path) for path in found]
-
-
 def _walk(folder: str) -> Iterator[Path]:
-    """Yield the files in a folder and in folders below, without hidden and empty ones."""
+    """Yield the files in a folder and below but hidden and empty ones, links to folders and folders of an index."""
     for place, folders, names in os.walk(folder):
         folders[:] = [
             name for name in folders if not name.startswith(".") and not any(Path(place, name).glob(INDEX_PART))

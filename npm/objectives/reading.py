@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from npm.masking.batches import MaskedBatch, PassageBatch
 from npm.objectives.combine import Term
-from npm.objectives.encoded import EncodedBatch, EncodedPassages
+from npm.objectives.encoded import EncodedBatch, EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 
 SIDES = ("reading_start", "reading_end")
@@ -112,13 +112,13 @@ class ReaderLoss(nn.Module):
         absent = int(_is_absent(batch).sum())
         return {"read_start": rows, "read_end": rows, "answer_top1": rows - absent, "absent_top1": absent}
 
-    def forward(self, encoded: EncodedPassages) -> dict[str, Term]:
+    def forward(self, encoded: EncodedRows[PassageBatch]) -> dict[str, Term]:
         """The terms of one batch."""
         batch = encoded.batch
         lengths = list(batch.lengths)
         is_key = _padded(batch.is_key, lengths)  # bool [B, L]
         with torch.autocast(batch.input_ids.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
-            states = encoded.states.float()  # f32 [N, d]
+            states = encoded.passes.packed_states(batch.input_ids, lengths).float()  # f32 [N, d]
             keys = pad_sequence(list(states.split(lengths)), batch_first=True)  # f32 [B, L, d]
             queries = states[batch.mask_slots]  # f32 [B, 2, d]
             logits = torch.einsum("bqd,bld->qbl", queries, keys) * self._scale  # f32 [2, B, L]

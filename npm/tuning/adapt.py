@@ -140,7 +140,9 @@ def adapt_index(
         steps += 1
         progress("maps", steps, None)
 
-    learned = QueryMaps(retrieval.value, _reader_name(filler, settings), learned_maps(training, on_step=on_step))
+    reader = _reader(filler, settings)
+    name = "" if reader is None else reader.fingerprint
+    learned = QueryMaps(retrieval.value, name, learned_maps(training, on_step=on_step))
     adapted = filler.with_index(replace(index, query_maps=learned), settings)
     measures = []
     for each, stage in ((present, "answers before"), (adapted, "answers after")):
@@ -207,11 +209,6 @@ def _examples(filler: PhraseFiller, questions: Sequence[CorrectedAnswer], name: 
 def _reader(filler: PhraseFiller, settings: FillSettings) -> Reader | None:
     """The reader whose queries are learned; None where those of stored vectors are."""
     return filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
-
-
-def _reader_name(filler: PhraseFiller, settings: FillSettings) -> str:
-    reader = _reader(filler, settings)
-    return "" if reader is None else reader.fingerprint
 
 
 def _hits(

@@ -26,12 +26,11 @@ from npm.core.errors import SettingError
 from npm.corpus.text import is_title, normalized_text
 from npm.indexing.phrase_index import select
 from npm.reading.mask_reader import JointPass, MaskReader
-from npm.retrieval.blocks import BlockPlan, choose_blocks, passage_of, sentence_pooler
+from npm.retrieval.blocks import choose_blocks, passage_of, sentence_pooler
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
-    from npm.corpus.store import BlockStore
     from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.search import Search
     from npm.retrieval.spans import CandidateSpans
@@ -88,7 +87,8 @@ def examples_of(
         plans = choose_blocks(index, texts, vectors, settings, allowed=allowed)
         passes: list[JointPass] = []
         if reader is not None:
-            passes = [each for part in _passes(index.store, reader, texts, plans) for each in part]
+            for text, plan in zip(texts, plans, strict=True):
+                passes += reader.passes([(text, passage_of(index.store, block)) for block in plan.blocks.tolist()])
             plans = filler.read(texts, vectors, plans, settings)
         counts = [len(plan.joint) for plan in plans]
         of_question = list(itertools.pairwise(np.cumsum([0, *counts]).tolist()))
@@ -160,23 +160,11 @@ def _joint(
         return queries, keys, is_key, np.zeros((len(blocks), 2), dtype=np.int64)
     store, last = filler.index.store, np.array([len(each.keys) - 1 for each in passes])  # i64 [b]
     of_block = store.block_of(candidates.starts)  # i64 [m]
-    titles = np.array([_title_tokens(store, block) for block in of_block.tolist()], dtype=np.int64)  # [m]
+    bounds = np.stack([store.block_offsets[of_block], store.block_offsets[of_block + 1]], axis=1).tolist()
+    titles = np.array([np.count_nonzero(is_title(store.flags.slice(*own))) for own in bounds], dtype=np.int64)  # [m]
     firsts = candidates.starts - store.block_offsets[of_block] - titles  # i64 [m], within the block's text
     slots = 1 + np.stack([firsts, firsts + candidates.lengths - 1], axis=1)  # i64 [m, 2], after the text's first token
     return queries, keys, is_key, np.minimum(slots, last[blocks][:, None])
-
-
-def _title_tokens(store: BlockStore, block: int) -> int:
-    first, stop = store.block_offsets[block : block + 2].tolist()
-    return int(np.count_nonzero(is_title(store.flags.slice(first, stop))))
-
-
-def _passes(
-    store: BlockStore, reader: MaskReader, texts: Sequence[str], plans: Sequence[BlockPlan]
-) -> Iterator[list[JointPass]]:
-    """The passes of each text over the blocks of its plan."""
-    for text, plan in zip(texts, plans, strict=True):
-        yield list(reader.passes([(text, passage_of(store, block)) for block in plan.blocks.tolist()]))
 
 
 STEPS = 8
