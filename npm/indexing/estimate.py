@@ -29,7 +29,7 @@ from npm.corpus.sources import COMPRESSED, Source, file_size, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.indexing.bm25 import count_words
 from npm.indexing.embed import kept_tokens
-from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
+from npm.indexing.rotation import SAMPLE_TOKENS, refuse_few_vectors
 from npm.indexing.settings import EstimateSettings, LexiconSettings, Rotation
 from npm.models.batches import encode_batch, length_sorted_batches
 from npm.models.memory import private_bytes
@@ -116,7 +116,9 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         seconds = time.perf_counter() - started
     progress("encoder", 1, 1)
     batch_tokens = sum(len(sequence) - len(prefix) - len(suffix) for sequence in batch)
-    tokens = estimate.tokens + rotation_tokens(settings.rotation, estimate.tokens)
+    tokens = estimate.tokens
+    if settings.rotation is not Rotation.none:  # some are encoded for the axes, and once more for their vectors
+        tokens += min(SAMPLE_TOKENS, tokens)
     return replace(
         estimate,
         encoding_seconds=tokens * seconds / batch_tokens,

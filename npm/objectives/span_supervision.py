@@ -97,11 +97,16 @@ class SpanSupervision(nn.Module):
 
     def forward(self, encoded: EncodedRows[QuestionBatch]) -> dict[str, Term]:
         """The terms of one batch; keys and blocks of all ranks are compared with, with gradient."""
-        states = encoded.states().float()  # f32 [R, L, d]
-        teacher_distances = self._teacher.distances(*_blocks(encoded.batch, states))  # f32 [n]
+        batch, states = encoded.batch, encoded.states().float()  # f32 [R, L, d]
+        rows = slice(batch.block_rows.start, batch.block_rows.start + len(batch.start_slots))  # of the right blocks
+        longest = int(batch.attention_mask[rows].sum(1).max())
+        read = (
+            each[rows, :longest] for each in (batch.input_ids, batch.attention_mask, states)
+        )  # [n, longest, …] each
+        teacher_distances = self._teacher.distances(*read)  # f32 [n]
         with torch.autocast(states.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
-            sums = self._sums(encoded.batch, states) | {"teacher": teacher_distances.sum()}
-        counts = self.counts(encoded.batch)
+            sums = self._sums(batch, states) | {"teacher": teacher_distances.sum()}
+        counts = self.counts(batch)
         return {name: Term(sums[name], count, self._weights.get(name, 0.0)) for name, count in counts.items()}
 
     def _sums(self, batch: QuestionBatch, states: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -190,13 +195,6 @@ class SpanSupervision(nn.Module):
         _, right = choice_losses(logits, own, compared)  # bool [n]
         loss = _divergence(_log_shares(odds, judged), judged, logits, compared)
         return {"rank": loss, "rank_top1": right.sum()}
-
-
-def _blocks(batch: QuestionBatch, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rows of the n right blocks: ids and attention i64 [n, longest], states f32 [n, longest, d]."""
-    rows = slice(batch.block_rows.start, batch.block_rows.start + len(batch.start_slots))
-    longest = int(batch.attention_mask[rows].sum(1).max())
-    return batch.input_ids[rows, :longest], batch.attention_mask[rows, :longest], states[rows, :longest]
 
 
 def _block_keys(batch: QuestionBatch, states: torch.Tensor) -> tuple[Keys, int, int]:

@@ -5,6 +5,7 @@ Shapes: d dimensions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -133,16 +134,9 @@ def adapt_index(
     learned_from = [questions[row] for row in order[len(held_out) :].tolist()]
     training = _examples(plain, learned_from, "questions to learn from", progress)
     test = _examples(plain, held_out, "held-out questions", progress)
-    steps = 0
-
-    def on_step(_: float) -> None:
-        nonlocal steps
-        steps += 1
-        progress("maps", steps, None)
-
-    reader = _reader(filler, settings)
-    name = "" if reader is None else reader.fingerprint
-    learned = QueryMaps(retrieval.value, name, learned_maps(training, on_step=on_step))
+    steps, reader = itertools.count(1), _reader(filler, settings)
+    maps = learned_maps(training, on_step=lambda _: progress("maps", next(steps), None))
+    learned = QueryMaps(retrieval.value, "" if reader is None else reader.fingerprint, maps)
     adapted = filler.with_index(replace(index, query_maps=learned), settings)
     measures = []
     for each, stage in ((present, "answers before"), (adapted, "answers after")):
