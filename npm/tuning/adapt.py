@@ -135,8 +135,8 @@ def adapt_index(
     training = _examples(plain, learned_from, "questions to learn from", progress)
     test = _examples(plain, held_out, "held-out questions", progress)
     steps, reader = itertools.count(1), _reader(filler, settings)
-    maps = learned_maps(training, on_step=lambda _: progress("maps", next(steps), None))
-    learned = QueryMaps(retrieval.value, "" if reader is None else reader.fingerprint, maps)
+    fitted = learned_maps(training, on_step=lambda _: progress("maps", next(steps), None))
+    learned = QueryMaps(retrieval.value, "" if reader is None else reader.fingerprint, fitted)
     adapted = filler.with_index(replace(index, query_maps=learned), settings)
     measures = []
     for each, stage in ((present, "answers before"), (adapted, "answers after")):
