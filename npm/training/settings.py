@@ -12,13 +12,13 @@ from npm.core.errors import SettingError, exclusive
 from npm.core.settings import INNER, Fraction, PathText, Settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.groups import GroupMixing
-from npm.corpus.labeled import LabeledSettings, LabelLevel
+from npm.corpus.labeled import LabeledSettings
 from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.corpus.settings import CorpusSettings
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
-from npm.masking.masker import MaskingSettings, MaskingUnit
+from npm.masking.masker import MaskingSettings
 from npm.masking.rendering import LABELED
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, EncoderChoice, FreshSettings, Precision
@@ -276,13 +276,6 @@ class TrainingSettings(EncoderChoice):
         chosen = chosen_objectives(self.objective)
         if self.schedule.max_epochs and LABELED not in {each.view for each in chosen.values()}:
             raise SettingError("schedule.max_epochs requires labeled rows: set objective.labeled_weight=1")
-        if "labeled_contrast" in chosen and not (self.labeled.labels and self.labeled.level is LabelLevel.sequence):
-            raise SettingError(
-                "objective.labeled_contrast_weight requires texts with labels: set labeled.labels and "
-                "labeled.level=sequence"
-            )
         self.objective.masked.check_masks(self.corruption.mask_probability)
-        if "reading" in chosen and not (self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction):
-            raise SettingError(
-                "objective.reading_weight requires masking.context_fraction above 0 and masking.unit=phrase"
-            )
+        for each in chosen.values():
+            each.check(self)
