@@ -27,9 +27,7 @@ class MaskedTokens(nn.Module):
     """Cross entropy at the targets only: term `masked`; term `masked_top1` of weight 0 counts right predictions."""
 
     view = "tokens"
-    """The view of a batch that this loss reads."""
     reads_clean_copies = False
-    """The encoder need not run on the clean copies for this loss."""
 
     def __init__(self, head: MaskedHead, *, visible: VisibleOnly | None = None) -> None:
         """With `visible` the encoder reads the visible tokens alone and `visible` makes the vectors at the masks."""
