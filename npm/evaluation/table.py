@@ -26,11 +26,10 @@ from npm.evaluation.metrics import (
     reliability_note,
     wilson_interval,
 )
-from npm.evaluation.tasks import Example, Task
+from npm.evaluation.tasks import Example, Method, Task
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Method
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from npm.evaluation.tasks import (
     Evidence,
     Example,
     LabelPrediction,
+    Method,
+    Predictions,
     ResolvedScoring,
     Task,
     Verbalizer,
@@ -59,9 +61,7 @@ class PreparedLabels(NamedTuple):
     prompts: Sequence[str]  # that calibrate by the corpus
 
 
-def closed_method(
-    name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]
-) -> NonparametricLabels:
+def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> Method:
     """Method `npm`, `npm-single` or `mlm-knn`."""
     index, encoder = resources.index(task, parametric=name == "mlm-knn")
     one_mask = None if name == "npm" else True
@@ -70,13 +70,13 @@ def closed_method(
     return method
 
 
-def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PhraseAnswers:
+def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> Method:
     """Method `npm`, which searches as the settings say, or one that names its retrieval."""
-    return PhraseAnswers(PhraseFiller(*resources.index(task), resources.fill_settings(task)), name)
+    return phrase_answers(PhraseFiller(*resources.index(task), resources.fill_settings(task)), name)
 
 
-class NonparametricLabels:
-    """A closed method: scores labels by the occurrences of their words in an index."""
+class NonparametricLabels(Method):
+    """Scores labels by the occurrences of their words in an index."""
 
     def __init__(
         self,
@@ -92,13 +92,12 @@ class NonparametricLabels:
 
         Raises ArtifactError if `encoder` did not make the index.
         """
-        self.name = name
-        self.facts: dict[str, Any] = {}
+        super().__init__(name, self._answer)
         self._index = index
         self._encoder = index.check_encoder(encoder)
         self._one_mask = encoder.query_masks == 1 if one_mask is None else one_mask
         self._settings_key = settings_key
-        self._scoring = scoring if scoring is not None else ClosedScoring()
+        self._scoring = scoring or ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
         self._queries = lru_cache(1)(self._encoded)  # of the prompts that calibrate, which labeling asks for again
@@ -123,8 +122,7 @@ class NonparametricLabels:
         prompts = corpus_prompts(task, self._index, self._settings_key)
         return PreparedLabels(scoring, verbalizer, occurrences, labels, prompts)
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
-        """One prediction per example. Raises what `prepare` raises."""
+    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         prepared = self.prepare(task)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
@@ -133,7 +131,7 @@ class NonparametricLabels:
             evidence = self.evidence(prepared, scores)
             shares = label_shares(logs).tolist()  # q lists of L
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
-        self.facts = {
+        return predictions, {
             "encoder": model_facts(self._encoder),
             "index": self._index.manifest.digest,
             "masks": "single" if self._one_mask else "pair",
@@ -143,7 +141,6 @@ class NonparametricLabels:
             "notes": prepared.labels.notes,
             "without_evidence": without_evidence,
         }
-        return predictions
 
     def batches(
         self, task: Task, prepared: PreparedLabels, examples: Sequence[Example], progress: Progress, *, at_once: int
@@ -216,38 +213,34 @@ class NonparametricLabels:
         ]
 
 
-class PhraseAnswers:
-    """Fills the mask with phrases of an index: an open method."""
+def phrase_answers(filler: PhraseFiller, name: str = "npm") -> Method:
+    """Fills the mask with phrases of an index, under the conditions of each example.
 
-    def __init__(self, filler: PhraseFiller, name: str = "npm") -> None:
-        """`npm` searches as the filler's settings say; `npm-NAME` names the retrieval, and its index must serve it."""
-        self.name = name
-        self._filler = filler
-        retrieval = filler.settings.retrieval if name == "npm" else Retrieval(name.removeprefix("npm-"))
-        self._settings = replace(filler.settings, retrieval=retrieval)
-        self._facts = filler_facts(filler, self._settings)
-        self.facts: dict[str, Any] = self._facts
-        if retrieval in (Retrieval.bm25, Retrieval.hybrid) and filler.index.lexicon is None:
-            raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
+    `npm` searches as the filler's settings say; `npm-NAME` names the retrieval. Raises SettingError for an index that
+    does not serve it.
+    """
+    retrieval = filler.settings.retrieval if name == "npm" else Retrieval(name.removeprefix("npm-"))
+    settings = replace(filler.settings, retrieval=retrieval)
+    if retrieval in (Retrieval.bm25, Retrieval.hybrid) and filler.index.lexicon is None:
+        raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
+    # At least one occurrence, even if the filler would show none: a prediction says where it was found.
+    unfiltered = replace(settings, where=[], documents=None, occurrences=max(1, settings.occurrences))
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer per example, under its conditions; without phrases where no document may answer."""
-        # At least one occurrence, even if the filler would show none: a prediction says where it was found.
-        shown = max(1, self._settings.occurrences)
-        unfiltered = replace(self._settings, where=[], documents=None, occurrences=shown)
-        fillers = (
-            (None if part is None else PhraseFiller(part, self._filler.encoder, unfiltered), numbers)
-            for part, numbers in admissible_parts(self._filler.index, examples, self._settings)
+    def answer(task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        parts = (
+            (part and PhraseFiller(part, filler.encoder, unfiltered), numbers)
+            for part, numbers in admissible_parts(filler.index, examples, settings)
         )
-
-        def fill(filler: PhraseFiller, own: list[Example]) -> list[Answer]:
-            return filler.fill([example.text for example in own])
-
-        answers = answered(task, examples, fillers, fill, progress, at_once=TEXTS_PER_CALL)
+        answers = answered(task, examples, parts, _filled, progress, at_once=TEXTS_PER_CALL)
         counts = {
             "cut": sum(answer.cut for answer in answers),
             "unanswered": sum(not answer.phrases for answer in answers),
             "inadmissible": sum(NO_DOCUMENT in answer.notes for answer in answers),
         }
-        self.facts = {**self._facts, "counts": counts}
-        return answers
+        return answers, {"counts": counts}
+
+    return Method(name, answer, **filler_facts(filler, settings))
+
+
+def _filled(filler: PhraseFiller, examples: list[Example]) -> list[Answer]:
+    return filler.fill([example.text for example in examples])

@@ -11,15 +11,14 @@ from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import SettingError, unknown
 from npm.core.settings import changed_settings, has_studies, merged, read_settings
-from npm.core.types import Progress
 from npm.evaluation.prompts import is_templated
 from npm.evaluation.settings import ZeroShotEvaluation
-from npm.evaluation.tasks import Example, ResolvedScoring, Suite, Task, task_scoring
+from npm.evaluation.tasks import Example, Method, ResolvedScoring, Suite, Task, task_scoring
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
@@ -143,17 +142,6 @@ def index_folder(given: str, task: Task, *, setting: str) -> Path:
     held = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))) or "none"
     expected = task.corpus or "the one that corpus: of the task's file names"
     raise SettingError(f"{setting}={given} has no index for task {task.name}: it has {held}, expected {expected}")
-
-
-class Method(Protocol):
-    """Chooses among the labels of a closed task, or fills the mask of an open one with phrases, best first."""
-
-    name: str
-    facts: dict[str, Any]
-    """Settings, fingerprints and counts that the predictions of the last call depend on, for metrics.json."""
-
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Sequence[Any]:
-        """One LabelPrediction, or one Answer, per example."""
 
 
 def absent_settings(settings: ZeroShotEvaluation, name: str, task: Task) -> str:

@@ -20,12 +20,12 @@ from npm.evaluation.methods.parametric import (
     TOO_LONG,
     GoldLengthPhrases,
     ParametricPhrases,
-    PromptedLabels,
     language_model_facts,
+    prompted_labels,
     word_log_probabilities,
 )
 from npm.evaluation.table import evaluate_task, task_notes
-from npm.evaluation.tasks import Example, Label, Task, TaskData, Verbalizer
+from npm.evaluation.tasks import Example, Label, Method, Task, TaskData, Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
@@ -66,8 +66,8 @@ def label_scores(logs: np.ndarray, labels: Sequence[Sequence[str]]) -> np.ndarra
     return np.stack([np.log(np.exp(logs[:, a:b]).mean(1)) for a, b in pairwise(edges)], axis=1)
 
 
-def labels_by(name: str, encoder: Encoder, head: MaskedHead, *words: Sequence[str], **more: Any) -> PromptedLabels:
-    return PromptedLabels(
+def labels_by(name: str, encoder: Encoder, head: MaskedHead, *words: Sequence[str], **more: Any) -> Method:
+    return prompted_labels(
         name,
         partial(word_log_probabilities, encoder, head),
         facts=language_model_facts(encoder, head),
