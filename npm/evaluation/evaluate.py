@@ -1,7 +1,6 @@
 """One evaluation from its settings: read its tasks, measure, write the results and return the report.
 
-Zero-shot tasks are YAML files, and all methods of a task are asked the same examples. Other tasks have a function of
-their own, imported when it is called.
+Zero-shot tasks are YAML files, and all methods of a task are asked the same examples.
 """
 
 from __future__ import annotations
@@ -37,32 +36,8 @@ EXAMPLES_PER_TASK = 3000
 """Without limit=, as in the paper."""
 
 
-def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.held_out import evaluate_held_out
-
-    return evaluate_held_out(settings, check_record, progress)
-
-
-def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.sts import evaluate_encoders
-
-    return evaluate_encoders(settings, check_record, progress)
-
-
-def _reading(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.reading import evaluate_passages
-
-    return evaluate_passages(settings, check_record, progress)
-
-
-BUILT_IN_TASKS: dict[str, Callable[[EvaluationSettings, CheckRecord, Progress], Result]] = {
-    "masked_tokens": _held_out,
-    "denoising": _held_out,
-    "sts": _sts,
-    "in_batch": _held_out,
-    "reading": _reading,
-}
-"""Tasks with their own evaluator; each reads the group of its name and some shared settings."""
+BUILT_IN_TASKS = ("masked_tokens", "denoising", "sts", "in_batch", "reading")
+"""Tasks with a function of their own; each reads the group of its name and some shared settings."""
 
 
 def run_evaluation(
@@ -82,7 +57,13 @@ def run_evaluation(
     out = check_out(settings.out, report=not named)
     check_record = any_record if settings.overwrite else partial(refuse_other_results, out)
     if named:
-        result = BUILT_IN_TASKS[named[0]](settings, check_record, progress)
+        if named == ["sts"]:
+            from npm.evaluation.sts import evaluate
+        elif named == ["reading"]:
+            from npm.evaluation.reading import evaluate
+        else:
+            from npm.evaluation.held_out import evaluate
+        result = evaluate(settings, check_record, progress)
     else:
         tasks = _chosen_tasks(settings, task_folder)
         if not (settings.method or settings.index):
@@ -126,6 +107,7 @@ def evaluate_suite(
     check_record(record)
 
     def read(task: Task, split: Split, limit: int | None) -> list[Example]:
+        is_open = task.suite == "open"
         return read_task(
             task,
             data_dir,
@@ -133,8 +115,8 @@ def evaluate_suite(
             limit=limit,
             seed=settings.seed,
             encoder=resources.encoder(task),
-            cut=task.suite == "open" or resources.scoring(task).last_tokens is None,
-            conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite == "open" else (),
+            cut=is_open or resources.scoring(task).last_tokens is None,
+            conditions=list(filter(is_templated, settings.fill.where)) if is_open else (),
         )
 
     examples = {task.name: read(task, settings.split, settings.limit or EXAMPLES_PER_TASK) for task in tasks}

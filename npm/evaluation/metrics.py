@@ -187,11 +187,6 @@ def sample_summary(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def first_shares(answers: Sequence[Any]) -> np.ndarray:
-    """The share of the first phrase of each answer, f64 [n]; 0 for an answer without phrases."""
-    return np.array([answer.phrases[0].score if answer.phrases else 0.0 for answer in answers], dtype=np.float64)
-
-
 def suggested_min_share(shares: np.ndarray, right: np.ndarray) -> float | None:
     """The `min_share` below which answers are more often wrong than right, by `shares` f64 [n] and `right` bool [n].
 

@@ -101,7 +101,7 @@ def build_passages(
         build_index(folder, chosen, progress=progress)
 
 
-def evaluate_passages(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     """Ask the questions of reading.questions of the index, which is built over their passages if it is missing."""
     if not settings.reading.questions:
         raise SettingError("reading.questions is required: files of questions with their passages")

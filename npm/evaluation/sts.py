@@ -224,7 +224,7 @@ def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
     return float(spearman(pair_cosines(encode, pairs), pairs.gold))
 
 
-def evaluate_encoders(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     """Score the encoder of the settings, and with sts.before.encoder a second one, on all sets of data_dir."""
     if not settings.data_dir:
         raise SettingError(

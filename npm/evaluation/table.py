@@ -6,7 +6,7 @@ Shapes: R rows, n examples, C labels.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups
 from npm.evaluation.metrics import (
     bootstrap_interval,
     exact_match,
-    first_shares,
     group_mean_interval,
     macro_f1,
     reliability,
@@ -81,34 +80,29 @@ class ResultTable:
         for place, right in zip(places, self["right"].tolist(), strict=True):
             yield self.examples[place % len(self.examples)], self.predictions[place], right
 
-    def interval(self, column: str) -> dict[str, float] | None:
-        """Share of the rows that are true in a column, and its confidence interval; None without rows."""
-        hits = self[column]  # bool [R]
+    def interval(self, column: str, groups: str = "") -> dict[str, float] | None:
+        """Share of the rows that are true in a column, and its confidence interval; None without rows.
+
+        With the name of a column of `groups`, the mean over these of the share in each.
+        """
+        hits, rng = self[column], np.random.default_rng(self.seed)  # bool [R]
         if not len(hits):
             return None
         if hits.all() or not hits.any():  # every resample is the same, and the bootstrap's interval a point
             return asdict(wilson_interval(int(hits.sum()), len(hits)))
-        return asdict(bootstrap_interval(hits, np.random.default_rng(self.seed), resamples=self.resamples))
-
-    def macro_interval(self, column: str) -> dict[str, float] | None:
-        """The mean over the groups of the task of the share of rows that are true; None without groups."""
-        hits = self[column]  # bool [R]
-        if self.task.macro == "none":
-            return None
-        if not 0 < hits.sum() < len(hits):
-            return self.interval(column)
-        groups = np.unique(self[self.task.macro], return_inverse=True)[1]  # i64 [R]
-        rng = np.random.default_rng(self.seed)
-        return asdict(group_mean_interval(hits, groups, rng, resamples=self.resamples))
+        if not groups:
+            return asdict(bootstrap_interval(hits, rng, resamples=self.resamples))
+        numbers = np.unique(self[groups], return_inverse=True)[1]  # i64 [R]
+        return asdict(group_mean_interval(hits, numbers, rng, resamples=self.resamples))
 
     def score(self, column: str = "right") -> dict[str, Any]:
         """Share of rows that are true: over examples, over groups, and whether any of the phrases is right."""
-        among = self.interval("among") if column == "right" and "among" in self.columns else None
+        has_groups, has_among = self.task.macro != "none", column == "right" and "among" in self.columns
         return {
             "count": len(self),
             "micro": self.interval(column),
-            "macro": self.macro_interval(column),
-            "among": among,
+            "macro": self.interval(column, self.task.macro) if has_groups else None,
+            "among": self.interval("among") if has_among else None,
         }
 
     def shares_right(self, column: str) -> dict[str, dict[str, Any]]:
@@ -137,14 +131,14 @@ def evaluate_task(
     documents that `fill` admits. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
     """
     predictions: list[Any] = []
-    facts: dict[str, Mapping[str, Any]] = {}
     for method in methods:
 
         def method_progress(stage: str, done: float, _: float | None, before: int = len(predictions)) -> None:
             progress(stage, before + done, len(examples) * len(methods))
 
         predictions += method.predict(task, examples, method_progress)
-        facts[method.name] = method.facts
+        method_progress(f"task {task.name}", len(examples), None)
+    facts = {method.name: method.facts for method in methods}
     columns = {
         "method": np.repeat(np.array([*facts], dtype=object), len(examples)),
         "place": np.arange(len(predictions)),
@@ -173,24 +167,23 @@ def evaluate_task(
 
 def _open_columns(rows: Sequence[tuple[Any, Example]], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Right answers and shares of the rows of an open task, [R] each."""
-    firsts = [[each.phrase for each in answer.phrases[:1]] for answer, _ in rows]
     fillings = [each.get("filling") for each in facts.values()]
     are_shares = [filling is not None and not filling["scoring"]["reference"] for filling in fillings]
-    shares = first_shares([answer for answer, _ in rows])  # f64 [R]
+    shares = np.array([answer.phrases[0].score if answer.phrases else 0.0 for answer, _ in rows])  # f64 [R]
     shares[~np.repeat(np.array(are_shares, dtype=bool), len(rows) // max(1, len(facts)))] = np.nan
+
+    def column(is_true: Callable[[list[str], Example], bool]) -> np.ndarray:
+        """Bool [R] of the phrases of a row's answer, and its example."""
+        pairs = (([each.phrase for each in answer.phrases], example) for answer, example in rows)
+        return np.array([is_true(phrases, example) for phrases, example in pairs], dtype=bool)
+
     return {
-        "right": _any_match(firsts, [example.answers for _, example in rows]),
-        "stale": _any_match(firsts, [example.old_answers for _, example in rows]),
-        "among": _any_match([[p.phrase for p in answer.phrases] for answer, _ in rows], [e.answers for _, e in rows]),
-        "has_old": np.array([bool(example.old_answers) for _, example in rows], dtype=bool),
+        "right": column(lambda phrases, example: any(exact_match(each, example.answers) for each in phrases[:1])),
+        "stale": column(lambda phrases, example: any(exact_match(each, example.old_answers) for each in phrases[:1])),
+        "among": column(lambda phrases, example: any(exact_match(each, example.answers) for each in phrases)),
+        "has_old": column(lambda _, example: bool(example.old_answers)),
         "share": shares,
     }
-
-
-def _any_match(phrases: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]) -> np.ndarray:
-    """Mask bool [R] of the rows of whose phrases one is an answer."""
-    pairs = zip(phrases, answers, strict=True)
-    return np.array([any(exact_match(phrase, right) for phrase in own) for own, right in pairs], dtype=bool)
 
 
 def task_metrics(table: ResultTable) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def fixed(labels: Sequence[int], name: str = "npm", **facts: Any) -> Method:
     return Method(name, lambda *_: (predictions, {}), **facts)
 
 
-def told(name: str, phrases: Sequence[str | None]) -> Method:
+def told(name: str, phrases: Sequence[str | None], **facts: Any) -> Method:
     """Answers what it was told; None is an answer without a phrase."""
 
     def answer(_: Task, examples: Sequence[Example], __: Progress) -> Predictions:
@@ -62,7 +62,7 @@ def told(name: str, phrases: Sequence[str | None]) -> Method:
             answers.append(Answer(example.text, found))
         return answers, {}
 
-    return Method(name, answer)
+    return Method(name, answer, **facts)
 
 
 def labeled(gold: Sequence[int], **values: Any) -> list[Example]:
@@ -201,6 +201,15 @@ def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_c
     assert not {"subject_named", "answer_held"} & set(next(task_records(found)))
     second = [Example("0", "Where? <mask>", answers=("Bergen",))]
     assert not evaluate_task(OPEN, second, [told("told", ["Oslo"])], encoder=encoder, resamples=5)["right"][0]
+
+
+def test_the_share_of_an_answer_is_that_of_its_first_phrase_unless_its_scores_are_no_shares(encoder: Encoder) -> None:
+    methods = [
+        told(name, ["Oslo", None], filling={"scoring": {"reference": name == "other"}}) for name in ("told", "other")
+    ]
+    found = evaluate_task(OPEN, EXAMPLES[:2], methods, encoder=encoder, resamples=5)
+    assert found.by("method")["told"]["share"].tolist() == [0.75, 0.0]
+    assert np.isnan(found.by("method")["other"]["share"]).all()
 
 
 @pytest.mark.parametrize("seed", range(4))
