@@ -44,16 +44,12 @@ class Observed:
 class Measures:
     """Measures of numbers that are given to answers."""
 
-    auroc: float | None
-    """Right first phrases against wrong ones."""
+    auroc: float | None  # right first phrases against wrong ones
     calibration_error: float
     """Mean distance of the number and the share of right answers, over ten bins of equally many questions."""
-    surer_half: float
-    """Share of right answers among the surer half of the questions with their passage."""
-    withheld: float
-    """Share of the wrong answers to questions without their passage that are withheld."""
-    kept: float
-    """Share of the right answers kept."""
+    surer_half: float  # share of right answers among the surer half of the questions with their passage
+    withheld: float  # share of the wrong answers to questions without their passage that are withheld
+    kept: float  # share of the right answers kept
 
 
 @dataclass(frozen=True, slots=True)

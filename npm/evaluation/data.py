@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
-MAX_ANSWER_TOKENS = 4
-"""Answers of this many tokens or more are one group, as in the paper."""
+MAX_ANSWER_TOKENS = 4  # answers of this many tokens or more are one group, as in the paper
 FITTED_AT_ONCE = 1024
 SHOWN_CHARS = 120
 compiled = lru_cache(ENVIRONMENT.compile_expression)
@@ -68,12 +67,9 @@ class RowReader:
     """Reads rows of a task's data."""
 
     task: Task
-    is_table: bool = False
-    """True if all cells of the file are strings; one may hold several answers, and none is empty."""
-    conditions: tuple[str, ...] = ()
-    """On the documents that may answer a row."""
-    remedy: str = ""
-    """For a column that is missing; empty: the task's columns."""
+    is_table: bool = False  # true if all cells of the file are strings; one may hold several answers, and none is empty
+    conditions: tuple[str, ...] = ()  # on the documents that may answer a row
+    remedy: str = ""  # for a column that is missing; empty: the task's columns
 
     def cell(self, name: str, row: Row, where: str) -> Any:
         """The value of a name of the template: of the column, or of the expression, that data.columns gives it."""

@@ -32,8 +32,7 @@ from npm.evaluation.table import evaluate_task
 from npm.evaluation.tasks import Example, Split, Task, load_task, task_names
 from npm.models.encoder import Encoder
 
-EXAMPLES_PER_TASK = 3000
-"""Without limit=, as in the paper."""
+EXAMPLES_PER_TASK = 3000  # without limit=, as in the paper
 
 
 BUILT_IN_TASKS = ("masked_tokens", "denoising", "sts", "in_batch", "reading")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +58,8 @@ USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoisin
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
 SAMPLE = SampleSettings()
-NO_MODE = "none"
-"""Mode of inputs that begin with the text itself."""
-Line = dict[str, Any]
-"""Sums over one article, as in predictions.jsonl."""
+NO_MODE = "none"  # mode of inputs that begin with the text itself
+Line = dict[str, Any]  # sums over one article, as in predictions.jsonl
 
 
 @dataclass(frozen=True, slots=True)

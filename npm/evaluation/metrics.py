@@ -15,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-RESAMPLED_AT_ONCE = 1 << 20
-"""Example numbers drawn at once by the bootstrap; bounds memory."""
+RESAMPLED_AT_ONCE = 1 << 20  # example numbers drawn at once by the bootstrap; bounds memory
 ARTICLES = frozenset({"a", "an", "the"})
-BINS = (0.0, 0.2, 0.4, 0.6, 0.8)
-"""Lower edges of the shares in the table."""
-STEPS = np.arange(20) / 20
-"""Values of `min_share` that are tried."""
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8)  # lower edges of the shares in the table
+STEPS = np.arange(20) / 20  # values of `min_share` that are tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,7 @@ MEASURES = "exact_match", f"exact_match_{AMONG}", "f1", f"f1_{AMONG}"
 """Of the first phrase, and of the best of the first five."""
 ASKING = ("who", "what", "when", "where", "which", "how", "why")
 LENGTHS = {"1 to 3 words": 3, "4 to 6 words": 6, "7 and more": 10**6}
-KEPT_FRACTION = 0.9
-"""Of questions without an answer, those that are to be withheld."""
+KEPT_FRACTION = 0.9  # of questions without an answer, those that are to be withheld
 
 
 @dataclass(frozen=True, slots=True)

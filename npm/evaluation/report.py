@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from npm.core.types import Occurrence
 
 
-SAMPLE_ROWS = 3
-"""Phrases or labels of a sample."""
+SAMPLE_ROWS = 3  # phrases or labels of a sample
 
 
 class Score(NamedTuple):

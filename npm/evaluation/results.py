@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 EVALUATION_KIND = "evaluation"
 PREDICTIONS, METRICS, REPORT = "predictions.jsonl", "metrics.json", "results.md"
-FRESH = ".results.new"
-"""Folder below `out` of results that replace others."""
+FRESH = ".results.new"  # folder below `out` of results that replace others
 CheckRecord = Callable[[Mapping[str, Any]], None]
 """Called before the work with the record that the results depend on; raises to refuse it."""
 
@@ -45,18 +44,13 @@ def any_record(record: Mapping[str, Any]) -> None:
 class Result:
     """Measurements of a task."""
 
-    record: Mapping[str, Any]
-    """Settings and fingerprints that the numbers depend on, as in the manifest."""
-    lines: Sequence[Mapping[str, Any]]
-    """Lines of predictions.jsonl."""
-    means: Mapping[str, Any]
-    """Content of metrics.json in addition to the record."""
+    record: Mapping[str, Any]  # settings and fingerprints that the numbers depend on, as in the manifest
+    lines: Sequence[Mapping[str, Any]]  # lines of predictions.jsonl
+    means: Mapping[str, Any]  # content of metrics.json in addition to the record
     tables: Sequence[Table]
     notes: Sequence[str] = ()
-    report: str = ""
-    """Text of results.md, if any."""
-    samples: Sequence[RenderableType] = ()
-    """Shown after the tables."""
+    report: str = ""  # text of results.md, if any
+    samples: Sequence[RenderableType] = ()  # shown after the tables
 
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""

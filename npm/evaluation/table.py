@@ -47,8 +47,7 @@ class ResultTable:
     """bool [R] each: coverage by the corpus, named as by `coverage_of` and `overlapping_examples`."""
     scopes: Mapping[str, np.ndarray]
     """bool [R] each: `all` rows, and of open tasks those `covered` and those of each subset."""
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Facts of each method."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts of each method
     seed: int = 0
     resamples: int = 10_000
 

@@ -198,7 +198,7 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
     assert found.difference.high == pytest.approx(float(np.quantile(means, 0.975)))
     (row,) = comparison_table(compared).rows
     assert row[:3] == ["masked_tokens", "a / b", "20"] and row[-3:] == ["", "", ""]
-    json.dumps(compared.record(), allow_nan=False)
+    json.dumps(asdict(compared), allow_nan=False)
 
 
 def write_number(folder: Path, number: float) -> None:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 
 NO_BLOCK = "no block that may be looked in holds an answer"
-ORACLE_EXAMPLES = 64
-"""Examples whose answers are looked up in one pass over the tokens of the index."""
+ORACLE_EXAMPLES = 64  # examples whose answers are looked up in one pass over the tokens of the index
 
 
 def closed_method(name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]) -> Method:

@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
 
 
-WORDS_NAMED = 12
-"""Words that a message lists at most."""
+WORDS_NAMED = 12  # words that a message lists at most
 VECTORLESS = (
     "function words, such as no, and marks have none unless the index is built with vectors.pruning=word_boundaries: "
     "choose other words"
 )
 PROMPT_COUNT = 256
-SHORTEST_CHARS, LONGEST_CHARS = 30, 250
-"""Key of a sentence that represents an example."""
+SHORTEST_CHARS, LONGEST_CHARS = 30, 250  # key of a sentence that represents an example
 SEED = 0
 
 
@@ -47,11 +45,9 @@ class LabelWords:
         """`settings_key` is the group of the verb's settings for messages about a task's file.
 
         Raises SettingError if a label has no word with a vector, or two labels have words of the same tokens."""
-        self.numbers: list[np.ndarray] = []
-        """Indices of the words that count for each label, L times i64 [w]."""
+        self.numbers: list[np.ndarray] = []  # indices of the words that count for each label, L times i64 [w]
         self.notes: list[str] = []
-        self.counts: dict[str, dict[str, int]] = {}
-        """Occurrences with vectors, by label and word."""
+        self.counts: dict[str, dict[str, int]] = {}  # occurrences with vectors, by label and word
         words = occurrences.words
         place, also = "", ""
         if task.digest:

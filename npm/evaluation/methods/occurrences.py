@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from npm.retrieval.queries import QueryVectors
 
 
-TOKENS_PER_CHUNK = 1 << 20
-"""Tokens scanned together: about 20 MB for any corpus."""
+TOKENS_PER_CHUNK = 1 << 20  # tokens scanned together: about 20 MB for any corpus
 SCORES_PER_CHUNK, MAX_OCCURRENCES_PER_CHUNK = 1 << 21, 8192
 MAX_TEXTS_PER_SCAN = 64
 """Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""

@@ -54,12 +54,10 @@ if TYPE_CHECKING:
     from npm.models.stored import StoredModel
 
 
-LOGITS_AT_ONCE = 1 << 23
-"""Logits held at once, 32 MiB of float32; bounds memory for any number of texts."""
+LOGITS_AT_ONCE = 1 << 23  # logits held at once, 32 MiB of float32; bounds memory for any number of texts
 EXAMPLES_PER_CALL = 256
 TOKENS_PER_BATCH = 8192
-ANSWERS_KEPT = 32
-"""Batches of texts whose word logs are cached: 8192 examples, 10 MB for 150 words."""
+ANSWERS_KEPT = 32  # batches of texts whose word logs are cached: 8192 examples, 10 MB for 150 words
 TOO_LONG = "the shortest gold answer has more tokens than the language model takes"
 WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
 """Maps q texts and W words to log P(word | text) f64 [q, W], and whether a text was cut, bool [q]."""

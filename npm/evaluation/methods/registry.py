@@ -63,8 +63,7 @@ METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
     },
 }
 """The module of each method, and the settings that it needs."""
-GENERATORS: tuple[str, ...] = ("causal", "t5")
-"""Groups of `zero_shot` that name a model that writes."""
+GENERATORS: tuple[str, ...] = ("causal", "t5")  # groups of `zero_shot` that name a model that writes
 if not has_studies():
     METHODS = {
         suite: {name: each for name, each in own.items() if each[0] != GENERATIVE} for suite, own in METHODS.items()
