@@ -15,7 +15,7 @@ Shapes: q texts, W words, B texts of a batch, L padded length, k neighbors, d di
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,12 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.evaluation.coverage import admissible_parts, answered
 from npm.evaluation.methods.baselines import lexicon_of
 from npm.evaluation.methods.parametric import WordLogs, check_word, check_words, prompted_labels
+from npm.evaluation.methods.registry import Method, Predictions, admissible_parts, answered
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import index_facts, model_facts
-from npm.evaluation.tasks import Calibration, Example, Method, Predictions, Task, load_verbalizer
+from npm.evaluation.tasks import Calibration, Example, Task, load_verbalizer
 from npm.models.batches import length_sorted_batches
 from npm.models.denoiser import Denoiser
 from npm.retrieval.settings import FillSettings
@@ -214,7 +214,7 @@ def _writer(name: str, resources: Resources) -> Writer:
     return SentinelWriter(model) if isinstance(model, Denoiser) else DecoderWriter(model)
 
 
-def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> Method:
+def closed_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `causal`, `causal-pmi`, `causal-knn` or `t5`."""
     writer, verbalizer = _writer(name, resources), load_verbalizer(task, "label_words")
     model = {**model_facts(writer.model), "dtype": writer.model.dtype_name}
@@ -238,7 +238,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
     )
 
 
-def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PhraseWriter:
+def open_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `causal`, `causal-bm25` or `t5`."""
     index = resources.index(task)[0] if name == "causal-bm25" else None
     return PhraseWriter(name, _writer(name, resources), index, resources.fill_settings(task))

@@ -109,11 +109,7 @@ def calibrate(filler: PhraseFiller, asked: Sequence[Asked], *, progress: Progres
 
 
 def observed(
-    filler: PhraseFiller,
-    asked: Sequence[Asked],
-    *,
-    passages: Sequence[str] | None = None,
-    progress: Progress = silent,
+    filler: PhraseFiller, asked: Sequence[Asked], *, passages: Sequence[str] | None = None, progress: Progress = silent
 ) -> Observed:
     """The answers to the questions of `asked`, every other one without its passage.
 

@@ -19,7 +19,7 @@ import numpy as np
 from npm.core.artifact import check_folder
 from npm.core.display import Table
 from npm.core.errors import ArtifactError, SettingError, damaged
-from npm.evaluation.metrics import Interval, bootstrap_interval, percent
+from npm.evaluation.metrics import Interval, bootstrap_interval, percent, percentile_interval
 from npm.evaluation.results import EVALUATION_KIND, PREDICTIONS
 
 LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": int}
@@ -52,12 +52,7 @@ class RunComparison:
 
 
 def compare_results(
-    a: str | Path,
-    b: str | Path,
-    *,
-    methods: tuple[str, str] | None = None,
-    seed: int = 0,
-    resamples: int = 10_000,
+    a: str | Path, b: str | Path, *, methods: tuple[str, str] | None = None, seed: int = 0, resamples: int = 10_000
 ) -> RunComparison:
     """Compare the result folders `a` and `b` on every example, by task and id, that both answered.
 
@@ -153,7 +148,7 @@ def average_of(found: Sequence[Comparison], rng: np.random.Generator, *, resampl
         drawn = rng.multinomial(each.count, shares, size=resamples)  # i64 [r, 3]
         means += (drawn[:, 0] - drawn[:, 1]) / (each.count * len(found))
     share_a, share_b, difference = np.mean([[e.share_a, e.share_b, e.difference.mean] for e in found], axis=0).tolist()
-    interval = Interval(difference, *np.quantile(means, [0.025, 0.975]).tolist())
+    interval = percentile_interval(difference, means)
     return Comparison(f"average of {len(found)}", found[0].methods, None, share_a, share_b, interval)
 
 

@@ -110,35 +110,40 @@ class RowReader:
         """One row as the example `name`, checked except for its length, and the fields of its prompt."""
         task, columns = self.task, self.task.data.columns
         values = {field: self.text(field, row, where) for field in task.prompt.fields}
-        label = -1
-        answers: tuple[str, ...] = ()
-        old: tuple[str, ...] = ()
+        gold: dict[str, Any] = {}
         if task.suite == "open":
-            answers = self.answers("answers", row, where)
-            if not answers:
+            gold["answers"] = self.answers("answers", row, where)
+            if not gold["answers"]:
                 raise _wrong_cell("answers", "at least one answer", "", where)
-            old = self.answers("old_answers", row, where) if columns.get("old_answers", "old_answers") in row else ()
+            if columns.get("old_answers", "old_answers") in row:
+                gold["old_answers"] = self.answers("old_answers", row, where)
         else:
             value = self.cell("label", row, where)
             known = [str(each.value) for each in task.labels]  # a CSV file has 0 as "0"
             if str(value) not in known:
                 raise _wrong_cell("label", f"one of the labels of {task.name}, {', '.join(known)}", value, where)
-            label = known.index(str(value))
+            gold["label"] = known.index(str(value))
         try:
-            text = task.prompt.render(values, answers)
+            text = task.prompt.render(values, gold.get("answers", ()))
+            if text.count(MASK_TEXT) > 1:
+                raise ValueError(f"a prompt must have one {MASK_TEXT}, got {text[:SHOWN_CHARS]!r}")
         except (jinja2.TemplateError, ValueError) as error:
             raise CorpusError(f"{where}: {error}") from None
-        if text.count(MASK_TEXT) > 1:
-            raise CorpusError(f"{where}: a prompt must have one {MASK_TEXT}, got {text[:SHOWN_CHARS]!r}")
         try:
             text = read_query(text, where=where)
         except QueryError as error:
             raise CorpusError(str(error)) from None
-        group, subject = (self.text(each, row, where) if each in columns else "" for each in ("group", "subject"))
-        subsets = tuple(each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1"))
-        conditions = filled_conditions(self.conditions, lambda field: self.cell(field, row, where), where=where)
-        example = Example(name, text, label, answers, group, subject, subsets=subsets, where=conditions)
-        return replace(example, old_answers=old), values
+        example = Example(
+            name,
+            text,
+            **gold,
+            **{each: self.text(each, row, where) for each in ("group", "subject") if each in columns},
+            subsets=tuple(
+                each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1")
+            ),
+            where=filled_conditions(self.conditions, lambda field: self.cell(field, row, where), where=where),
+        )
+        return example, values
 
 
 def _wrong_cell(column: str, expected: str, value: object, where: str) -> CorpusError:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.text import is_title
 from npm.evaluation.metrics import bootstrap_interval, percent, ratio_standard_error
-from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
+from npm.evaluation.results import Result, model_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, HeldOutSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import UL2, MixtureMasker, check_sentinel_count
@@ -71,7 +72,7 @@ class Article:
     sequences: Sequences  # its blocks
 
 
-def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
     """Load the model of a task on held-out text and measure it on the beginnings of articles."""
     (task,), chosen, name = settings.task, settings.held_out, settings.encoder
     if not any(settings.corpus.files):
@@ -92,7 +93,7 @@ def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: 
     else:
         measured, models = evaluate_denoising, (Denoiser.load(name, mode_tokens=(), **load),)
     articles = held_out_articles(read_corpus(settings.corpus), models[0], chosen, limit=settings.limit, task=task)
-    return measured(*models, articles, chosen, settings, check_record=check_record, progress=progress)
+    return measured(*models, articles, chosen, settings, out=out, progress=progress)
 
 
 def held_out_articles(
@@ -162,7 +163,7 @@ def _measured(
     measure: Callable[[Article], Iterable[Line]],
     *,
     heads: Sequence[nn.Module] = (),
-    check_record: CheckRecord = any_record,
+    out: Path | None = None,
     progress: Progress = silent,
     **facts: Any,
 ) -> tuple[dict[str, Any], list[Line]]:
@@ -176,7 +177,7 @@ def _measured(
         digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
     encoder = {**model_facts(model), "dtype": model.dtype_name, **facts}
     record = {"task": task, "settings": as_json(asked), "encoder": encoder, "corpus_digest": digest.hexdigest()}
-    check_record(record)
+    refuse_other_results(out, record)
     lines: list[Line] = []
     with torch.inference_mode(), evaluating(model.model, *heads):
         for done, article in enumerate(articles, start=1):

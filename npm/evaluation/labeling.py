@@ -24,8 +24,7 @@ from npm.core.errors import CorpusError, SettingError, missing
 from npm.core.settings import checked, config_folder, read_yaml
 from npm.core.types import MASK_TEXT, Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares
-from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels, corpus_prompts, label_shares
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task
 from npm.models.batches import masked_inputs

@@ -31,7 +31,7 @@ from npm.corpus.questions import read_questions
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import with_mask
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, open_answer, percent
-from npm.evaluation.results import CheckRecord, Result, any_record, filler_facts
+from npm.evaluation.results import Result, filler_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings, ZeroShotEvaluation
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
@@ -100,7 +100,7 @@ def build_passages(
         build_index(folder, chosen, progress=progress)
 
 
-def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
     """Ask the questions of reading.questions of the index, which is built over their passages if it is missing."""
     if not settings.reading.questions:
         raise SettingError("reading.questions is required: files of questions with their passages")
@@ -112,7 +112,7 @@ def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: 
         build_passages(documents, folder, settings, progress)
     opened: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
     with PhraseFiller.open(folder, settings.encoder or None, settings=settings.fill, **opened) as filler:
-        return evaluate_reading(filler, asked, settings, skipped=skipped, check_record=check_record, progress=progress)
+        return evaluate_reading(filler, asked, settings, skipped=skipped, out=out, progress=progress)
 
 
 def evaluate_reading(
@@ -121,7 +121,7 @@ def evaluate_reading(
     sample: SampleSettings,
     *,
     skipped: Mapping[str, int] | None = None,
-    check_record: CheckRecord = any_record,
+    out: Path | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Ask all questions of an index over their passages."""
@@ -130,7 +130,7 @@ def evaluate_reading(
     questions = [[each.question, list(each.answers), each.passage] for each in asked]
     chosen = {item.name: getattr(sample, item.name) for item in fields(SampleSettings)}
     record = {"task": "reading", "settings": chosen, "questions_digest": digest_of(questions), **facts}
-    check_record(record)
+    refuse_other_results(out, record)
     lines: list[dict[str, Any]] = []
     for start in range(0, len(asked), TEXTS_AT_ONCE):
         progress("questions", start, len(asked))
@@ -155,20 +155,18 @@ def _probabilities(filler: PhraseFiller, reader: Reader, asked: Asked) -> tuple[
     store, lexicon = filler.index.store, filler.index.lexicon
     assert lexicon is not None, "an index of passages has their words"
     text = with_mask(asked.question)
+
+    def best(blocks: Sequence[int]) -> float:
+        found = reader.read([(text, passage_of(store, block)) for block in blocks])
+        return max((math.exp(best_span(scores[0].scores, MAX_SPAN_TOKENS)) for scores in found), default=0.0)
+
     (document,) = store.find_documents([asked.passage]).tolist()
-    blocks = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the passage]
-    right = best_probability(reader, text, [passage_of(store, block) for block in blocks.tolist()])
+    right = best(np.flatnonzero(store.block_documents == document).tolist())
     for block in lexicon.best_blocks(text, 10)[0].tolist():
-        other = passage_of(store, block)
-        if not any(open_answer(answer) in open_answer(other.text) for answer in asked.answers):
-            return right, best_probability(reader, text, [other])
+        plain = open_answer(passage_of(store, block).text)
+        if not any(open_answer(answer) in plain for answer in asked.answers):
+            return right, best([block])
     return right, None
-
-
-def best_probability(reader: Reader, text: str, passages: Sequence[Any]) -> float:
-    """The probability of the most likely span in any of some passages."""
-    found = reader.read([(text, passage) for passage in passages])
-    return max((math.exp(best_span(scores[0].scores, MAX_SPAN_TOKENS)) for scores in found), default=0.0)
 
 
 def word_f1(phrase: str, answer: str) -> float:

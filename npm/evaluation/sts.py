@@ -24,8 +24,8 @@ from npm.core.files import sha256_of_file
 from npm.core.types import Progress, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
-from npm.evaluation.metrics import Interval, percent
-from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
+from npm.evaluation.metrics import Interval, percent, percentile_interval
+from npm.evaluation.results import Result, model_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
@@ -34,15 +34,7 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
-TEST_PAIRS = {
-    "STS12": 3108,
-    "STS13": 1500,
-    "STS14": 3750,
-    "STS15": 3000,
-    "STS16": 1186,
-    "STS-B": 1379,
-    "SICK-R": 4927,
-}
+TEST_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STS-B": 1379, "SICK-R": 4927}
 """Public sets in the order of published tables, with the test pairs that have a gold score there."""
 SENTENCES = ("sentence1", "sentence2")
 FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
@@ -216,7 +208,7 @@ def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
     return float(spearman(pair_cosines(encode, pairs), pairs.gold))
 
 
-def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
     """Score the encoder of the settings, and with sts.before.encoder a second one, on all sets of data_dir."""
     if not settings.data_dir:
         raise SettingError(
@@ -227,7 +219,7 @@ def evaluate(settings: EvaluationSettings, check_record: CheckRecord, progress: 
     load = partial(sentence_vectors, device=settings.device, dtype=settings.precision)
     encoders = [load(chosen.before.encoder, pooler=chosen.before.pooler)] if chosen.before.encoder else []
     encoders.append(load(settings.encoder, pooler=chosen.pooler, post=chosen.pooler_post))
-    return evaluate_sts(encoders, sets, settings, check_record=check_record, progress=progress)
+    return evaluate_sts(encoders, sets, settings, out=out, progress=progress)
 
 
 def evaluate_sts(
@@ -235,7 +227,7 @@ def evaluate_sts(
     sets: Sequence[SentencePairs],
     sample: SampleSettings,
     *,
-    check_record: CheckRecord = any_record,
+    out: Path | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Score one encoder, or two on the same pairs, `before` and `after`; intervals from a bootstrap over pairs.
@@ -248,7 +240,7 @@ def evaluate_sts(
         "encoders": [dict(each.facts) for each in encoders],
         "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in sets},
     }
-    check_record(record)
+    refuse_other_results(out, record)
     by_encoder = []  # [e][s] f64 [n]
     for number, each in enumerate(encoders, start=1):
         by_encoder.append([pair_cosines(each.encode, pairs) for pairs in sets])
@@ -260,8 +252,10 @@ def evaluate_sts(
     resampled = np.stack(drawn, axis=-1)  # f64 [r, e, s]
     if sets[1:]:  # the mean of the sets is a further column
         exact, resampled = (np.append(each, each.mean(-1, keepdims=True), axis=-1) for each in (exact, resampled))
-    intervals = [_intervals(exact[place], resampled[:, place]) for place in range(len(encoders))]
-    differences = _intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else []
+    intervals = [[*map(percentile_interval, own, resampled[:, place].T)] for place, own in enumerate(exact)]
+    differences: list[Interval] = []
+    if encoders[1:]:
+        differences = [*map(percentile_interval, exact[1] - exact[0], (resampled[:, 1] - resampled[:, 0]).T)]
     scores = []
     for place, encoder in enumerate(encoders):
         columns = zip(measured, intervals[place], strict=False)  # the last may be of the average
@@ -289,12 +283,6 @@ def _lines(measured: Iterable[tuple[np.ndarray, SentencePairs]]) -> Iterator[dic
             before = {"cosine_before": own[0]} if len(own) > 1 else {}
             line = {"set": pairs.name, "subset": subset, "number": number, "sentence1": first, "sentence2": second}
             yield {**line, "gold": gold, "cosine": own[-1], **before}
-
-
-def _intervals(exact: np.ndarray, resampled: np.ndarray) -> list[Interval]:
-    """95 % percentile intervals of the columns of `exact` f64 [c], `resampled` f64 [r, c]."""
-    columns = np.stack([exact, *np.quantile(resampled, [0.025, 0.975], axis=0)], axis=1)  # f64 [c, 3]
-    return [Interval(*each) for each in columns.tolist()]
 
 
 def _set_scores(pairs: SentencePairs, cosines: np.ndarray, interval: Interval) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Shapes: R rows, n examples, C labels.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ import numpy as np
 
 from npm.core.files import sha256_of_bytes
 from npm.core.types import Progress, silent
-from npm.evaluation.coverage import NO_DOCUMENT, coverage_of, overlapping_examples
+from npm.corpus.markup import visible
 from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups
+from npm.evaluation.methods.occurrences import name_blocks
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, admissible_parts
 from npm.evaluation.metrics import (
     bootstrap_interval,
     exact_match,
@@ -25,12 +28,15 @@ from npm.evaluation.metrics import (
     reliability_note,
     wilson_interval,
 )
-from npm.evaluation.tasks import Example, Method, Task
+from npm.evaluation.tasks import Example, Task
+from npm.indexing.embed import check_tokenizer
 from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
+
+MIN_WORDS, BLOCKS_LOOKED_IN, MIN_ASCII_LETTERS = 8, 3, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,3 +308,57 @@ def task_records(table: ResultTable) -> Iterator[dict[str, Any]]:
         optional = {"old_answers": list(example.old_answers), "where": list(example.where)}
         found |= {name: values for name, values in optional.items() if values}
         yield {**common, **found, **{name: column[number] for name, column in flags.items()}}
+
+
+def coverage_of(
+    examples: Sequence[Example], index: PhraseIndex, encoder: Encoder, fill: FillSettings
+) -> dict[str, np.ndarray]:
+    """Masks bool [n]: `answer_held`, one of the answers occurs in the corpus; `subject_named`, the subject does.
+
+    The latter only if there are subjects. All are looked up in the blocks of `index` in one pass over its tokens.
+
+    Only in documents that the settings admit; examples with their own conditions take a pass for each set of
+    conditions. Raises EncoderError if the tokens of the index are not those of the encoder, and as `admissible_parts`.
+    """
+    check_tokenizer(encoder, index.store)
+    named = np.zeros(len(examples), dtype=bool)  # [n]
+    answered = np.zeros(len(examples), dtype=bool)  # [n]
+    for admissible, numbers in admissible_parts(index, examples, fill):
+        if admissible is None:
+            continue
+        own = [examples[number] for number in numbers]
+        names = list(dict.fromkeys(name for each in own for name in (each.subject, *each.answers) if name.strip()))
+        found = name_blocks(admissible, encoder, names)
+        held = {name for name, blocks in zip(names, found, strict=True) if len(blocks)}
+        named[numbers] = [each.subject in held for each in own]
+        answered[numbers] = [not held.isdisjoint(each.answers) for each in own]
+    return {"answer_held": answered} | ({"subject_named": named} if any(each.subject for each in examples) else {})
+
+
+def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
+    """Mask bool [n] of the examples that occur in a document of the corpus; None for a corpus without text.
+
+    An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
+    digits alone; fields of less than `MIN_WORDS` words are not, because they occur anywhere.
+    """
+    if index.lexicon is None:
+        return None
+    overlap = np.zeros(len(examples), dtype=bool)  # [n]
+    long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= MIN_WORDS]
+    for number in long:
+        blocks, _ = index.lexicon.best_blocks(examples[number].passage, BLOCKS_LOOKED_IN)
+        documents = np.unique(index.store.block_documents[blocks])  # i64 [documents]
+        passage = _letters(examples[number].passage)
+        overlap[number] = any(passage in _letters(visible(index.store.document(int(each)).text)) for each in documents)
+    return overlap
+
+
+def _letters(text: str) -> str:
+    """Its letters and digits; of those only ASCII's if they are many, because copies differ in how others are encoded.
+
+    >>> _letters("It's  a café, No. 4")
+    'itsacaféno4'
+    """
+    plain = text.casefold()
+    ascii_only = re.sub(r"[^a-z0-9]", "", plain)
+    return ascii_only if len(ascii_only) >= MIN_ASCII_LETTERS else "".join(filter(str.isalnum, plain))

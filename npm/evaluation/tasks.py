@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 from npm.core.errors import SettingError, near
 from npm.core.files import sha256_of_bytes
 from npm.core.settings import Settings, read_settings
-from npm.core.types import MASK_TEXT, Occurrence, Progress
+from npm.core.types import MASK_TEXT, Occurrence
 from npm.corpus.text import normalized_text
 from npm.evaluation.prompts import Template, check_conditions, is_templated, names_in
 from npm.retrieval.settings import LEAST_TEMPERATURE, Combination, FillSettings
@@ -382,24 +382,3 @@ class LabelPrediction:
     def label(self) -> int:
         """The best label; the first of equals."""
         return self.scores.index(max(self.scores))
-
-
-Predictions = tuple[list[Any], dict[str, Any]]
-"""A LabelPrediction or Answer of each example, and facts: settings, fingerprints and counts that they depend on."""
-
-
-class Method:
-    """Chooses among the labels of a closed task, or fills the mask of an open one with phrases, best first."""
-
-    def __init__(
-        self, name: str, answer: Callable[[Task, Sequence[Example], Progress], Predictions], **facts: Any
-    ) -> None:
-        self.name = name
-        self.facts = facts  # those of the method, and of the last predictions
-        self._answered_by = answer
-
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Any]:
-        """One prediction per example."""
-        predictions, facts = self._answered_by(task, examples, progress)
-        self.facts = self.facts | facts
-        return predictions

@@ -13,9 +13,9 @@ from npm.core.errors import CorpusError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
-from npm.evaluation.coverage import NO_DOCUMENT
 from npm.evaluation.methods.baselines import oracle_blocks, random_span
 from npm.evaluation.methods.nonparametric import phrase_answers
+from npm.evaluation.methods.registry import NO_DOCUMENT
 from npm.evaluation.prompts import filled_conditions
 from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
 from npm.evaluation.tasks import Example, Task, TaskData, load_task

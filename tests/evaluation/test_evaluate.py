@@ -13,11 +13,12 @@ import pytest
 
 from npm.core.types import Answer, Occurrence, Phrase, Progress
 from npm.evaluation.methods.nonparametric import phrase_answers
+from npm.evaluation.methods.registry import Method, Predictions
 from npm.evaluation.metrics import bootstrap_interval, exact_match, macro_f1, wilson_interval
 from npm.evaluation.report import score_tables
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Result
 from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
-from npm.evaluation.tasks import Evidence, Example, Label, LabelPrediction, Macro, Method, Predictions, Task, TaskData
+from npm.evaluation.tasks import Evidence, Example, Label, LabelPrediction, Macro, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
@@ -273,7 +274,7 @@ def test_phrases_of_an_index_are_counted_and_written_in_the_same_bytes_each_time
         methods = [phrase_answers(filler, name) for name in ("npm-bm25", "npm-dense")]
         found = evaluate_task(OPEN, EXAMPLES, methods, encoder=encoder, index=index, resamples=100)
         metrics = {"tasks": {OPEN.name: task_metrics(found)}}
-        write_results(tmp_path / run, record={}, predictions=task_records(found), metrics=metrics)
+        Result({}, list(task_records(found)), metrics, []).write(tmp_path / run)
         contents.append([(tmp_path / run / name).read_bytes() for name in ("predictions.jsonl", "metrics.json")])
     assert contents[0] == contents[1]
     records = [json.loads(line) for line in contents[0][0].splitlines()]

@@ -29,11 +29,11 @@ def test_the_interval_equals_a_plain_bootstrap_with_the_same_draws(
 ) -> None:
     monkeypatch.setattr("npm.evaluation.metrics.RESAMPLED_AT_ONCE", at_once)
     values = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    found = bootstrap_interval(values, np.random.default_rng(3), resamples=200, confidence=0.9)
+    found = bootstrap_interval(values, np.random.default_rng(3), resamples=200)
     draws = np.random.default_rng(3).integers(0, 5, size=(200, 5))
     means = sorted(float(np.mean([values[place] for place in draw])) for draw in draws)
     assert found.mean == pytest.approx(0.6)
-    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
+    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.025), np.quantile(means, 0.975)))
 
 
 def test_clusters_are_drawn_whole_and_empty_ones_never() -> None:
@@ -85,9 +85,9 @@ def test_the_interval_of_a_mean_over_groups_is_that_of_all_possible_resamples_wi
         for second in itertools.product(second_group, repeat=2)
     ]
     hits, groups = np.array([*second_group, *first_group]), np.array([1, 1, 0, 0, 0])
-    found = group_mean_interval(hits, groups, np.random.default_rng(0), resamples=100_000, confidence=0.9)
+    found = group_mean_interval(hits, groups, np.random.default_rng(0), resamples=100_000)
     assert found.mean == pytest.approx((sum(first_group) / 3 + 1 / 2) / 2)
-    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
+    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.025), np.quantile(means, 0.975)))
 
 
 def test_no_examples_have_no_mean() -> None:

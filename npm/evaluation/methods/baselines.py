@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +15,11 @@ import numpy as np
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
-from npm.evaluation.coverage import NO_DOCUMENT, admissible_parts, answered
 from npm.evaluation.methods.occurrences import name_blocks
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, admissible_parts, answered
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
-from npm.evaluation.tasks import Example, LabelPrediction, Method, Predictions, Task
+from npm.evaluation.tasks import Example, LabelPrediction, Task
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.filler import PhraseFiller
 
@@ -33,15 +33,15 @@ NO_BLOCK = "no block that may be looked in holds an answer"
 ORACLE_EXAMPLES = 64  # examples whose answers are looked up in one pass over the tokens of the index
 
 
-def closed_method(name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]) -> Method:
+def closed_method(name: str, _: Task, resources: Resources) -> Method:
     """Method `majority` or `random`."""
     return majority_label() if name == "majority" else random_label(resources.settings.seed)
 
 
-def open_method(name: str, task: Task, resources: Resources, development: Callable[[], Sequence[Example]]) -> Method:
+def open_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `majority`, `random` or `oracle-blocks`."""
     if name == "majority":
-        return frequent_answer(development())
+        return frequent_answer(resources.examples(task, "dev"))
     filler = PhraseFiller(*resources.index(task), resources.fill_settings(task))
     return oracle_blocks(filler) if name == "oracle-blocks" else random_span(filler, resources.settings.seed)
 

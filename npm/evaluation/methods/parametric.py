@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -28,22 +28,12 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
-from npm.evaluation.coverage import answered
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.nonparametric import corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordScores
+from npm.evaluation.methods.registry import Method, Predictions, answered
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import model_facts
-from npm.evaluation.tasks import (
-    BY_CORPUS,
-    Calibration,
-    Example,
-    LabelPrediction,
-    Method,
-    Predictions,
-    Task,
-    Verbalizer,
-    load_verbalizer,
-)
+from npm.evaluation.tasks import BY_CORPUS, Calibration, Example, LabelPrediction, Task, Verbalizer, load_verbalizer
 from npm.models.batches import encode_sequences, mask_strips, masked_inputs
 from npm.retrieval.queries import encode_masks, query_notes
 
@@ -104,7 +94,7 @@ def prompted_labels(
     return Method(name, answer, **facts)
 
 
-def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> Method:
+def closed_method(name: str, task: Task, resources: Resources) -> Method:
     """One of the `mlm` methods, which differ in calibration; `fuzzy` ones take the task's list of words."""
     encoder, head = resources.language_model
     scoring = resources.scoring(task)
@@ -133,7 +123,7 @@ def check_words(word_logs: WordLogs, task: Task, verbalizer: Verbalizer, calibra
     word_logs((task.prompt.empty() if calibration == "prompt" else prompt,), words)
 
 
-def open_method(name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]) -> Method:
+def open_method(name: str, _: Task, resources: Resources) -> Method:
     """Method `mlm` or `mlm-n`."""
     return (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model)
 
@@ -144,11 +134,7 @@ def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
     for name, tensor in sorted(head.state_dict().items()):
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return {
-        "encoder": model_facts(encoder),
-        "head": digest.hexdigest(),
-        "dtype": encoder.dtype_name,
-    }
+    return {"encoder": model_facts(encoder), "head": digest.hexdigest(), "dtype": encoder.dtype_name}
 
 
 def word_log_probabilities(
@@ -220,40 +206,29 @@ def masked_logits(head: MaskedHead, vectors: np.ndarray) -> Iterator[tuple[slice
 PHRASES_PER_ANSWER = 5
 
 
-@dataclass(frozen=True, slots=True)
-class WordTokens:
-    """The tokens of a vocabulary that are words by themselves, in one place of a text."""
+def word_candidates(encoder: Encoder, *, after_space: bool) -> tuple[np.ndarray, list[str], dict[str, list[int]]]:
+    """Tokens whose text, with or without a space before it, the tokenizer turns into that one token.
 
-    token_ids: np.ndarray  # i64 [c], ascending
-    surfaces: tuple[str, ...]  # [c]
-    places_of: dict[str, list[int]]  # case-folded word → where in the two above
-
-    @classmethod
-    def of(cls, encoder: Encoder, *, after_space: bool) -> WordTokens:
-        """Tokens whose text, with or without a space before it, the tokenizer turns into that one token.
-
-        It has a letter or digit and is no stop-word, as no phrase of an index is one.
-        """
-        special = set(encoder.tokenizer.all_special_ids)
-        known = [token for token in range(len(encoder.tokenizer)) if token not in special]
-        decoded = encoder.tokenizer.backend_tokenizer.decode_batch([[token] for token in known])
-        written = [(token, text.strip()) for token, text in zip(known, decoded, strict=True)]
-        # a word with a letter or digit that is no stop-word
-        written = [
-            (token, text)
-            for token, text in written
-            if any(char.isalnum() for char in text)
-            and len(text.split()) == 1
-            and text.casefold() not in STOP_WORDS | CONTRACTION_TAILS
-        ]
-        again = word_tokens(encoder, [text for _, text in written], after_space=after_space)
-        kept = [pair for pair, ids in zip(written, again, strict=True) if ids == [pair[0]]]
-        places_of: dict[str, list[int]] = {}
-        for place, (_, text) in enumerate(kept):
-            for word in words_of(text)[:1]:
-                places_of.setdefault(word, []).append(place)
-        token_ids = np.array([token for token, _ in kept], dtype=np.int64)  # [c]
-        return cls(token_ids, tuple(text for _, text in kept), places_of)
+    It has a letter or digit and is no stop-word, as no phrase of an index is one. Their ids i64 [c], their texts, and
+    where in both the tokens of a case-folded word are.
+    """
+    special = set(encoder.tokenizer.all_special_ids)
+    known = [token for token in range(len(encoder.tokenizer)) if token not in special]
+    decoded = encoder.tokenizer.backend_tokenizer.decode_batch([[token] for token in known])
+    words = [
+        (token, word)
+        for token, word in zip(known, map(str.strip, decoded), strict=True)
+        if any(char.isalnum() for char in word)
+        and len(word.split()) == 1
+        and word.casefold() not in STOP_WORDS | CONTRACTION_TAILS
+    ]
+    again = word_tokens(encoder, [word for _, word in words], after_space=after_space)
+    kept = [pair for pair, ids in zip(words, again, strict=True) if ids == [pair[0]]]
+    places_of: dict[str, list[int]] = {}
+    for place, (_, word) in enumerate(kept):
+        for plain in words_of(word)[:1]:
+            places_of.setdefault(plain, []).append(place)
+    return np.array([token for token, _ in kept], dtype=np.int64), [word for _, word in kept], places_of
 
 
 class ParametricPhrases(Method):
@@ -267,7 +242,7 @@ class ParametricPhrases(Method):
         self._encoder = encoder
         self._head = head
         self._phrase_count = phrase_count
-        self._candidates = lru_cache(2)(lambda after_space: WordTokens.of(encoder, after_space=after_space))
+        self._candidates = lru_cache(2)(partial(word_candidates, encoder))
 
     def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         def fill(own: list[Example]) -> list[Answer]:
@@ -287,14 +262,14 @@ class ParametricPhrases(Method):
 
     def _best(self, text: str, log_probabilities: torch.Tensor) -> tuple[Phrase, ...]:
         """The best words for `text` by the log probabilities f32 [V] of all tokens."""
-        candidates = self._candidates(mask_takes_space(self._encoder, text))
-        scores = log_probabilities[torch.from_numpy(candidates.token_ids).to(log_probabilities.device)]  # f32 [c]
+        token_ids, words, places_of = self._candidates(after_space=mask_takes_space(self._encoder, text))
+        scores = log_probabilities[torch.from_numpy(token_ids).to(log_probabilities.device)]  # f32 [c]
         asked = set(words_of(text.replace(MASK_TEXT, " ")))
-        barred = [place for word in asked for place in candidates.places_of.get(word, ())]
+        barred = [place for word in asked for place in places_of.get(word, ())]
         scores[barred] = -torch.inf
         found = scores.topk(min(self._phrase_count, len(scores) - len(barred)))
         return tuple(
-            Phrase(candidates.surfaces[place], score, 0, ())
+            Phrase(words[place], score, 0, ())
             for place, score in zip(found.indices.tolist(), found.values.double().exp().tolist(), strict=True)
         )
 

@@ -24,8 +24,9 @@ from npm.evaluation.methods.parametric import (
     prompted_labels,
     word_log_probabilities,
 )
+from npm.evaluation.methods.registry import Method
 from npm.evaluation.table import evaluate_task, task_notes
-from npm.evaluation.tasks import Example, Label, Method, Task, TaskData, Verbalizer
+from npm.evaluation.tasks import Example, Label, Task, TaskData, Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published

@@ -142,4 +142,4 @@ def test_it_is_asked_only_if_it_is_named(oracle_filler: PhraseFiller, tmp_path: 
     assert "oracle-blocks" not in method_names(ZeroShotEvaluation(**places), FACTS)
     named = ZeroShotEvaluation(method=["oracle-blocks"], **places)
     assert method_names(named, FACTS) == ["oracle-blocks"]
-    assert load_method("oracle-blocks", FACTS, Resources(named), list).name == "oracle-blocks"
+    assert load_method("oracle-blocks", FACTS, Resources(named)).name == "oracle-blocks"
