@@ -84,7 +84,7 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
         kind, made_by = ("a masked language model", "mlm_uniform") if is_masked else ("an encoder-decoder", "ul2_small")
         raise SettingError(f"encoder is required: {kind}, such as npmlm train experiment={made_by} makes")
     load: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
-    measured: Callable[..., Result]
+    measured: Any
     models: tuple[Any, ...]
     if task == "in_batch":
         measured, models = evaluate_in_batch, (Encoder.load(name, **load),)
@@ -93,7 +93,8 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
     else:
         measured, models = evaluate_denoising, (Denoiser.load(name, mode_tokens=(), **load),)
     articles = held_out_articles(read_corpus(settings.corpus), models[0], chosen, limit=settings.limit, task=task)
-    return measured(*models, articles, chosen, settings, out=out, progress=progress)
+    result: Result = measured(*models, articles, chosen, settings, out=out, progress=progress)
+    return result
 
 
 def held_out_articles(
@@ -309,7 +310,7 @@ def evaluate_masked_tokens(
     unread = ("least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
     asked = {name: value for name, value in asdict(settings).items() if name not in unread}
     asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
-    facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
+    facts: dict[str, Any] = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
     measure = _masked_measure(encoder, head, settings, sample.seed)
     record, lines = _measured("masked_tokens", encoder, articles, asked, measure, heads=[head], **tell, **facts)
     # `compare` pairs documents by it: the same tokens of the same text

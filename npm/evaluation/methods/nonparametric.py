@@ -405,7 +405,7 @@ def phrase_answers(filler: PhraseFiller, name: str = "npm") -> Method:
 
     def answer(task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         parts = (
-            (part and PhraseFiller(part, filler.encoder, unfiltered), numbers)
+            (None if part is None else PhraseFiller(part, filler.encoder, unfiltered), numbers)
             for part, numbers in admissible_parts(filler.index, examples, settings)
         )
         answers = answered(task, examples, parts, _filled, progress, at_once=TEXTS_PER_CALL)
