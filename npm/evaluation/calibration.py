@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,9 @@ from npm.core.types import Answer, Phrase, Progress, silent
 from npm.evaluation.metrics import exact_match
 from npm.evaluation.reading import Asked, auroc
 from npm.reading.confidence import FEATURES, Confidence, fit, probabilities
+from npm.retrieval.blocks import BlockPlan
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-
-if TYPE_CHECKING:
-    from npm.retrieval.blocks import BlockPlan
 
 FOLDS, BINS, FEWEST = 5, 10, 50
 WITHHELD, MOST_LOST = 0.9, 0.125

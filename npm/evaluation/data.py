@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -27,11 +27,8 @@ from npm.corpus.sources import HUB_PREFIX, Source, file_source, format_suffix
 from npm.corpus.text import words_of
 from npm.evaluation.prompts import ENVIRONMENT, answer_tokens, cut_values, filled_conditions, prompt_tokens
 from npm.evaluation.tasks import Example, Split, Task
+from npm.models.encoder import Encoder
 from npm.retrieval.queries import read_query
-
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-
 
 MAX_ANSWER_TOKENS = 4  # answers of this many tokens or more are one group, as in the paper
 FITTED_AT_ONCE = 1024
@@ -110,7 +107,7 @@ class RowReader:
         """One row as the example `name`, checked except for its length, and the fields of its prompt."""
         task, columns = self.task, self.task.data.columns
         values = {field: self.text(field, row, where) for field in task.prompt.fields}
-        gold: dict[str, Any] = {}
+        gold: dict[str, Any] = {}  # and the groups that it is counted by
         if task.suite == "open":
             gold["answers"] = self.answers("answers", row, where)
             if not gold["answers"]:
@@ -123,6 +120,7 @@ class RowReader:
             if str(value) not in known:
                 raise _wrong_cell("label", f"one of the labels of {task.name}, {', '.join(known)}", value, where)
             gold["label"] = known.index(str(value))
+        gold |= {each: self.text(each, row, where) for each in ("group", "subject") if each in columns}
         try:
             text = task.prompt.render(values, gold.get("answers", ()))
             if text.count(MASK_TEXT) > 1:
@@ -137,7 +135,6 @@ class RowReader:
             name,
             text,
             **gold,
-            **{each: self.text(each, row, where) for each in ("group", "subject") if each in columns},
             subsets=tuple(
                 each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1")
             ),

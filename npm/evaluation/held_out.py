@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from npm.core.display import Table
 from npm.core.errors import CorpusError, SettingError, exclusive
 from npm.core.files import digest_of
 from npm.core.settings import as_json
-from npm.core.types import Progress, Sequences, silent
+from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.text import is_title
@@ -39,20 +40,13 @@ from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS, MaskRenderer
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.masked_lm import load_masked_lm
+from npm.models.masked_lm import MaskedHead, load_masked_lm
 from npm.models.stored import StoredModel, evaluating
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedBatch, EncodedDenoising, Passes
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
 from npm.objectives.settings import NonparametricSettings
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from npm.core.types import Document
-    from npm.models.masked_lm import MaskedHead
-
 
 USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoising": (64, 512, 4)}
 """Default articles of each task, tokens of the shortest, and blocks of each."""

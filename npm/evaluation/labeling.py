@@ -16,7 +16,7 @@ import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +28,10 @@ from npm.evaluation.methods.nonparametric import NonparametricLabels, corpus_pro
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task
 from npm.models.batches import masked_inputs
+from npm.models.encoder import Encoder
 from npm.reading.confidence import LEAST, fit, probabilities
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
-
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-    from npm.retrieval.filler import PhraseFiller
 
 TEMPLATE = "{text} The text topic is about <mask>."  # the template of AG News, which was chosen on its development half
 OWN_MASK = "{text}"

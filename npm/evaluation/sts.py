@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,12 +27,9 @@ from npm.corpus.sources import find_sources
 from npm.evaluation.metrics import Interval, percent, percentile_interval
 from npm.evaluation.results import Result, model_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings
+from npm.models.encoder import Encoder
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
-
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-
 
 TEST_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STS-B": 1379, "SICK-R": 4927}
 """Public sets in the order of published tables, with the test pairs that have a gold score there."""

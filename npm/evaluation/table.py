@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,11 +30,9 @@ from npm.evaluation.metrics import (
 )
 from npm.evaluation.tasks import Example, Task
 from npm.indexing.embed import check_tokenizer
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
-
-if TYPE_CHECKING:
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import Encoder
 
 MIN_WORDS, BLOCKS_LOOKED_IN, MIN_ASCII_LETTERS = 8, 3, 24
 

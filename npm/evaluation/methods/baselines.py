@@ -8,7 +8,6 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,18 +15,14 @@ from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
 from npm.evaluation.methods.occurrences import name_blocks
-from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, admissible_parts, answered
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, Resources, admissible_parts, answered
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks import Example, LabelPrediction, Task
+from npm.indexing.bm25 import BlockLexicon
+from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.filler import PhraseFiller
-
-if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
-    from npm.indexing.bm25 import BlockLexicon
-    from npm.indexing.phrase_index import PhraseIndex
-
 
 NO_BLOCK = "no block that may be looked in holds an answer"
 ORACLE_EXAMPLES = 64  # examples whose answers are looked up in one pass over the tokens of the index

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from npm.core.settings import as_json
 from npm.core.types import MASK_TEXT, Answer, Progress
 from npm.corpus.text import sentence_bounds
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
-from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, admissible_parts, answered
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, Resources, admissible_parts, answered
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks import (
     BY_CORPUS,
@@ -37,16 +37,12 @@ from npm.evaluation.tasks import (
     load_verbalizer,
     task_scoring,
 )
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_masks
 from npm.retrieval.settings import Combination, Retrieval
-
-if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import Encoder
-
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 TEXTS_PER_CALL = 64

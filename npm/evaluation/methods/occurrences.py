@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,13 +23,10 @@ from index.arrays import to_float32
 from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.evaluation.prompts import plain_token_ids
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import Combination
-
-if TYPE_CHECKING:
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import Encoder
-    from npm.retrieval.queries import QueryVectors
-
 
 TOKENS_PER_CHUNK = 1 << 20  # tokens scanned together: about 20 MB for any corpus
 SCORES_PER_CHUNK, MAX_OCCURRENCES_PER_CHUNK = 1 << 21, 8192

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,19 +30,15 @@ from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
 from npm.evaluation.methods.nonparametric import corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordScores
-from npm.evaluation.methods.registry import Method, Predictions, answered
+from npm.evaluation.methods.registry import Method, Predictions, Resources, answered
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import model_facts
 from npm.evaluation.tasks import BY_CORPUS, Calibration, Example, LabelPrediction, Task, Verbalizer, load_verbalizer
 from npm.models.batches import encode_sequences, mask_strips, masked_inputs
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import MaskedHead
+from npm.models.stored import StoredModel
 from npm.retrieval.queries import encode_masks, query_notes
-
-if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
-    from npm.models.encoder import Encoder
-    from npm.models.masked_lm import MaskedHead
-    from npm.models.stored import StoredModel
-
 
 LOGITS_AT_ONCE = 1 << 23  # logits held at once, 32 MiB of float32; bounds memory for any number of texts
 EXAMPLES_PER_CALL = 256
