@@ -18,6 +18,7 @@ import numpy as np
 RESAMPLED_AT_ONCE = 1 << 20  # example numbers drawn at once by the bootstrap; bounds memory
 ARTICLES = frozenset({"a", "an", "the"})
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8)  # lower edges of the shares in the table
+TAILS = (1 - 0.95) / 2, (1 + 0.95) / 2  # quantiles at the ends of an interval
 STEPS = np.arange(20) / 20  # values of `min_share` that are tried
 
 
@@ -83,7 +84,7 @@ def wilson_interval(hits: float, count: int) -> Interval:
 
 def percentile_interval(mean: float, resampled: np.ndarray) -> Interval:
     """A mean and its 95 % interval by the means f64 [r] of resamples."""
-    return Interval(float(mean), *np.quantile(resampled, [0.025, 0.975]).tolist())
+    return Interval(float(mean), *np.quantile(resampled, TAILS).tolist())
 
 
 def bootstrap_interval(
