@@ -25,8 +25,9 @@ _MONTH = f"(?:{'|'.join(_MONTHS)})"
 _DAY, _YEAR = r"\d{1,2}(?:st|nd|rd|th)?", r"\d{3,4}(?!\w)"
 _DIGITS = rf"(?:\d{{1,3}}(?:[ \u00a0\u2007\u2009\u202f]\d{{3}})+(?!\d)|\d+(?:[.,]\d+)*)(?:{_GAP}{_FRACTION})?"
 _NUMBERS = (
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion trillion dozen"
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million "
+    "billion trillion dozen"
 )
 _A_NUMBER = rf"a{_SPACE}(?:hundred|thousand|million|dozen)"
 _MORE_NUMBERS = (
