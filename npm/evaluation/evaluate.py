@@ -24,8 +24,6 @@ from npm.evaluation.tasks import Task, load_task, task_names
 from npm.models.encoder import Encoder
 
 EXAMPLES_PER_TASK = 3000  # without limit=, as in the paper
-
-
 BUILT_IN_TASKS = ("masked_tokens", "denoising", "sts", "in_batch", "reading")
 """Tasks with a function of their own; each reads the group of its name and some shared settings."""
 

@@ -1,6 +1,6 @@
-"""Methods by name with the settings that each needs, and the indexes and models that settings name.
+"""Methods by name with the settings that each needs, and the examples, indexes and models that settings name.
 
-A method's file is imported when the method is used.
+A method's file is imported when the method is used. Examples are asked in parts, those of equal conditions together.
 """
 
 from __future__ import annotations
