@@ -24,7 +24,6 @@ from npm.core.errors import ArtifactError, missing
 from npm.core.files import json_bytes, read_object, replace_file
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled, labeled_sources
-from npm.evaluation.metrics import sample_summary
 from npm.evaluation.results import model_facts
 from npm.masking.rendering import LABELED
 from npm.models.batches import length_sorted_batches
@@ -43,7 +42,7 @@ from npm.training.settings import ScheduleSettings, TrainingEvaluationSettings, 
 from npm.training.trainer import StepReport
 from npm.training.validation import Evaluator
 from studies.finetuning.settings import FinetuneSettings
-from studies.finetuning.tasks import METRICS, Task, TaskData, chosen_tasks, entity_f1, task_data
+from studies.finetuning.tasks import METRICS, Task, TaskData, chosen_tasks, entity_f1, sample_summary, task_data
 
 RESULT, METRICS_FILE = "result.json", "metrics.json"
 TOKENS_PER_BATCH = 4096

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +77,21 @@ def entity_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]])
     both = sum(len(ours & theirs) for ours, theirs in pairs)
     either = sum(len(ours) + len(theirs) for ours, theirs in pairs)
     return 2 * both / either if either else 0.0
+
+
+def sample_summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation of a sample, None with too few values.
+
+    >>> sample_summary([1.0, 3.0]) == {"mean": 2.0, "deviation": 2**0.5, "values": [1.0, 3.0]}
+    True
+    >>> sample_summary([])["mean"] is None
+    True
+    """
+    return {
+        "mean": fmean(values) if values else None,
+        "deviation": stdev(values) if len(values) > 1 else None,
+        "values": list(values),
+    }
 
 
 MANY_EPOCHS, FEW_EPOCHS = 10, 3
