@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from npm.core.settings import INNER, PATH, field_texts
+from npm.core.settings import PATH, field_texts
 
 REQUIRED = "Required."
 """Last word in the docstring of a setting without which its verb cannot begin."""
@@ -40,16 +39,6 @@ class Setting:
         return PATH in marks(self.hint)
 
     @property
-    def is_inner(self) -> bool:
-        """Return True if only Python and YAML files set it."""
-        return INNER in marks(self.hint)
-
-    @property
-    def is_optional(self) -> bool:
-        """Return True if null is one of its values."""
-        return NoneType in get_args(self.kind)
-
-    @property
     def is_list(self) -> bool:
         """Return True if it is a list of texts, or of names."""
         if get_origin(self.kind) is list and get_origin(get_args(self.kind)[0]) is Literal:
@@ -60,11 +49,6 @@ class Setting:
     def is_text(self) -> bool:
         """Return True if it is taken as it is written."""
         return self.is_path or self.kind in (str, str | None)
-
-    @property
-    def is_free_group(self) -> bool:
-        """Return True if its user chooses the keys in it."""
-        return get_origin(self.kind) is dict
 
     @property
     def text(self) -> str:
