@@ -7,7 +7,7 @@ import re
 from tests.helpers.command_line import REPOSITORY
 
 KINDS = {"browser", "fuzzing", "kills", "models", "notebooks", "package", "ray", "site"}
-"""What `@pytest.mark.slow` may name."""
+"""Of slow tests."""
 
 
 def test_every_slow_test_names_a_kind() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -18,9 +17,6 @@ from npm.core.errors import SettingError, exclusive, missing
 from npm.core.settings import PathText
 from npm.models.names import CONFIG
 from npm.retrieval.settings import FillSettings, Retrieval
-
-if TYPE_CHECKING:
-    from npm.tuning.adapt import Adaptation, Measures
 
 
 class AdaptCommand(OutputCommand, EncoderCommand):
@@ -44,6 +40,7 @@ class AdaptCommand(OutputCommand, EncoderCommand):
 )
 def run_adapt(settings: AdaptCommand) -> int:
     """Learn, measure on held-out questions, and write what helps."""
+    from npm.evaluation.metrics import percent, wilson_interval
     from npm.tuning.adapt import adapt_index, read_corrections, remove_adaptation
 
     if settings.remove and settings.questions:
@@ -58,25 +55,18 @@ def run_adapt(settings: AdaptCommand) -> int:
     filler = settings.open_filler()
     with StageProgress() as progress:
         found = adapt_index(filler, questions, retrieval=settings.retrieval, seed=settings.seed, progress=progress)
-    write_report(settings.output, found.record(), adaptation_text(found))
-    return 0
-
-
-def adaptation_text(found: Adaptation) -> str:
-    """The report of `npmlm adapt`: the held-out questions before and after, and what was written."""
-    from npm.evaluation.metrics import percent, wilson_interval
-
-    def row(name: str, measures: Measures) -> tuple[str, ...]:
+    rows = []
+    for name, measures in (("before", found.before), ("after", found.after)):
         intervals = (wilson_interval(count, found.held_out) for count in (measures.first, measures.among_five))
-        return name, *map(percent, intervals), f"{measures.loss:.3f}"
-
+        rows.append((name, *map(percent, intervals), f"{measures.loss:.3f}"))
     header = (f"{found.held_out} held-out questions", "right first, %", "right among five, %", "loss")
-    table = report_text([Table("", header, [row("before", found.before), row("after", found.after)])])
-    written = f"written as generation {found.generation} of the index; remove=true removes it"
-    nothing = "the held-out questions are not answered better, so nothing was written"
     others = f"the {found.questions - found.held_out} other questions for retrieval={found.retrieval}"
-    learned = f"learned from {found.learned} of {others}"
-    return f"{table}\n{learned}; {nothing if found.generation is None else written}\n"
+    end = f"written as generation {found.generation} of the index; remove=true removes it"
+    if found.generation is None:
+        end = "the held-out questions are not answered better, so nothing was written"
+    text = f"{report_text([Table('', header, rows)])}\nlearned from {found.learned} of {others}; {end}\n"
+    write_report(settings.output, found.record(), text)
+    return 0
 
 
 class CalibrateCommand(OutputCommand, EncoderCommand):

@@ -1,6 +1,6 @@
 """Names of encoders: the shipped one, folders, and models of the Hugging Face hub, `NAME` or `NAME@REVISION`.
 
-And what the small files in the folder of one say.
+Also what the JSON files in the folder of an encoder say about it.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from npm.masking.corruption import (
 )
 from npm.masking.masker import Masker, MaskingSettings, MaskingUnit, build_masker, mask_rng, masked_positions
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group, rich_group
-from tests.masking.plain_collocations import ngrams_of, plain_places
-from tests.masking.plain_masking import plain_candidates, plain_select, plain_words
+from tests.masking.plain_masking import ngrams_of, plain_candidates, plain_places, plain_select, plain_words
 
 EVERY_STRATEGY = [(unit, sampler) for unit, samplers in SAMPLERS.items() for sampler in samplers]
 RANDOM_GROUPS = [

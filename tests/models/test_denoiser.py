@@ -17,7 +17,7 @@ from npm.models.denoiser import SENTINEL_COUNT, Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.settings import FreshSettings
 from npm.models.stored import UNLIMITED_TOKENS
-from tests.helpers.restored_texts import restored
+from tests.helpers.groups import restored
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 SMALL = FreshSettings(layers=1, dimensions=16)
