@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from npm.cli.declared import declared_settings
-from npm.cli.registry import MODULES, find_verb
+from npm.cli.registry import MODULES, declared_settings, find_verb
 from npm.cli.settings import compose_settings
 from npm.core.errors import UserError
 from npm.core.settings import config_folder

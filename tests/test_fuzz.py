@@ -25,9 +25,8 @@ from hypothesis import strategies as st
 
 from npm import PhraseFiller
 from npm.cli.cards import answer_json
-from npm.cli.declared import Setting
 from npm.cli.main import main
-from npm.cli.registry import MODULES, find_verb
+from npm.cli.registry import MODULES, Setting, find_verb
 from npm.core.errors import UserError
 from npm.core.files import digest_of
 from npm.corpus.blocks import BlockPacker, BlockSettings

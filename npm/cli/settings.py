@@ -16,8 +16,7 @@ from types import NoneType
 from typing import Any, cast, get_args, get_origin
 
 from npm.cli.base import say
-from npm.cli.declared import Setting, similar_settings
-from npm.cli.registry import Verb, find_verb
+from npm.cli.registry import Setting, Verb, find_verb, similar_settings
 from npm.core.errors import SettingError, missing, unknown
 from npm.core.settings import PathText, as_json, checked, config_folder, merged, parse_list, read_settings, read_yaml
 from npm.core.types import SURROGATE
