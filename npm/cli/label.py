@@ -62,8 +62,7 @@ def run_label(settings: LabelCommand) -> int:
         raise missing("texts" if settings.labels else "labels", "labels=[politics, sport] texts=FILE")
     from npm.cli.progress import StageProgress
     from npm.cli.rows import SHARE_DIGITS, cell_text, check_out, columns_of, read_table, write_rows, writes_csv
-    from npm.evaluation.label_confidence import fit_label_confidence
-    from npm.evaluation.labeling import label_rows, label_task
+    from npm.evaluation.labeling import fit_label_confidence, label_rows, label_task
 
     check_out(settings.out, settings.texts)
     if settings.known and settings.multi_label:
