@@ -30,13 +30,7 @@ from index.faiss_library import (
 )
 from index.settings import CODEC_TRAIN_ROWS, SearchTier, ThreadCount, check_trainable, default_probed_lists
 from index.types import SEARCH_KIND
-from npm.core.artifact import (
-    Manifest,
-    check_folder,
-    open_array,
-    write_manifest,
-    written_once,
-)
+from npm.core.artifact import Manifest, check_folder, open_array, write_manifest, written_once
 from npm.core.errors import ArtifactError
 from npm.core.files import FolderWriter, digest_of
 from npm.core.types import Progress, silent

@@ -70,17 +70,6 @@ class SearchSettings(Settings):
             raise exclusive("search.tier=exact", "search.list_count")
 
 
-def automatic_tier(row_count: int) -> SearchTier:
-    """The automatic tier for a number of rows.
-
-    >>> [automatic_tier(n).value for n in (1_000_000, 1_000_001, 5_000_001)]
-    ['exact', 'ivf_sq8', 'ivf_pq']
-    """
-    if row_count <= EXACT_ROWS:
-        return SearchTier.exact
-    return SearchTier.ivf_sq8 if row_count <= SQ8_ROWS else SearchTier.ivf_pq
-
-
 def max_list_count(dimensions: int) -> int:
     """The most lists that can be trained.
 
@@ -93,8 +82,8 @@ def max_list_count(dimensions: int) -> int:
 def automatic_list_count(row_count: int, dimensions: int) -> int:
     """The power of two nearest to 4·√rows, by exponent, with enough rows to train all lists.
 
-    >>> automatic_list_count(1_000_000, 384)
-    4096
+    >>> [automatic_list_count(rows, 384) for rows in (10, 20_000, 1_000_000, 42_753_168)]
+    [1, 512, 4096, 32768]
     """
     wanted = round(math.log2(4 * math.sqrt(max(row_count, 1))))
     most = max(1, min(row_count // TRAIN_ROWS_PER_LIST, max_list_count(dimensions)))
@@ -102,12 +91,16 @@ def automatic_list_count(row_count: int, dimensions: int) -> int:
 
 
 def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
-    """The tier that `settings` mean for a number of rows; never `auto`."""
+    """The tier that `settings` mean for a number of rows; never `auto`.
+
+    >>> [chosen_tier(SearchSettings(), n).value for n in (1_000_000, 1_000_001, 5_000_000, 5_000_001)]
+    ['exact', 'ivf_sq8', 'ivf_sq8', 'ivf_pq']
+    """
     if settings.tier is not SearchTier.auto:
         return settings.tier
-    tier = automatic_tier(row_count)
-    # Requested lists are made even if there are few rows.
-    return SearchTier.ivf_sq8 if tier is SearchTier.exact and settings.list_count is not None else tier
+    if row_count <= EXACT_ROWS and settings.list_count is None:  # requested lists are made even for few rows
+        return SearchTier.exact
+    return SearchTier.ivf_sq8 if row_count <= SQ8_ROWS else SearchTier.ivf_pq
 
 
 def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:

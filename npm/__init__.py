@@ -68,20 +68,16 @@ __all__ = sorted(["__version__", *" ".join(_HOMES.values()).split()])
 def __getattr__(name: str) -> Any:
     """Import what is heavy when it is first asked for."""
     if name == "__version__":
-        return _version()
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("npmlm")
+        except PackageNotFoundError:
+            return "not installed"
     for home, names in _HOMES.items():
         if name in names.split():
             return getattr(import_module(home), name)
     raise AttributeError(f"module 'npm' has no attribute {name!r}")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("npmlm")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def __dir__() -> list[str]:

@@ -156,8 +156,11 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
                     raise ToolError(str(cause)) from cause
                 raise
 
-    tools = Tools(filler)
-    server = Server("npmlm", instructions=_instructions(filler), version=npm.__version__, log_level="WARNING")
+    tools, store, kept = Tools(filler), filler.index.store, filler.index.manifest.fields
+    fields = f" Documents have the fields {', '.join(kept)}, which where filters by." if kept else ""
+    example = store.document_ids([0])[0]
+    instructions = INSTRUCTIONS.format(documents=store.document_count, example=example, fields=fields)
+    server = Server("npmlm", instructions=instructions, version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     for tool in tools.every():
         server.tool(description=getdoc(tool), annotations=reads, structured_output=True)(tool)
@@ -262,13 +265,6 @@ class Tools:
         with self._lock:
             self._filler.refresh()
             yield self._filler
-
-
-def _instructions(filler: PhraseFiller) -> str:
-    store = filler.index.store
-    kept = filler.index.manifest.fields
-    fields = f" Documents have the fields {', '.join(kept)}, which where filters by." if kept else ""
-    return INSTRUCTIONS.format(documents=store.document_count, example=store.document_ids([0])[0], fields=fields)
 
 
 def _phrase(phrase: Phrase) -> FoundPhrase:

@@ -23,12 +23,12 @@ from npm.indexing.phrase_index import PhraseIndex, select
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FilterSettings, Retrieval, given_options
 from npm.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from npm.evaluation.labeling import LabeledText
-    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.find import Found
     from npm.tracing.trace import Trace
@@ -186,7 +186,6 @@ def adapt(
     `questions` are files, or the right answer or answers of each text with one `<mask>`. An opened filler answers with
     what was learned after `refresh()`. Raises UserErrors as `npmlm adapt` does.
     """
-    from npm.retrieval.filler import PhraseFiller
     from npm.tuning.adapt import adapt_index, corrected_answers, read_corrections
 
     if isinstance(questions, Mapping):
@@ -194,10 +193,7 @@ def adapt(
     else:
         given = read_corrections([*map(str, [questions] if isinstance(questions, str | Path) else questions)])
     chosen = checked(retrieval, Retrieval, "retrieval"), checked(seed, NonNegativeInt, "seed")
-    filler: Any = index
-    if not isinstance(index, PhraseFiller):
-        folder, loaded, name = _opened_with(index, encoder)
-        filler = PhraseFiller.open(folder, loaded or name or None, device=device, dtype=precision)
+    filler = _filler_of(index, encoder, device, precision)
     return adapt_index(filler, given, retrieval=chosen[0], seed=chosen[1], progress=progress)
 
 
@@ -219,12 +215,8 @@ def label(
     `index` is a folder, or a filler that was opened before. Raises UserErrors as `npmlm label` does.
     """
     from npm.evaluation.labeling import label_rows, label_task
-    from npm.retrieval.filler import PhraseFiller
 
-    filler: Any = index
-    if not isinstance(index, PhraseFiller):
-        folder, loaded, name = _opened_with(index, encoder)
-        filler = PhraseFiller.open(folder, loaded or name or None, device=device, dtype=precision)
+    filler = _filler_of(index, encoder, device, precision)
     several = [texts] if isinstance(texts, str | Mapping) else list(texts)
     rows = [each if isinstance(each, Mapping) else {"text": each} for each in several]
     placed = [(f"text {number}", row) for number, row in enumerate(rows, start=1)]
@@ -249,7 +241,6 @@ def find(
     A filler of a server reads at most the documents that the server does, and `complete` is False if there are more.
     Raises QueryError for a phrase of function words alone, and errors as `PhraseFiller.open` and its filters do.
     """
-    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.find import Found, find_phrase
 
@@ -278,7 +269,6 @@ def trace(
     `kinds` are those traced, None: all; `right_passed` as in `npmlm trace`. Raises QueryError for a text that is
     empty or no text, and errors as `PhraseFiller.open` and its filters do.
     """
-    from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.tracing.trace import Trace, TracedSpan, Tracer
 
@@ -287,8 +277,7 @@ def trace(
     if isinstance(index, RemoteFiller):
         spans = index.ask("/v1/trace", {"text": text, **asdict(settings)}, "spans", tuple[TracedSpan, ...])
         return Trace(text, spans)
-    filler = index if isinstance(index, PhraseFiller) else PhraseFiller.open(index)
-    return Tracer(filler, settings).trace(text, progress=progress)
+    return Tracer(_filler_of(index), settings).trace(text, progress=progress)
 
 
 def _after(folder: Path, changed: ChangeResult, *notes: str) -> IndexState:
@@ -318,6 +307,18 @@ def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str,
     given = checked(encoder, Encoder | PathText | None, "encoder")
     where, chosen = checked(device, str, "device"), checked(precision, Precision, "precision")
     return index_encoder(folder, given, device=where, dtype=chosen)
+
+
+def _filler_of(
+    index: str | Path | PhraseFiller,
+    encoder: Encoder | str | Path | None = None,
+    device: str = "auto",
+    precision: Precision | str = "auto",
+) -> PhraseFiller:
+    if isinstance(index, PhraseFiller):
+        return index
+    folder, loaded, name = _opened_with(index, encoder)
+    return PhraseFiller.open(folder, loaded or name or None, device=device, dtype=precision)
 
 
 @contextmanager

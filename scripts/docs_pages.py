@@ -14,9 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from npm.cli.declared import Setting
-from npm.cli.help import summary_of
-from npm.cli.registry import MODULES, OVERVIEW, find_verb
+from npm.cli.registry import MODULES, OVERVIEW, Setting, find_verb, summary_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = """\

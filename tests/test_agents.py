@@ -120,9 +120,7 @@ def test_a_place_is_read_in_its_document(filler: PhraseFiller) -> None:
         ("read", {"document": "nowhere"}, "no document has the id 'nowhere'"),
     ],
 )
-def test_a_mistake_is_an_error_of_the_tool_in_one_sentence(
-    filler: PhraseFiller, tool: str, arguments: dict[str, Any], message: str
-) -> None:
+def test_a_mistake_is_one_sentence(filler: PhraseFiller, tool: str, arguments: dict[str, Any], message: str) -> None:
     result = call(filler, tool, **arguments)
     assert result.is_error
     assert message in result.content[0].text
@@ -148,9 +146,7 @@ def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
 
 
 @pytest.mark.parametrize(("setting", "part"), [("where=[tem=payments]", "tem"), ("documents=[nowhere]", "nowhere")])
-def test_filters_are_checked_before_a_client_is_served(
-    setting: str, part: str, npmlm: CommandLine, built_index: Path
-) -> None:
+def test_filters_are_checked_at_the_start(setting: str, part: str, npmlm: CommandLine, built_index: Path) -> None:
     npmlm("mcp", f"index={built_index}", setting).refused(part)
 
 

@@ -97,9 +97,7 @@ def test_an_exception_in_the_middle_leaves_nothing(tmp_path: Path, stop: type[Ba
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_reaches_the_disk_before_its_name_and_the_name_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_reaches_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a power cut may leave the name of a folder that lacks files, or a build that says done and is gone."""
     done: list[str] = []
     fsync, rename = os.fsync, Path.rename
@@ -136,9 +134,7 @@ def test_a_link_under_a_name_that_is_written_is_not_written_through(tmp_path: Pa
 
 
 @pytest.mark.parametrize("writes_before", [0, 1, 3])
-def test_a_refused_write_names_the_folder_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: int
-) -> None:
+def test_a_refused_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: int) -> None:
     old = write_manifest(tmp_path / "whole", kind="whole", settings={"n": 1})
     with monkeypatch.context() as patched:
         fail_writes(patched, lambda number, _: number > writes_before)
@@ -182,9 +178,7 @@ def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
         (folder / "manifest.json").write_bytes(good)
 
 
-def test_large_files_are_hashed_by_verify_and_where_they_are_read_whole_but_their_headers_always(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_hashed_by_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "HASHED_AT_OPENING_BYTES", 100)
     folder = write_sample(tmp_path / "folder")
     flip_byte(folder / "matrix.npy", -1)
@@ -339,9 +333,7 @@ def test_a_finished_folder_is_kept_only_while_every_byte_of_it_is_right(tmp_path
         written_once(tmp_path / "folder", **given)
 
 
-def test_nobody_writes_a_folder_between_the_look_for_it_and_its_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_writes_between_look_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, given = tmp_path / "folder", {"kind": "sample", "settings": {}, "write": write_one}
     looked: list[None] = []
     refused: list[ArtifactError] = []

@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from npm.cli.declared import declared_settings
-from npm.cli.registry import MODULES, find_verb
+from npm.cli.registry import MODULES, declared_settings, find_verb
 from npm.cli.settings import compose_settings
 from npm.core.errors import UserError
 from npm.core.settings import config_folder
 from npm.evaluation.tasks import ClosedScoring
 from npm.objectives.registry import OBJECTIVES
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.helpers.command_line import CommandLine
+from tests.helpers.command_line import REPOSITORY, CommandLine
 
-REPOSITORY = Path(__file__).parents[1]
 ROOTS = {name: find_verb(name).root for name in MODULES}
 REQUIRED = {verb: "index=i" for verb in MODULES if verb not in ("estimate", "compare", "calibrate")} | {
     "train": "run=r",
@@ -222,9 +220,7 @@ def test_config_help_all_lists_every_setting_with_its_sentences_and_default(verb
 
 @pytest.mark.parametrize("verb", MODULES)
 @pytest.mark.parametrize("columns", [40, 80])
-def test_config_help_shows_what_people_change_with_a_sentence_each_as_wide_as_the_terminal(
-    verb: str, columns: int, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_help_of_a_verb(verb: str, columns: int, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     declared, first = find_verb(verb).settings, find_verb(verb).first
     assert len(first) == len(set(first)) <= 13
@@ -242,9 +238,7 @@ def test_config_help_shows_what_people_change_with_a_sentence_each_as_wide_as_th
     assert sum(re.match(r"  [\w.]+ =", line) is not None for line in lines) == len(first)
 
 
-def test_config_of_several_ranks_all_but_the_first_give_their_number(
-    npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_ranks_but_the_first_give_their_number(npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank, begins in (("0", "npmlm: error: unknown verb"), ("1", "npmlm: error on rank 1: unknown verb 'conquer'")):
         monkeypatch.setenv("RANK", rank)
         outcome = npmlm("conquer")
@@ -253,11 +247,9 @@ def test_config_of_several_ranks_all_but_the_first_give_their_number(
 
 def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npmlm: CommandLine) -> None:
     for arguments in ([], ["--help"], ["-h"], ["help"]):
-        outcome = npmlm(*arguments)
-        assert outcome.status == 0
+        outcome = npmlm(*arguments).done()
         assert all(verb in outcome.out for verb in MODULES)
-    version = npmlm("--version")
-    assert version.status == 0
+    version = npmlm("--version").done()
     assert version.out.startswith("npmlm ")
     assert "\n  schedule.max_steps = 1000 " in npmlm("train", "--help", "all").out  # of the verb, not of the group
     npmlm("conquer").refused("unknown verb 'conquer'")

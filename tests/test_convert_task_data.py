@@ -93,9 +93,7 @@ def test_the_published_subsets_are_taken_by_id(tmp_path: Path) -> None:
         ({**trex_row("m", "Ann", "Rome"), "masked_sentences": ["in [MASK].", "[MASK]"]}, False),
     ],
 )
-def test_a_fact_stays_if_its_text_or_one_of_its_evidences_has_exactly_one_mask(
-    row: dict[str, Any], stays: bool
-) -> None:
+def test_a_fact_stays_if_a_text_has_exactly_one_mask(row: dict[str, Any], stays: bool) -> None:
     assert has_one_mask(row, row["evidences"]) == stays
 
 

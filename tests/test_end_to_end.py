@@ -38,26 +38,21 @@ def repeated_corpus(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "xlm-roberta"])
-def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
-    family: str, npmlm: CommandLine, corpus: Path, tmp_path: Path
-) -> None:
+def test_training_building_filling_measuring(family: str, npmlm: CommandLine, corpus: Path, tmp_path: Path) -> None:
     tiny_encoder(family).save(tmp_path / "start")
     texts = repeated_corpus(tmp_path / "texts.jsonl")
     run, index = tmp_path / "run", tmp_path / "index"
     train = ("train", "experiment=encoder_mini", f"corpus.files={texts}", f"encoder={tmp_path / 'start'}", f"run={run}")
-    outcome = npmlm(*train, *SHRUNK)
-    assert outcome.status == 0, outcome.err
+    npmlm(*train, *SHRUNK).done()
 
     build = ("build", f"corpus.files={corpus}", f"index={index}", f"encoder={run / 'encoder'}")
-    outcome = npmlm(*build, "blocks.max_block_tokens=64")
-    assert outcome.status == 0, outcome.err
+    npmlm(*build, "blocks.max_block_tokens=64").done()
     assert npmlm("verify", f"index={index}").status == 0
 
     question = "The capital of Norway is <mask>."
     fill = ("fill", f"index={index}", f"encoder={run / 'encoder'}", "output=json", "overlaps=keep", question)
     for retrieval in ("dense", "bm25", "hybrid"):
-        outcome = npmlm(*fill, f"retrieval={retrieval}")
-        assert outcome.status == 0, outcome.err
+        outcome = npmlm(*fill, f"retrieval={retrieval}").done()
         check_contract(outcome.answers()[0])
     kept = FillSettings(overlaps=Overlaps.keep)
     answer = PhraseFiller.open(index, str(run / "encoder"), settings=kept).fill(question)
@@ -69,15 +64,12 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     (tmp_path / "questions.json").write_text(json.dumps({"questions": [entry]}), encoding="utf-8")
     task = shutil.copy(DEMO / "demo.yaml", tmp_path)
     evaluate = ("evaluate", f"index={index}", f"encoder={run / 'encoder'}", f"out={tmp_path / 'out'}")
-    outcome = npmlm(*evaluate, f"task={task}", "show=1")
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm(*evaluate, f"task={task}", "show=1").done()
     assert question in outcome.out
 
 
 @pytest.mark.parametrize("start", ["bytes", "byt5"])
-def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_checked(
-    start: str, npmlm: CommandLine, corpus: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_of_bytes_from_end_to_end(start: str, npmlm: CommandLine, corpus: Path, tmp_path: Path) -> None:
     texts = repeated_corpus(tmp_path / "texts.jsonl")
     run, index = tmp_path / "run", tmp_path / "index"
     begin = ["encoder=bytes", "start.fresh.layers=1", "start.fresh.dimensions=16", "start.fresh.max_input_tokens=128"]
@@ -86,8 +78,7 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
         begin = [f"encoder={tmp_path / 'byt5'}", "start.encoder_half=true", "start.encoder_half_tokens=128"]
     train = ("train", *begin, f"corpus.files={texts}", f"run={run}", "masking.unit=phrase_words")
     longer = ("blocks.max_block_tokens=64", "blocks.max_document_tokens=600")
-    outcome = npmlm(*train, *longer, *(setting for setting in SHRUNK if not setting.startswith("blocks.")))
-    assert outcome.status == 0, outcome.err
+    npmlm(*train, *longer, *(setting for setting in SHRUNK if not setting.startswith("blocks."))).done()
 
     masked = ("objective.masked_weight=1", "objective.nonparametric_weight=0", f"run={tmp_path / 'masked'}")
     shrunk = (setting for setting in SHRUNK if not setting.startswith(("blocks.", "masking.")))
@@ -96,13 +87,11 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     npmlm(*train[:-2], *masked, *longer, *shrunk).refused(*refusal)
 
     build = ("build", f"corpus.files={corpus}", f"index={index}", f"encoder={run / 'encoder'}", "copy_encoder=true")
-    outcome = npmlm(*build, "blocks.max_block_tokens=96")
-    assert outcome.status == 0, outcome.err
+    npmlm(*build, "blocks.max_block_tokens=96").done()
     assert npmlm("verify", f"index={index}").status == 0
     fill = ("fill", f"index={index}", "output=json", "overlaps=keep", "k=1000", "merged_groups=1000")
     for retrieval in ("dense", "hybrid"):
-        outcome = npmlm(*fill, f"retrieval={retrieval}", "The capital of Łódź 🜨 is <mask>.")
-        assert outcome.status == 0, outcome.err
+        outcome = npmlm(*fill, f"retrieval={retrieval}", "The capital of Łódź 🜨 is <mask>.").done()
         (answer,) = outcome.answers()
         check_contract(answer, k=1000)  # whose offsets and contexts are those of the document's characters
         phrases = {phrase["phrase"] for phrase in answer["phrases"]}
@@ -115,8 +104,7 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     measure = ("evaluate", "task=in_batch", f"encoder={run / 'encoder'}", f"corpus.files={texts}", "limit=2")
     small = ("held_out.least_tokens=200", "held_out.blocks_per_article=2", "held_out.max_block_tokens=64")
     for unit in ("word", "token"):
-        outcome = npmlm(*measure, *small, f"held_out.unit={unit}", f"out={tmp_path / unit}")
-        assert outcome.status == 0, outcome.err
+        npmlm(*measure, *small, f"held_out.unit={unit}", f"out={tmp_path / unit}").done()
         assert json.loads((tmp_path / unit / "metrics.json").read_text(encoding="utf-8"))["loss"] > 0
     half = tmp_path / "half.jsonl"
     half.write_text('{"text": "half \\ud800 a character"}\n', encoding="utf-8")
@@ -130,9 +118,7 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     broken.refused("half.jsonl")
 
 
-def test_an_mt5_is_trained_as_a_denoiser_and_its_encoder_half_for_phrases(
-    npmlm: CommandLine, corpus: Path, tmp_path: Path
-) -> None:
+def test_an_mt5_as_a_denoiser_and_its_half_for_phrases(npmlm: CommandLine, corpus: Path, tmp_path: Path) -> None:
     tiny_mt5(tmp_path / "mt5")
     texts = repeated_corpus(tmp_path / "texts.jsonl")
     shrunk = [setting for setting in SHRUNK if setting != "blocks.max_block_tokens=24"]
@@ -144,40 +130,31 @@ def test_an_mt5_is_trained_as_a_denoiser_and_its_encoder_half_for_phrases(
         f"run={tmp_path / 'ul2'}",
         "blocks.min_filled_fraction=0",
     )
-    outcome = npmlm(*plain, *denoise)
-    assert outcome.status == 0, outcome.err
+    npmlm(*plain, *denoise).done()
     small = ("limit=2", "held_out.least_tokens=128", "held_out.blocks_per_article=2")
     measure = ("evaluate", "task=denoising", f"encoder={tmp_path / 'ul2' / 'encoder'}", f"corpus.files={texts}")
-    outcome = npmlm(*measure, *small, "held_out.max_block_tokens=64", f"out={tmp_path / 'nll'}")
-    assert outcome.status == 0, outcome.err
+    npmlm(*measure, *small, "held_out.max_block_tokens=64", f"out={tmp_path / 'nll'}").done()
 
     half = ("start.encoder_half=true", "start.encoder_half_tokens=128", f"run={tmp_path / 'half'}")
     npmlm(*train, *half, "objective.masked_weight=1").refused("no head", "objective.masked_weight=0")
-    outcome = npmlm(*train, *half)
-    assert outcome.status == 0, outcome.err
+    npmlm(*train, *half).done()
     build = ("build", f"corpus.files={corpus}", f"index={tmp_path / 'index'}", "blocks.max_block_tokens=64")
-    outcome = npmlm(*build, f"encoder={tmp_path / 'half' / 'encoder'}", "copy_encoder=true")
-    assert outcome.status == 0, outcome.err
-    outcome = npmlm("fill", f"index={tmp_path / 'index'}", "output=json", "The capital of Łódź 🜨 is <mask>.")
-    assert outcome.status == 0, outcome.err
+    npmlm(*build, f"encoder={tmp_path / 'half' / 'encoder'}", "copy_encoder=true").done()
+    outcome = npmlm("fill", f"index={tmp_path / 'index'}", "output=json", "The capital of Łódź 🜨 is <mask>.").done()
     check_contract(outcome.answers()[0])
 
 
-def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trained_for_phrases(
-    npmlm: CommandLine, corpus: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_of_one_mask_fills_words_and_says_so(npmlm: CommandLine, corpus: Path, tmp_path: Path) -> None:
     tiny_encoder("bert").save(tmp_path / "start")
     texts = repeated_corpus(tmp_path / "texts.jsonl")
     train = ("train", f"corpus.files={texts}", *SHRUNK)
     single, index = tmp_path / "single" / "encoder", tmp_path / "index"
     run = ("experiment=npm_single", f"encoder={tmp_path / 'start'}", f"run={single.parent}")
-    outcome = npmlm(*train, *run)
-    assert outcome.status == 0, outcome.err
+    npmlm(*train, *run).done()
     assert json.loads((single / "config.json").read_text(encoding="utf-8"))["npm"]["query_masks"] == 1
 
     build = ("build", f"corpus.files={corpus}", f"index={index}", f"encoder={single}", "copy_encoder=true")
-    outcome = npmlm(*build, "blocks.max_block_tokens=64")
-    assert outcome.status == 0, outcome.err
+    npmlm(*build, "blocks.max_block_tokens=64").done()
     for retrieval in ("dense", "bm25", "hybrid"):
         outcome = npmlm(
             "fill",
@@ -187,8 +164,7 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
             "output=json",
             f"retrieval={retrieval}",
             "Norway is <mask>.",
-        )
-        assert outcome.status == 0, outcome.err
+        ).done()
         (answer,) = outcome.answers()
         check_contract(answer, k=50)
         assert not any(" " in phrase["phrase"] for phrase in answer["phrases"])
@@ -202,8 +178,7 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
         f"out={tmp_path / 'in-batch'}",
     )
     small = ("held_out.least_tokens=48", "held_out.blocks_per_article=2", "held_out.max_block_tokens=24", "limit=2")
-    outcome = npmlm(*measure, *small)
-    assert outcome.status == 0, outcome.err
+    npmlm(*measure, *small).done()
     metrics = json.loads((tmp_path / "in-batch" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["start_top1"] == metrics["end_top1"] == metrics["top1"]["mean"]
 
@@ -223,9 +198,7 @@ def launchers(run: Path, *settings: str) -> list[list[str]]:
     return [[*torchrun, "--node_rank", rank, *script] for rank in ("0", "1")]
 
 
-def test_two_processes_of_a_launcher_train_what_one_process_trains_on_the_same_texts(
-    npmlm: CommandLine, tmp_path: Path
-) -> None:
+def test_two_processes_of_a_launcher_train_what_one_process_trains(npmlm: CommandLine, tmp_path: Path) -> None:
     texts = repeated_corpus(tmp_path / "texts.jsonl")
     toy_encoder().save(tmp_path / "start")  # without dropout, which is each rank's own
     steps = ("schedule.max_steps=2", "trainer.log_every_steps=1")
@@ -243,8 +216,7 @@ def test_two_processes_of_a_launcher_train_what_one_process_trains_on_the_same_t
     (checkpoint,) = (tmp_path / "two" / "checkpoints").iterdir()
     assert set(load_file(checkpoint / "generators.safetensors")) == {"0-cpu", "1-cpu"}
 
-    outcome = npmlm("train", *settings, f"run={tmp_path / 'one'}", "trainer.groups_per_device_batch=2")
-    assert outcome.status == 0, outcome.err
+    npmlm("train", *settings, f"run={tmp_path / 'one'}", "trainer.groups_per_device_batch=2").done()
     one, two = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("one", "two")

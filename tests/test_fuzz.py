@@ -25,9 +25,8 @@ from hypothesis import strategies as st
 
 from npm import PhraseFiller
 from npm.cli.cards import answer_json
-from npm.cli.declared import Setting
 from npm.cli.main import main
-from npm.cli.registry import MODULES, find_verb
+from npm.cli.registry import MODULES, Setting, find_verb
 from npm.core.errors import UserError
 from npm.core.files import digest_of
 from npm.corpus.blocks import BlockPacker, BlockSettings
@@ -219,9 +218,7 @@ COMMANDS = {
 
 @fuzz(30)
 @given(data=st.data())
-def test_manifests_with_right_digests_are_read_or_refused(
-    ground: Ground, built_index: Path, data: st.DataObject
-) -> None:
+def test_changed_manifests_are_read_or_refused(ground: Ground, built_index: Path, data: st.DataObject) -> None:
     index = ground.copy(built_index, "index")
     (file,) = index.glob(data.draw(st.sampled_from(MANIFESTS)) + "manifest.json")
     content = data.draw(changed(json.loads(file.read_bytes())))
@@ -235,9 +232,7 @@ def test_manifests_with_right_digests_are_read_or_refused(
 
 @fuzz(40)
 @given(data=st.data())
-def test_encoders_changed_at_random_work_or_are_refused(
-    ground: Ground, tiny_encoder_folder: Path, data: st.DataObject
-) -> None:
+def test_changed_encoders_work_or_are_refused(ground: Ground, tiny_encoder_folder: Path, data: st.DataObject) -> None:
     folder = ground.copy(tiny_encoder_folder, "encoder")
     file = folder / data.draw(st.sampled_from(["config.json", "tokenizer.json", "tokenizer_config.json"]))
     if data.draw(st.integers(0, 3)):
@@ -258,9 +253,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzz(30)
 @given(data=st.data())
-def test_run_folders_changed_at_random_go_on_or_are_refused(
-    ground: Ground, finished_run: Path, data: st.DataObject
-) -> None:
+def test_changed_run_folders_go_on_or_are_refused(ground: Ground, finished_run: Path, data: st.DataObject) -> None:
     run = ground.copy(finished_run, "run")
     (manifest,) = (run / "checkpoints").glob("*/manifest.json")
     file = data.draw(st.sampled_from([manifest, run / "settings.json", run / "metrics.jsonl"]))

@@ -59,9 +59,7 @@ def test_a_row_asks_what_its_passage_tells_and_its_negatives_do_not(tmp_path: Pa
     assert "Mercury (planet)" not in {row["title"] for row in rows}  # the word may mean another Mercury
 
 
-def test_the_same_seed_makes_the_same_rows_of_which_a_limit_and_exclusions_leave_some(
-    tmp_path: Path, corpus: str
-) -> None:
+def test_the_same_seed_makes_the_same_rows(tmp_path: Path, corpus: str) -> None:
     rows = made(tmp_path, "entities", corpus, "seed=3")
     assert made(tmp_path, "entities", corpus, "seed=3") == rows
     few = made(tmp_path, "entities", corpus, "seed=3", "limit=2")

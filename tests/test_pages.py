@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from npm.cli.main import MULTIRUN, split_arguments
-from npm.cli.multirun import FOLDERS, combinations
 from npm.cli.registry import MODULES, find_verb
-from npm.cli.settings import compose_settings
+from npm.cli.settings import FOLDERS, combinations, compose_settings
 from npm.core.settings import config_folder
 from npm.evaluation.evaluate import BUILT_IN_TASKS
 from scripts.study import Study

@@ -63,9 +63,7 @@ def script(folder: Path, *arguments: Any, minutes: str = "5") -> subprocess.Comp
     )
 
 
-def test_a_run_in_parts_on_a_bare_machine_ends_in_the_weights_of_one_that_was_never_moved(
-    tmp_path: Path, packed: Path
-) -> None:
+def test_a_run_in_parts_ends_in_the_weights_of_a_whole_one(tmp_path: Path, packed: Path) -> None:
     assert script(tmp_path, "pack", packed, tmp_path / "start", tmp_path / "pieces").returncode == 0
     train = ("train", tmp_path / "pieces", tmp_path / "run", "schedule.max_steps=4")
     assert script(tmp_path, "train", tmp_path / "pieces", tmp_path / "undisturbed", *train[3:]).returncode == 0
@@ -100,9 +98,7 @@ def test_a_run_in_parts_on_a_bare_machine_ends_in_the_weights_of_one_that_was_ne
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-5) for name in ours)
 
 
-def test_a_part_too_short_for_a_line_of_metrics_is_brought_back_and_pieces_of_others_are_refused(
-    tmp_path: Path, packed: Path
-) -> None:
+def test_a_part_too_short_for_metrics_is_brought_back(tmp_path: Path, packed: Path) -> None:
     shutil.rmtree(packed / "held-out")  # an evaluation at the start would be a line
     script(tmp_path, "pack", packed, tmp_path / "start", tmp_path / "pieces")
     changes = ("schedule.max_steps=4", "trainer.log_every_steps=10", "evaluation.max_batches=50")

@@ -66,11 +66,10 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
     if not (settings.index or settings.files or texts or is_prompt or is_table):
         advice = "index=DIR or files=FOLDER; only texts on the command line and at the prompt are answered without"
         raise missing("index", advice)
-    from npm.cli.texts import fill_piped, fill_texts, given_texts
+    from npm.cli.cards import fill_piped, fill_texts, given_texts
 
     if is_table:
-        from npm.cli.fill_table import fill_table, table_texts
-        from npm.cli.rows import check_out
+        from npm.cli.rows import check_out, fill_table, table_texts
 
         if settings.table and (texts or settings.texts):
             raise exclusive("table=FILE", "texts")

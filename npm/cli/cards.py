@@ -1,17 +1,26 @@
-"""Answers on a terminal: cards of phrases, places of a phrase, or a line of JSON."""
+"""Texts of `npmlm fill` read, and answers on a terminal: cards of phrases, places of a phrase, or a line of JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from npm.cli.base import Output, decoded, say
 from npm.core.display import PASSAGE_CHARS, indented, marked_context, one_line, printable, write_rendered
+from npm.core.errors import QueryError, exclusive
 from npm.core.types import LIKELY, MASK_TEXT, SURE, Answer, JointAnswer, Occurrence, Phrase
+from npm.retrieval.queries import MAX_MASKS, Query
+
+if TYPE_CHECKING:
+    from npm.retrieval.filler import PhraseFiller
 
 TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
@@ -42,6 +51,19 @@ def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
     start, stop = max(0, first - around), last + around
     cut = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
     return printable(cut)
+
+
+def show_answer(
+    output: Output, answer: Answer, query: Query, *, with_text: bool = True, names_place: bool = False
+) -> None:
+    """Print one answer on stdout and its notes on stderr, with the place of its text where there are several."""
+    for note in answer.notes:
+        say(f"note: {query.place}: {note}" if names_place else f"note: {note}")
+    if output == "json":
+        sys.stdout.write(answer_json(answer, line=query.line) + "\n")
+        sys.stdout.flush()
+    else:
+        print_answer(answer, with_text=with_text)
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
@@ -89,7 +111,9 @@ def _cards(phrases: Sequence[Phrase], first: int, confidence: float | None = Non
     lines: list[RenderableType] = []
     for number, phrase in enumerate(phrases, start=first):
         sure = confidence_text(confidence) if confidence is not None and number == first else None
-        lines.append(_heading(number, phrase.phrase, phrase.score if confidence is None else None, sure))
+        score = f"{phrase.score:.3f}  " if confidence is None else ""
+        heading = (f"{number:>2}  {score}", (one_line(phrase.phrase), "bold"), f"  ({sure})" if sure else "")
+        lines.append(Text.assemble(*heading))
         for best in phrase.occurrences[:1]:
             above, sentence = shown.get((best.document, best.context_start_char), (0, ""))
             if above and one_line(best.parts[1]) in sentence:
@@ -99,11 +123,6 @@ def _cards(phrases: Sequence[Phrase], first: int, confidence: float | None = Non
             shown[best.document, best.context_start_char] = number, context.plain
             lines += indented(context, best.document_name)
     return lines or ["no phrase found"]
-
-
-def _heading(number: int, phrase: str, score: float | None, after: str | None) -> Text:
-    shown = "" if score is None else f"{score:.3f}  "
-    return Text.assemble(f"{number:>2}  {shown}", (one_line(phrase), "bold"), f"  ({after})" if after else "")
 
 
 def print_places(phrase: Phrase) -> None:
@@ -128,3 +147,53 @@ def print_passage(occurrence: Occurrence) -> None:
     """Print an occurrence whose context is its document, the phrase marked."""
     heading = Text(f"{one_line(occurrence.document_name)}, characters {occurrence.start_char} to {occurrence.end_char}")
     write_rendered(Group(heading, "", marked_context(occurrence.parts, most_chars=PASSAGE_CHARS)))
+
+
+def given_texts(texts: list[str], file: str) -> list[Query]:
+    """The texts given as arguments or in a file, read; none if they come from elsewhere. Raises QueryError."""
+    if texts and file:
+        raise exclusive("texts=FILE", "texts as arguments")
+    places = [f"text {number} of {len(texts)}" for number in range(1, len(texts) + 1)]
+    queries = [Query.read(text, place, max_masks=MAX_MASKS) for text, place in zip(texts, places, strict=True)]
+    if file:
+        try:
+            data = Path(file).read_bytes()
+        except OSError as error:
+            raise QueryError(f"texts: cannot read {file}: {error.strerror}") from error
+        queries = list(_decoded(file, data.removesuffix(b"\n").split(b"\n")))
+        if not queries:
+            raise QueryError(f"texts: {file} is empty")
+    return queries
+
+
+def fill_texts(filler: PhraseFiller, output: Output, queries: list[Query]) -> None:
+    """Answer texts, several at once, after all were checked."""
+    for query, answer in zip(queries, filler.answers(queries), strict=True):
+        show_answer(output, answer, query, names_place=len(queries) > 1)
+
+
+def fill_piped(filler: PhraseFiller, output: Output) -> None:
+    """Answer each line of a pipe as soon as it comes. Raises QueryError at the end, with all unusable lines."""
+    count, refused = 0, list[str]()
+    stream = getattr(sys.stdin, "buffer", None)  # None if the shell closed it, as with <&-
+    for number, line in enumerate(iter(stream.readline, b"") if stream else (), start=1):
+        try:
+            for query in _decoded("standard input", [line], number):
+                (answer,) = filler.answers([query])
+                show_answer(output, answer, query, names_place=True)
+                count += 1
+        except QueryError as error:
+            refused.append(str(error))
+    if refused:
+        raise QueryError("\n".join(refused))
+    if not count:
+        raise QueryError(f"no text on standard input: write one with {MASK_TEXT} a line, or give texts=FILE")
+
+
+def _decoded(source: str, lines: list[bytes], first: int = 1) -> Iterator[Query]:
+    """The lines that are not blank, without a byte order mark. Raises QueryError for one that cannot be filled."""
+    for number, line in enumerate(lines, start=first):
+        place = f"{source}, line {number}"
+        text = decoded(line, place).rstrip("\r\n")
+        if text.strip():
+            yield replace(Query.read(text, place, max_masks=MAX_MASKS), line=number)

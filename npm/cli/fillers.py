@@ -1,4 +1,4 @@
-"""The fillers of `npmlm fill` without index=: over files of the user, or over the demo corpus."""
+"""Answers without index=: from files of the user, or from the demo corpus, whose indexes are in the user's cache."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from npm.corpus.sources import find_sources, input_record
 from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.sync import cache_errors, cached_index, files_index
 from npm.models.encoder import Encoder
+from npm.models.settings import EncoderChoice
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings
 
@@ -61,3 +62,28 @@ def _shown(stack: ExitStack, work: str) -> tuple[Progress, Callable[[str], None]
         bars[0](stage, done, total, **options)
 
     return progress, lambda message: bars[0].say(message) if bars else say(message)
+
+
+class FollowedFiles:
+    """Files of a server, whose index of words follows them."""
+
+    def __init__(self, files: list[str], settings: EncoderChoice) -> None:
+        self._files = files
+        self.encoder = Encoder.load(
+            settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True
+        )
+        self._seen = self._state()
+        with StageProgress() as progress:
+            self.folder = files_index(self._files, self.encoder, progress=progress, notice=progress.say)[0]
+
+    def _state(self) -> list[tuple[str, int, int]]:
+        """Path, size and time of each file; addresses and data sets are not followed."""
+        paths = [Path(source.path) for source in find_sources(self._files)]
+        return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+
+    def refresh(self) -> None:
+        """Bring the index up to date if a file was changed, came or went."""
+        state = self._state()
+        if state != self._seen:
+            files_index(self._files, self.encoder, notice=say)
+            self._seen = state

@@ -10,10 +10,7 @@ from npm.core.errors import SettingError, missing
 from npm.core.settings import Fraction, PathText
 
 if TYPE_CHECKING:
-    from npm.cli.progress import StageProgress
-    from npm.evaluation.labeling import LabelConfidence, LabeledText
-    from npm.evaluation.tasks import Task
-    from npm.retrieval.filler import PhraseFiller
+    from npm.evaluation.labeling import LabeledText
 
 ADDED = (
     *("label", "label_score", "label_word", "label_title", "label_document", "label_sentence"),
@@ -64,8 +61,8 @@ def run_label(settings: LabelCommand) -> int:
     if not (settings.labels and settings.texts):
         raise missing("texts" if settings.labels else "labels", "labels=[politics, sport] texts=FILE")
     from npm.cli.progress import StageProgress
-    from npm.cli.rows import SHARE_DIGITS, check_out, columns_of, read_table, write_rows, writes_csv
-    from npm.evaluation.labeling import label_rows, label_task
+    from npm.cli.rows import SHARE_DIGITS, cell_text, check_out, columns_of, read_table, write_rows, writes_csv
+    from npm.evaluation.labeling import fit_label_confidence, label_rows, label_task
 
     check_out(settings.out, settings.texts)
     if settings.known and settings.multi_label:
@@ -76,7 +73,13 @@ def run_label(settings: LabelCommand) -> int:
     filler = settings.open_filler()
     is_csv = writes_csv(settings.out, settings.output)
     with StageProgress() as progress:
-        confidence = known_confidence(settings, task, filler, progress) if settings.known else None
+        confidence = None
+        if settings.known:
+            known = read_table("known", settings.known)
+            right = [cell_text(row, settings.known_column) for row in known]
+            first = list(label_rows(filler, task, [(row.place, row.cells) for row in known], progress=progress))
+            confidence = fit_label_confidence(task, first, right)
+            progress.say(f"note: {confidence.right} of {confidence.rows} rows of {settings.known} got the right label")
         labeled = label_rows(
             filler,
             task,
@@ -94,21 +97,6 @@ def run_label(settings: LabelCommand) -> int:
         )
         write_rows(settings.out, settings.output, [*columns_of(rows), *added], written)
     return 0
-
-
-def known_confidence(
-    settings: LabelCommand, task: Task, filler: PhraseFiller, progress: StageProgress
-) -> LabelConfidence:
-    """The probability that a first label is right, fitted to the rows of known=; how many are right is reported."""
-    from npm.cli.rows import cell_text, read_table
-    from npm.evaluation.labeling import fit_label_confidence, label_rows
-
-    rows = read_table("known", settings.known)
-    right = [cell_text(row, settings.known_column) for row in rows]
-    labeled = list(label_rows(filler, task, [(row.place, row.cells) for row in rows], progress=progress))
-    confidence = fit_label_confidence(task, labeled, right)
-    progress.say(f"note: {confidence.right} of {confidence.rows} rows of {settings.known} got the right label")
-    return confidence
 
 
 def label_cells(found: LabeledText, is_csv: bool) -> dict[str, Any]:

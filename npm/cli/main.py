@@ -11,8 +11,8 @@ from pathlib import Path
 
 import npm
 from npm.cli.base import say
-from npm.cli.registry import DECLARED, MODULES, find_verb
-from npm.cli.settings import compose_settings
+from npm.cli.registry import DECLARED, MODULES, find_verb, overview, verb_help
+from npm.cli.settings import as_yaml, compose_settings, multirun
 from npm.core.errors import SettingError, StorageError, UserError, unknown
 from npm.core.types import MASK_TEXT
 
@@ -81,8 +81,6 @@ def run(arguments: list[str]) -> int:
     except FileNotFoundError as error:  # in which torch's own libraries would end the process
         raise StorageError("the working directory was removed: change to another one") from error
     if not arguments or (arguments[0] in HELP and len(arguments) == 1):
-        from npm.cli.help import overview
-
         sys.stdout.write(overview() + "\n")
         return 0
     if arguments[0] in HELP:
@@ -97,8 +95,6 @@ def run(arguments: list[str]) -> int:
     verb = find_verb(name)
     asked = [place for place, word in enumerate(before) if word in HELP[:2] or (word in HELP and place == 0)]
     if asked:
-        from npm.cli.help import verb_help
-
         sys.stdout.write(verb_help(verb, is_full=before[asked[0] + 1 :][:1] == ["all"]) + "\n")
         return 0
     shows_settings, repeats = before[:2] == ["--cfg", "job"], before[:1] in MULTIRUN
@@ -111,13 +107,9 @@ def run(arguments: list[str]) -> int:
         )
     given = [each for each in given if each != DEBUG]
     if repeats:
-        from npm.cli.multirun import multirun
-
         return multirun(verb, given, texts)
     settings = compose_settings(name, given)
     if shows_settings:
-        from npm.cli.multirun import as_yaml
-
         sys.stdout.write(as_yaml(settings))
         return 0
     if sys.stderr.isatty() and hasattr(settings, "encoder"):  # before the imports that take the time

@@ -16,8 +16,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say
-from npm.cli.cards import answer_json, print_answer, print_passage, print_places
-from npm.cli.texts import show_answer
+from npm.cli.cards import answer_json, print_answer, print_passage, print_places, show_answer
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.files import user_folder
 from npm.core.settings import as_json, changed_settings

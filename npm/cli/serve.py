@@ -1,4 +1,4 @@
-"""`npmlm serve`."""
+"""The verbs that answer other programs: `serve` over HTTP, `mcp` as tools of agents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from pydantic import PositiveInt
 
 from npm.cli.base import EncoderCommand, say
-from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.cluster.settings import ServeCluster
 from npm.core.errors import SettingError, exclusive, missing
 from npm.core.settings import PathText
+from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class ServeCommand(ServeSettings, EncoderCommand):
     files: list[PathText] = field(default_factory=list)
     """Files and folders to answer from instead of an index: their words are read into the user's cache, and what
     changes is read again every reload_seconds."""
-
     partitions: PositiveInt | None = None
     """Parts that the vectors are searched in, each by itself; unset: those that the index is stored in."""
     cluster: ServeCluster = field(default_factory=ServeCluster)
@@ -57,13 +56,14 @@ def run_serve(settings: ServeCommand) -> int:
         raise SettingError(
             f"npmlm serve requires {error.name}: pip install fastapi uvicorn prometheus-client"
         ) from error
+    from npm.cli.fillers import FollowedFiles
     from npm.indexing.inspect import index_encoder
     from npm.indexing.partitions import local_searcher
     from npm.serving.server import serve
 
     if bool(settings.index) == bool(settings.files):
         raise exclusive("index=DIR", "files") if settings.index else missing("index", "index=DIR or files=FOLDER")
-    followed = _FollowedFiles(settings) if settings.files else None
+    followed = FollowedFiles(settings.files, settings) if settings.files else None
     folder = Path(settings.index) if followed is None else followed.folder
 
     def load_encoder() -> Encoder:
@@ -86,33 +86,26 @@ def run_serve(settings: ServeCommand) -> int:
     return 0
 
 
-class _FollowedFiles:
-    """Files and their index of words in the user's cache."""
+class McpCommand(FillSettings, EncoderCommand):
+    """Answer agents over the Model Context Protocol, on standard input and output, until the client closes them."""
 
-    def __init__(self, settings: ServeCommand) -> None:
-        from npm.indexing.sync import files_index
-        from npm.models.encoder import Encoder
 
-        self._files = settings.files
-        self.encoder = Encoder.load(
-            settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True
-        )
-        self._seen = self._state()
-        with StageProgress() as progress:
-            self.folder = files_index(self._files, self.encoder, progress=progress, notice=progress.say)[0]
+@verb(
+    McpCommand,
+    "npmlm mcp index=DIR",
+    "index encoder occurrences retrieval documents where device precision",
+    groups={"": "index encoder device precision occurrences retrieval documents where", "scoring": ""},
+)
+def run_mcp(settings: McpCommand) -> int:
+    """Serve one client."""
+    try:
+        import mcp.server.mcpserver  # noqa: F401
+    except ImportError as error:
+        raise SettingError("npmlm mcp requires the package mcp: pip install 'mcp>=2.3'") from error
+    from npm.agents import agent_server
+    from npm.indexing.phrase_index import select
 
-    def _state(self) -> list[tuple[str, int, int]]:
-        """Path, size and time of each file; addresses and data sets are not followed."""
-        from npm.corpus.sources import find_sources
-
-        paths = [Path(source.path) for source in find_sources(self._files)]
-        return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
-
-    def refresh(self) -> None:
-        """Bring the index up to date if a file was changed, came or went."""
-        from npm.indexing.sync import files_index
-
-        state = self._state()
-        if state != self._seen:
-            files_index(self._files, self.encoder, notice=say)
-            self._seen = state
+    filler = settings.open_filler(settings)
+    select(filler.index, settings.documents, settings.where)  # a mistake is reported now, not to each call
+    agent_server(filler).run("stdio")
+    return 0

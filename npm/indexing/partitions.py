@@ -103,7 +103,7 @@ def open_parts(generation: Generation, vectors: ShardedArray) -> Searcher:
     parts = [_opened(generation, each, vectors.shards(*each.shards)) for each in partitions]
     if len(parts) == 1:
         return parts[0]
-    from index.partitioned import PartitionedSearcher
+    from index.search import PartitionedSearcher
 
     return PartitionedSearcher(parts)
 
@@ -155,7 +155,7 @@ def local_searcher(partitions: int) -> Callable[[Generation, ShardedArray], Sear
     """Function that opens the searcher of a generation in `partitions`, all in this process."""
 
     def opened(generation: Generation, _: ShardedArray) -> Searcher:
-        from index.partitioned import PartitionedSearcher
+        from index.search import PartitionedSearcher
 
         count, digest = served_count(generation, partitions), generation.manifest.digest
         return PartitionedSearcher(

@@ -12,37 +12,26 @@ if TYPE_CHECKING:
     import torch
 
 
-class View(Protocol):
-    """Part of a training batch that one or more objectives read."""
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of training text that this rank sees in it."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same view on `device`."""
-
-
-class Batch:
-    """Base of views: dataclasses with tensors."""
+class View:
+    """Part of a training batch that one or more objectives read: base of dataclasses with tensors."""
 
     __slots__ = ()
     attention_mask: torch.Tensor
 
     @property
     def token_count(self) -> int:
-        """Tokens of all rows, special tokens included."""
+        """Tokens of training text that this rank sees in it, by default those of all rows, special ones included."""
         return int(self.attention_mask.sum())
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch with its tensors on `device`."""
+        """The same view with its tensors on `device`."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
         moved = {name: value.to(device) for name, value in values.items() if hasattr(value, "to")}
         return replace(self, **moved)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedBatch(Batch):
+class MaskedBatch(View):
     """The masked copies (queries), the clean copies (keys), and the positions of each span's masks.
 
     With mask pairs, `start_slots` and `end_slots` are the two masks of a span; where a span has one mask only they
@@ -70,7 +59,7 @@ class MaskedBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class SentenceBatch(Batch):
+class SentenceBatch(View):
     """Sentences to distinguish: N anchors, then their N positives, then their N hard negatives if there are any."""
 
     input_ids: torch.Tensor  # i64 [2N or 3N, L]
@@ -80,7 +69,7 @@ class SentenceBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class DenoisingBatch(Batch):
+class DenoisingBatch(View):
     """Corrupted texts and their targets, for an encoder-decoder."""
 
     input_ids: torch.Tensor  # i64 [B, Li]
@@ -96,7 +85,7 @@ class DenoisingBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class LabeledBatch(Batch):
+class LabeledBatch(View):
     """Texts, pairs of texts, or sentences of words, and what each of them, or each word, is labeled with."""
 
     input_ids: torch.Tensor  # i64 [B, L]
@@ -108,7 +97,7 @@ class LabeledBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionBatch(Batch):
+class QuestionBatch(View):
     """Questions with one mask and the blocks that answer them, as R = r + 3n + w rows, in this order.
 
     The first k of n questions, each read with its block, and r - k of them read with their wrong block, in which no
@@ -134,7 +123,7 @@ class QuestionBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class PassageBatch:
+class PassageBatch(View):
     """Questions, each read with one passage, as concatenated rows without padding: N tokens of B rows."""
 
     input_ids: torch.Tensor  # i64 [N]
@@ -147,11 +136,6 @@ class PassageBatch:
     def token_count(self) -> int:
         """Tokens of all rows, special tokens included."""
         return len(self.input_ids)
-
-    def to(self, device: torch.device | str) -> PassageBatch:
-        """The same batch on `device`."""
-        names = ("input_ids", "mask_slots", "is_key", "edges")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 class BatchSource(Protocol):

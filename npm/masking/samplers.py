@@ -26,11 +26,7 @@ class Sampler(Protocol):
     """Draws disjoint spans among candidates."""
 
     def draw(
-        self,
-        candidates: MaskableSpans,
-        sequences: Sequences,
-        budget_tokens: int,
-        rng: np.random.Generator,
+        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
     ) -> Spans:
         """Spans with about `budget_tokens` tokens, fewer where the candidates do not suffice."""
 
@@ -86,11 +82,7 @@ class GeometricSpanSampler:
     """Mask a last span that is longer than the rest of the budget; without it only those that fit are masked."""
 
     def draw(
-        self,
-        candidates: MaskableSpans,
-        sequences: Sequences,
-        budget_tokens: int,
-        rng: np.random.Generator,
+        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
     ) -> Spans:
         """Draw lengths, and for each the next acceptable candidate of that length from a shuffled list.
 
@@ -149,11 +141,7 @@ class UniformSampler:
     """
 
     def draw(
-        self,
-        candidates: MaskableSpans,
-        sequences: Sequences,
-        budget_tokens: int,
-        rng: np.random.Generator,
+        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
     ) -> Spans:
         """`budget_tokens` tokens of candidates in a random order; fewer where no candidate is left that fits."""
         order = rng.permutation(len(candidates))  # i64 [m]
@@ -275,11 +263,7 @@ class WordSpanSampler:
     max_span_words: int = 10
 
     def draw(
-        self,
-        candidates: MaskableSpans,
-        sequences: Sequences,
-        budget_tokens: int,
-        rng: np.random.Generator,
+        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
     ) -> Spans:
         """Spans of neighboring candidates, which must be disjoint, such as words, with `budget_tokens` tokens."""
         words = sorted_spans(candidates.starts, candidates.lengths)

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from npm.core.settings import PathText, as_json, checked
 from npm.models.bert import PlainBert
 from npm.models.loading import load_pretrained
-from npm.models.names import SINGLE_MASK_NAMES, encoder_label, locate_encoder
+from npm.models.names import SINGLE_MASK_NAMES, encoder_label, locate_encoder, pooler_of_modules
 from npm.models.settings import (
     LAST_LAYER_POOLERS,
     OWN_KEY,
@@ -32,7 +32,6 @@ from npm.models.settings import (
     Precision,
     check_leading_dimensions,
     leading_scale,
-    reference_scale,
 )
 from npm.models.stored import StoredModel, encoder_errors
 from npm.models.tokenizer import special_id, special_ids_around, spells_bytes
@@ -109,7 +108,7 @@ class Encoder(StoredModel):
     ) -> None:
         super().__init__(model, tokenizer, name=name)
         recorded = EncoderSettings.read(getattr(model.config, OWN_KEY, None), where=name)
-        self.similarity_scale = similarity_scale or recorded.similarity_scale or reference_scale(self.whole_dimensions)
+        self.similarity_scale = similarity_scale or recorded.similarity_scale or self.whole_dimensions**-0.5
         self.trained_dimensions: Sequence[int] = recorded.trained_dimensions
         self.title_tokens, self.query_masks = recorded.title_tokens, recorded.query_masks
         self.reads_jointly, self.sentence_pooler = recorded.reads_jointly, recorded.sentence_pooler
@@ -174,8 +173,6 @@ class Encoder(StoredModel):
         encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.for_reading = for_reading
         if encoder.sentence_pooler is None:
-            from npm.models.sentence_folders import pooler_of_modules
-
             with encoder_errors(place):
                 encoder.sentence_pooler = pooler_of_modules(Path(place))
         if name.partition("@")[0] in SINGLE_MASK_NAMES:

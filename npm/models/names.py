@@ -1,4 +1,7 @@
-"""Names of encoders: the shipped one, folders, and models of the Hugging Face hub, `NAME` or `NAME@REVISION`."""
+"""Names of encoders: the shipped one, folders, and models of the Hugging Face hub, `NAME` or `NAME@REVISION`.
+
+Also what the JSON files in the folder of an encoder say about it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from npm.core.errors import EncoderError
-from npm.models.settings import MINILM, OWN_KEY
+from npm.models.settings import MINILM, OWN_KEY, PoolerKind
 
 BYTES = "bytes"
 """Tokenizer of bytes, for a start from random weights."""
@@ -28,6 +31,9 @@ DATA_FILES = (
     *("modules.json", "*_Pooling/config.json", "2_Dense/*.json", "2_Dense/*.safetensors"),
 )
 """Files fetched from the hub: neither code nor pickles."""
+MODULES, POOLING = "modules.json", "1_Pooling"
+"""A list of modules, and the folder of the pooling, of `sentence-transformers`."""
+POOLING_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 SINGLE_MASK_NAMES = ("facebook/npm-single",)
 """Encoders of the hub that use one mask, which their files do not record; our folders record `query_masks`."""
 HUB_NAME = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@([\w./-]+))?", re.ASCII)
@@ -143,3 +149,23 @@ def is_mask_reader(place: str) -> bool:
 def is_whole_encoder(folder: Path) -> bool:
     """Return True if the config, weights and tokenizer of a saved encoder are all in `folder`."""
     return all((folder / name).is_file() for name in (CONFIG, WEIGHTS, TOKENIZER, "tokenizer_config.json"))
+
+
+def pooler_of_modules(folder: Path) -> PoolerKind | None:
+    """Pooler of a folder of `sentence-transformers`; None for another folder, or an unsupported pooler.
+
+    Raises EncoderError for a damaged configuration of its pooling.
+    """
+    if not (folder / MODULES).is_file() or not (folder / POOLING).is_dir():
+        return None
+    try:
+        modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+        kinds = [module["type"].rpartition(".")[2] for module in modules]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if [kind for kind in kinds if kind != "Normalize"] != ["Transformer", "Pooling"]:
+        return None
+    config = read_json_object(folder / POOLING / CONFIG)
+    on = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    mode = str(config.get("pooling_mode") or (POOLING_MODES.get(on[0]) if len(on) == 1 else None))
+    return {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}.get(mode)

@@ -1,10 +1,19 @@
-"""Sentences in, one vector each out.
+"""Sentences in, one vector each out, and the files by which `sentence-transformers` gives the same ones.
+
+`SentenceTransformer(folder)` of a saved `SentenceEncoder` loads
+
+    cls_before_pooler   Transformer, Pooling of the first token
+    cls                 Transformer, Pooling of the first token, Dense with tanh
+    avg                 Transformer, Pooling of the mean
+
+The one difference: special tokens such as [MASK] in a text are ordinary text for us, and special for it.
 
 Shapes: n sentences, R rows of one pass, L padded length, d dimensions.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +26,13 @@ from torch import nn
 from npm.core.errors import EncoderError, QueryError
 from npm.core.settings import checked
 from npm.models.encoder import Encoder
-from npm.models.names import locate_encoder
-from npm.models.sentence_folders import MLP_WEIGHTS, write_sentence_files
+from npm.models.names import CONFIG, MODULES, POOLING, POOLING_MODES, WEIGHTS, locate_encoder
 from npm.models.settings import PoolerKind, Precision
 from npm.models.stored import encoder_errors, evaluating
 
 ROWS_PER_BATCH = 64
+MLP = "2_Dense"
+MLP_WEIGHTS = f"{MLP}/{WEIGHTS}"
 
 
 def pool(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -77,8 +87,34 @@ class SentenceEncoder:
         """Write the encoder as `Encoder.save` does, and the files that make it one of `sentence-transformers`."""
         kind = self.encoder.sentence_pooler = self.pooler.kind_after_training
         self.encoder.save(folder, dtype=dtype)
-        sizes = {"d": self.encoder.dimensions, "max_input_tokens": self.encoder.max_input_tokens}
-        write_sentence_files(folder, kind, self.pooler.mlp, **sizes)
+        self._write_modules(folder, kind)
+
+    def _write_modules(self, folder: Path, kind: PoolerKind) -> None:
+        """The files of `sentence-transformers` in the folder of the encoder."""
+        d, mode = self.encoder.dimensions, "mean" if kind is PoolerKind.avg else "cls"
+        modes = {name: mode == each for name, each in POOLING_MODES.items()}
+        modules = {"": "Transformer", POOLING: "Pooling"}
+        files: dict[str, Any] = {
+            "sentence_bert_config.json": {"max_seq_length": self.encoder.max_input_tokens, "do_lower_case": False},
+            "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+            f"{POOLING}/{CONFIG}": {"word_embedding_dimension": d} | modes,
+        }
+        if kind is PoolerKind.cls:
+            assert self.pooler.mlp is not None
+            modules[MLP] = "Dense"
+            sizes = {"in_features": d, "out_features": d, "bias": True}
+            files[f"{MLP}/{CONFIG}"] = sizes | {"activation_function": "torch.nn.modules.activation.Tanh"}
+            weights = self.pooler.mlp.state_dict().items()
+            tensors = {f"linear.{name}": tensor.detach().float().cpu() for name, tensor in weights}
+            (folder / MLP).mkdir(exist_ok=True)
+            (folder / MLP_WEIGHTS).write_bytes(safetensors.torch.save(tensors))
+        files[MODULES] = [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for number, (path, name) in enumerate(modules.items())
+        ]
+        for file, value in files.items():
+            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(

@@ -60,7 +60,8 @@ class EncoderSettings(Settings):
     """Record of an encoder; except for the scale, no vector and no fingerprint depends on it."""
 
     similarity_scale: Annotated[float, Field(gt=0, le=MAX_SCALE)] | None = None
-    """Factor between an inner product of full vectors and a logit; None: 1/√d."""
+    """Factor between an inner product of full vectors and a logit; None: 1/√d (Min et al. 2022, arXiv 2212.01349, §3),
+    by which a small encoder, whose last LayerNorm keeps vectors short, gets no sharp logits."""
     trained_dimensions: list[int] = field(default_factory=list)
     """Shorter lengths at which its vectors were trained too."""
     title_tokens: Annotated[int, Field(ge=0, le=MOST_TITLE_TOKENS)] = 0
@@ -114,18 +115,6 @@ class FreshSettings(Settings):
                 f"{'an even multiple' if self.window_tokens else 'a multiple'} of start.fresh.attention_heads={heads}"
             )
             raise SettingError(f"start.fresh.dimensions must be {multiple}, got {width}: change one of the two")
-
-
-def reference_scale(dimensions: int) -> float:
-    """Factor between an inner product and a logit in the reference, 1/√d (Min et al. 2022, arXiv 2212.01349, §3).
-
-    Others are saved with their encoder: a small one, whose last LayerNorm keeps vectors short, gets no sharp logits by
-    this one.
-
-    >>> reference_scale(256)
-    0.0625
-    """
-    return float(dimensions) ** -0.5
 
 
 def leading_scale(scale: float, dimensions: int, whole: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import npm
-from index.partitioned import parts_of
+from index.search import parts_of
 from npm.core.errors import QueryError, SettingError
 from npm.core.settings import as_json, per_request
 from npm.core.types import MASK_TEXT, Document

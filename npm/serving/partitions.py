@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from index.partitioned import PartitionedSearcher
+from index.search import PartitionedSearcher
 from index.types import Searcher
 from npm.serving.problems import Problem
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 
-from tests.helpers.command_line import CommandLine, all_bytes
+from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 from tests.helpers.tuned_indexes import WORDS
 
 
 def corrections(file: Path) -> Path:
     rng = np.random.default_rng(1)
     questions = (" ".join(rng.choice(WORDS, 6).tolist()) + " <mask>." for _ in range(50))
-    rows = [{"question": question, "answers": ["Oslo"]} for question in questions]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_corpus(file, [{"question": question, "answers": ["Oslo"]} for question in questions])
 
 
 def test_what_adapt_learns_is_used_shown_and_removed(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
@@ -28,8 +25,7 @@ def test_what_adapt_learns_is_used_shown_and_removed(npmlm: CommandLine, built_i
     outcome = npmlm(
         *("adapt", f"index={index}", f"questions=[{corrections(tmp_path / 'rows.jsonl')}]"),
         *("retrieval=dense", "output=json"),
-    )
-    assert outcome.status == 0, outcome.err
+    ).done()
     (learned,) = outcome.answers()
     assert learned["generation"] == 1 and learned["after"]["first"] > learned["before"]["first"]
     after = npmlm(*ask).answers()
@@ -40,20 +36,18 @@ def test_what_adapt_learns_is_used_shown_and_removed(npmlm: CommandLine, built_i
     assert npmlm(*ask).answers() == before
 
 
-def test_the_table_says_what_was_written_and_an_index_that_gains_nothing_stays(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
+def test_an_index_that_gains_nothing_stays(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     index, rows = tmp_path / "index", corrections(tmp_path / "rows.jsonl")
     shutil.copytree(built_index, index)
-    outcome = npmlm("adapt", f"index={index}", f"questions=[{rows}]", "retrieval=dense")
-    assert outcome.status == 0 and "generation 1" in outcome.out, outcome.err
+    outcome = npmlm("adapt", f"index={index}", f"questions=[{rows}]", "retrieval=dense").done()
+    assert "generation 1" in outcome.out
     held_out = np.random.default_rng(0).permutation(50)[:10].tolist()
     lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
     changed = [line.replace("Oslo", "Madrid") if number in held_out else line for number, line in enumerate(lines)]
     rows.write_text("".join(changed), encoding="utf-8")
     before = all_bytes(index)
-    outcome = npmlm("adapt", f"index={index}", f"questions=[{rows}]", "retrieval=dense")
-    assert outcome.status == 0 and "nothing was written" in outcome.out, outcome.err
+    outcome = npmlm("adapt", f"index={index}", f"questions=[{rows}]", "retrieval=dense").done()
+    assert "nothing was written" in outcome.out
     assert all_bytes(index) == before
 
 

@@ -99,9 +99,7 @@ def test_files_and_pipes_are_not_answered_from_a_corpus_that_was_not_named(npmlm
     npmlm("fill", stdin=QUESTION.encode()).refused("index is required")
 
 
-def test_the_folders_of_a_user_are_those_that_the_environment_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_the_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for value, folder in (("/cache", Path("/cache")), ("", tmp_path / ".cache"), ("relative", tmp_path / ".cache")):
         monkeypatch.setenv("XDG_CACHE_HOME", value)

@@ -13,7 +13,7 @@ import pytest
 from npm.evaluation.tasks import DEMO
 from npm.models.denoiser import fresh_denoiser
 from npm.models.settings import FreshSettings
-from tests.helpers.command_line import CommandLine, all_bytes
+from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 from tests.helpers.kills import fail_writes
 from tests.helpers.language_models import random_language_model
 from tests.helpers.tiny_models import SENTENCES
@@ -38,11 +38,8 @@ def evaluate(questions: Path, built_index: Path, tmp_path: Path) -> list[str]:
     return ["evaluate", f"task={questions}", f"index={built_index}", f"out={tmp_path / 'out'}"]
 
 
-def test_an_evaluation_prints_a_table_and_writes_predictions_and_metrics(
-    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
-) -> None:
-    outcome = npmlm(*evaluate, "show=2")
-    assert outcome.status == 0, outcome.err
+def test_an_evaluation_prints_and_writes_results(npmlm: CommandLine, evaluate: list[str], tmp_path: Path) -> None:
+    outcome = npmlm(*evaluate, "show=2").done()
     assert "hit@5" in outcome.out
     assert "The capital of France is <mask>." in outcome.out
     lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
@@ -54,9 +51,7 @@ def test_an_evaluation_prints_a_table_and_writes_predictions_and_metrics(
     assert not any(str(tmp_path).encode() in data for data in before.values())
 
 
-def test_settings_of_filling_and_of_the_split_reach_the_task(
-    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
-) -> None:
+def test_settings_of_filling_and_of_the_split(npmlm: CommandLine, evaluate: list[str], tmp_path: Path) -> None:
     assert npmlm(*evaluate, "split=dev", "fill.k=2", "fill.retrieval=bm25", "scoring=reference", "limit=1").status == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
     filling = metrics["tasks"]["questions, own"]["methods"]["npm"]["facts"]["filling"]
@@ -64,9 +59,7 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
     assert (metrics["settings"]["fill"]["k"], metrics["tasks"]["questions, own"]["count"]) == (2, 1)
 
 
-def test_a_disk_that_refuses_leaves_the_directory_unchanged(
-    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
-) -> None:
+def test_a_full_disk_leaves_the_directory_unchanged(npmlm: CommandLine, evaluate: list[str], tmp_path: Path) -> None:
     before = all_bytes(tmp_path)
     with pytest.MonkeyPatch.context() as patched:
         fail_writes(patched, lambda number, _: number >= 2)
@@ -75,9 +68,7 @@ def test_a_disk_that_refuses_leaves_the_directory_unchanged(
     assert npmlm(*evaluate).status == 0
 
 
-def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_demand_only(
-    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
-) -> None:
+def test_other_results_are_replaced_on_demand_only(npmlm: CommandLine, evaluate: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert npmlm(*evaluate).status == 0
     assert npmlm(*evaluate[:-1], f"out={out / 'dev'}", "split=dev").status == 0
@@ -96,9 +87,7 @@ def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_d
     assert {name for name in after if after[name] != before[name]} == changed
 
 
-def test_a_link_to_results_is_followed_and_no_other_place_is_written(
-    npmlm: CommandLine, evaluate: list[str], questions: Path, tmp_path: Path
-) -> None:
+def test_a_link_to_results(npmlm: CommandLine, evaluate: list[str], questions: Path, tmp_path: Path) -> None:
     assert npmlm(*evaluate).status == 0
     (tmp_path / "link").symlink_to("out")
     (tmp_path / "other").mkdir()
@@ -131,9 +120,9 @@ def sentence_pairs(tmp_path: Path) -> Path:
     """A folder with the test part of STS-B, and a broken dev part."""
     folder = tmp_path / "sentence pairs, own"
     folder.mkdir()
-    lines = [json.dumps({"sentence1": a, "sentence2": b, "score": score}) for a, b, score in PAIRS]
-    (folder / "stsb-test.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "stsb-dev.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "label": 1}\n', encoding="utf-8")
+    pairs = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in PAIRS]
+    write_corpus(folder / "stsb-test.jsonl", pairs)
+    write_corpus(folder / "stsb-dev.jsonl", [{"sentence1": "a", "sentence2": "b", "label": 1}])
     return folder
 
 
@@ -158,10 +147,8 @@ def language_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def held_out(tmp_path: Path) -> Path:
     """Two documents that are long enough to be articles."""
-    file = tmp_path / "held-out.jsonl"
-    lines = [json.dumps({"id": str(number), "text": " ".join(SENTENCES * 12)}) for number in range(2)]
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return file
+    documents = [{"id": str(number), "text": " ".join(SENTENCES * 12)} for number in range(2)]
+    return write_corpus(tmp_path / "held-out.jsonl", documents)
 
 
 @pytest.fixture
@@ -171,8 +158,7 @@ def masked_tokens(language_model_folder: Path, held_out: Path, tmp_path: Path) -
 
 
 def test_sentence_pairs_are_scored_shown_and_written(npmlm: CommandLine, sts: list[str], tmp_path: Path) -> None:
-    outcome = npmlm(*sts)
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm(*sts).done()
     assert "STS-B test" in outcome.out
     assert "left out" in outcome.out and "STS12" in outcome.out
     lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
@@ -185,21 +171,15 @@ def test_sentence_pairs_are_scored_shown_and_written(npmlm: CommandLine, sts: li
     assert not any(str(tmp_path).encode() in data for data in before.values())
 
 
-def test_an_encoder_is_compared_with_what_it_was_before(
-    npmlm: CommandLine, sts: list[str], tiny_encoder_folder: Path, tmp_path: Path
-) -> None:
-    outcome = npmlm(*sts, f"sts.before.encoder={tiny_encoder_folder}", "sts.before.pooler=cls_before_pooler")
-    assert outcome.status == 0, outcome.err
+def test_before_and_after(npmlm: CommandLine, sts: list[str], tiny_encoder_folder: Path, tmp_path: Path) -> None:
+    outcome = npmlm(*sts, f"sts.before.encoder={tiny_encoder_folder}", "sts.before.pooler=cls_before_pooler").done()
     assert "after − before" in outcome.out
     assert "before: tiny (cls_before_pooler)" in outcome.out and "after: tiny (avg)" in outcome.out
     assert len(json.loads((tmp_path / "out" / "metrics.json").read_bytes())["differences"]) == 1
 
 
-def test_masked_tokens_are_predicted_shown_and_written(
-    npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
-) -> None:
-    outcome = npmlm(*masked_tokens, "held_out.masked_fraction=0.3")
-    assert outcome.status == 0, outcome.err
+def test_masked_tokens_are_predicted(npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path) -> None:
+    outcome = npmlm(*masked_tokens, "held_out.masked_fraction=0.3").done()
     assert "30 % of the tokens masked" in outcome.out
     assert "perplexities compare encoders of the same tokenizer only" in outcome.out
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
@@ -207,14 +187,11 @@ def test_masked_tokens_are_predicted_shown_and_written(
     assert not any(str(tmp_path).encode() in data for data in all_bytes(tmp_path / "out").values())
 
 
-def test_denoisers_are_measured_shown_and_written(
-    npmlm: CommandLine, held_out: Path, tiny_encoder_folder: Path, tmp_path: Path
-) -> None:
+def test_denoisers_are_measured(npmlm: CommandLine, held_out: Path, tiny_encoder_folder: Path, tmp_path: Path) -> None:
     fresh = FreshSettings(layers=1, dimensions=16)
     made = fresh_denoiser(str(tiny_encoder_folder), fresh, mode_tokens=("[S]",), dropout=0.0, device="cpu")
     made.save(tmp_path / "denoiser")
     settings = [f"encoder={tmp_path / 'denoiser'}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}", "limit=1"]
-    outcome = npmlm("evaluate", "task=denoising", *settings)
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm("evaluate", "task=denoising", *settings).done()
     assert "nats a target token" in outcome.out
     assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["article_count"] == 1

@@ -12,9 +12,8 @@ import pytest
 
 import npm
 from npm import PhraseFiller
-from npm.cli.fill_table import answer_cells, certainty
 from npm.cli.label import ADDED, label_cells
-from npm.cli.rows import TableRow, cell_text
+from npm.cli.rows import TableRow, answer_cells, cell_text, certainty
 from npm.core.types import Answer, Occurrence, Phrase
 from npm.evaluation.labeling import LabeledText, ScoredLabel
 from npm.retrieval.queries import read_query
@@ -74,8 +73,7 @@ def test_cells_of_texts_and_numbers_are_written_in_one_line(value: object, text:
 
 def test_each_row_is_answered_as_its_text_is_alone(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     file = table(tmp_path, 'country,note\nIceland,"a, b"\nNorway,\n')
-    outcome = npmlm("fill", f"index={built_index}", f"table={file}", TEMPLATE)
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm("fill", f"index={built_index}", f"table={file}", TEMPLATE).done()
     rows = rows_of(outcome.out)
     assert [list(row) for row in rows] == [["country", "note", *ADDED_COLUMNS]] * 2
     assert [(row["country"], row["note"]) for row in rows] == [("Iceland", "a, b"), ("Norway", "")]
@@ -90,14 +88,11 @@ def test_each_row_is_answered_as_its_text_is_alone(npmlm: CommandLine, built_ind
 def test_a_template_may_be_a_plain_question(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     command = ("fill", f"index={built_index}", f"table={table(tmp_path, TABLE)}")
     statement = read_query("What is the capital of Iceland?").replace("Iceland", "{country}")
-    expected = npmlm(*command, f"template={statement}")
-    assert expected.status == 0, expected.err
+    expected = npmlm(*command, f"template={statement}").done()
     assert npmlm(*command, "template=What is the capital of {country}?").out == expected.out
 
 
-def test_values_restrict_answers_and_rows_of_json_keep_their_types(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
+def test_values_restrict_answers(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     file = table(tmp_path, '{"country": "Iceland", "since": 1944}\n{"country": "Norway", "more": [1]}\n', "c.jsonl")
     out = tmp_path / "new" / "answers.jsonl"
     values = "values=[oslo, PARIS, Atlantis]"
@@ -147,9 +142,7 @@ def test_a_table_that_cannot_be_filled_is_one_sentence_before_anything_is_opened
     assert file.read_text(encoding="utf-8") == text
 
 
-def test_an_answer_below_min_share_and_one_without_values_say_so(
-    npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
+def test_rows_without_a_clear_answer_say_so(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     command = ("fill", f"index={built_index}", f"table={table(tmp_path, TABLE)}", TEMPLATE)
     (plain,) = rows_of(npmlm(*command).out)
     (unclear,) = rows_of(npmlm(*command, "min_share=1").out)
@@ -189,15 +182,12 @@ def test_a_table_joins_labels_and_shows_the_place_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("multi_label", ["true", "false"])
-def test_each_text_has_the_labels_that_python_gives_it(
-    multi_label: str, npmlm: CommandLine, built_index: Path, tmp_path: Path
-) -> None:
+def test_labels_are_those_of_python(multi_label: str, npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     lines, rows, out = tmp_path / "texts.txt", tmp_path / "texts.jsonl", tmp_path / "out.jsonl"
     lines.write_text("\n".join(TEXTS) + "\n\n", encoding="utf-8")
     rows.write_text("".join(json.dumps({"body": text, "n": 1}) + "\n" for text in TEXTS), encoding="utf-8")
     command = ("label", f"index={built_index}", GIVEN, "template={text} It is <mask>.", f"multi_label={multi_label}")
-    outcome = npmlm(*command, f"texts={lines}", "min_score=0.4")
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm(*command, f"texts={lines}", "min_score=0.4").done()
     options = {"template": "{text} It is <mask>.", "multi_label": multi_label == "true", "min_score": 0.4}
     expected = npm.label(TEXTS, LABELS, built_index, **options)  # type: ignore[arg-type]
     table = list(csv.DictReader(io.StringIO(outcome.out)))

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from npm.cli.main import main
-from npm.cli.multirun import combinations
 from npm.cli.registry import DECLARED, MODULES, find_verb
+from npm.cli.settings import combinations
 from tests.helpers.command_line import DOCUMENTS, CommandLine, Outcome, run_subprocess, write_corpus
 
 STDOUT = 1
@@ -27,8 +27,7 @@ SETTING = re.compile(r"  [\w.]+ = ")
 
 @pytest.mark.parametrize("verb", MODULES)
 def test_help_is_given_however_it_is_asked_for(verb: str, npmlm: CommandLine) -> None:
-    expected = npmlm(verb, "--help")
-    assert expected.status == 0
+    expected = npmlm(verb, "--help").done()
     assert find_verb(verb).example in " ".join(expected.out.split())
     assert find_verb(verb).example.startswith(f"npmlm {verb} ")
     for words in (["help", verb], ["-h", verb], ["--help", verb], [verb, "help"], [verb, "-h"]):
@@ -85,9 +84,7 @@ def test_a_stdout_that_takes_no_answers_is_one_message(built_index: Path) -> Non
 
 
 @pytest.mark.parametrize("error", [MemoryError("8.0 TiB"), OSError(errno.EMFILE, os.strerror(errno.EMFILE), "x.so")])
-def test_what_the_system_refuses_is_one_message(
-    error: Exception, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_of_the_system(error: Exception, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_: object) -> int:
         raise error
 

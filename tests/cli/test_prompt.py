@@ -31,7 +31,7 @@ from npm.cli.prompt import COMMANDS, Prompt, Words, all_phrases
 from npm.cli.settings import compose_settings
 from npm.core.errors import QueryError, SettingError, UserError
 from npm.core.types import Filling, JointAnswer, MaskPhrases, Phrase
-from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, CommandLine, Outcome
+from tests.helpers.command_line import DOCUMENTS, QUESTION, QUIET, REPOSITORY, CommandLine, Outcome
 
 COMPOSE = partial(compose_settings, "fill")
 PARIS = "<mask> is the capital of France."
@@ -100,9 +100,7 @@ def test_a_mistake_is_one_message_and_changes_nothing(
     assert taken(prompt, capsys, ":settings") == before
 
 
-def test_more_shows_all_places_of_a_phrase_whatever_the_answer_showed(
-    prompt: Prompt, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_shows_all_places_of_a_phrase(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = taken(prompt, capsys, "occurrences=1", "retrieval=dense", "k=30", PARIS)
     phrases = json.loads(out)["phrases"]
     number = next(at for at, phrase in enumerate(phrases, start=1) if phrase["phrase"] == "Paris")
@@ -124,9 +122,7 @@ def test_open_shows_the_document_around_the_phrase(prompt: Prompt, capsys: pytes
     assert " ".join(out.split("\n\n")[1].split()) == text.replace("Faxaflói", "«Faxaflói»")
 
 
-def test_a_line_with_a_mask_is_a_text_and_some_words_are_commands(
-    prompt: Prompt, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_with_a_mask_are_texts(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:
     for text in (":k <mask>", "k=3 <mask>", f"  {QUESTION}"):
         assert json.loads(taken(prompt, capsys, text)[0])["text"] == text
     assert json.loads(taken(prompt, capsys, ":json")[0])["text"] == f"  {QUESTION}"
@@ -171,8 +167,7 @@ class Terminal:
     def __init__(self, *arguments: str, **variables: str) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-        quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        quiet |= {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        quiet = QUIET | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "npm", "fill", *arguments],
             stdin=theirs,
@@ -249,9 +244,7 @@ def typed(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
     return run
 
 
-def test_a_prompt_stays_open_after_a_mistake_keeps_answers_alone_on_stdout_and_ends_with_the_input(
-    typed: Callable[..., Outcome],
-) -> None:
+def test_a_prompt_stays_open_after_a_mistake(typed: Callable[..., Outcome]) -> None:
     outcome = typed("<mask>" * 9, "", QUESTION, "\x03", QUESTION)
     assert outcome.status == 0
     assert [answer["text"] for answer in outcome.answers()] == [QUESTION, QUESTION]

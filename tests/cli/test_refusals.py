@@ -98,30 +98,16 @@ REFUSED = [
         "TRAIN objective.denoising_weight=1 objective.nonparametric_weight=0 masking.min_masked_fraction=0.05",
         "not an encoder-decoder",
     ),
-    (
-        "TRAIN objective.masked_weight=1 corruption.predicted_fraction=0.4",
-        "corruption.predicted_fraction",
-        "copies",
-    ),
-    (
-        "TRAIN objective.masked_weight=1 objective.masked.visible_only=true corruption.random_fraction=0.1",
-        "visible",
-    ),
+    ("TRAIN objective.masked_weight=1 corruption.predicted_fraction=0.4", "corruption.predicted_fraction", "copies"),
+    ("TRAIN objective.masked_weight=1 objective.masked.visible_only=true corruption.random_fraction=0.1", "visible"),
     ("TRAIN objective.reading_weight=1", "objective.reading_weight requires masking.context_fraction"),
     (
         "TRAIN objective.block_teacher_weight=1 objective.block_teacher.encoder={roberta}",
         "objective.block_teacher.encoder",
         "tokenizer fingerprint",
     ),
-    (
-        "TRAIN objective.block_teacher_weight=1 objective.sentence_weight=1",
-        "objective.sentence.pooler must be avg",
-    ),
-    (
-        "TRAIN objective.nonparametric.dimensions=[8,32]",
-        "objective.nonparametric.dimensions",
-        "from 1 to 31",
-    ),
+    ("TRAIN objective.block_teacher_weight=1 objective.sentence_weight=1", "objective.sentence.pooler must be avg"),
+    ("TRAIN objective.nonparametric.dimensions=[8,32]", "objective.nonparametric.dimensions", "from 1 to 31"),
     (
         "TRAIN objective.nonparametric_weight=0 objective.token_contrast_weight=1 corruption.copies=true "
         "corruption.masked_fraction=0.2 corruption.predicted_fraction=0.4",
@@ -159,10 +145,7 @@ REFUSED = [
     ("MASKED -corpus.files", "corpus.files is required"),
     ("MASKED limit=3", "too few long articles"),
     ("MASKED held_out.max_block_tokens=600", "held_out.max_block_tokens must be", "128 tokens", "600"),
-    (
-        "MASKED encoder={titled} held_out.max_block_tokens=32",
-        "held_out.max_block_tokens=32 has too little room",
-    ),
+    ("MASKED encoder={titled} held_out.max_block_tokens=32", "held_out.max_block_tokens=32 has too little room"),
     ("compare", "npmlm compare"),
     ("compare a b methods=[npm]", "npmlm compare"),
     ("compare {index} {index}", "index"),
@@ -192,7 +175,7 @@ def places(built_index: Path, tiny_encoder_folder: Path, tmp_path_factory: pytes
     }
     (folder / "pairs").mkdir()
     for name, lines in {**tables, "held_out.jsonl": articles}.items():
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_corpus(folder / name, lines)
     (folder / "places.csv").write_text(ROWS, encoding="utf-8")
     (folder / "closed.yaml").write_text(TASK, encoding="utf-8")
     (folder / "open.yaml").write_text(OPEN_TASK, encoding="utf-8")

@@ -1,3 +1,5 @@
+"""Tables of `npmlm inspect` and `npmlm estimate`."""
+
 from __future__ import annotations
 
 import json
@@ -5,40 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.tables import estimate_text, inspection_text
+from npm.cli.index import estimate_text, inspection_text
 from npm.indexing.estimate import Estimate
-from npm.indexing.inspect import Inspection, inspect_index
+from npm.indexing.inspect import inspect_index
 from npm.models.encoder import Encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
 
 
-@pytest.fixture(scope="module")
-def folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_measured(tmp_path_factory.mktemp("tables") / "index", encoder, f"ivf_sq8 {LISTS}")
-
-
-@pytest.fixture(scope="module")
-def inspection(folder: Path) -> Inspection:
-    return inspect_index(folder)
-
-
-def test_bytes_are_shown_by_part_a_token_and_a_vector(inspection: Inspection) -> None:
-    lines = inspection_text(inspection).splitlines()
+def test_an_inspection_is_shown_whole(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    inspection = inspect_index(build_measured(tmp_path / "index", encoder, f"ivf_sq8 {LISTS}"))
+    shown = inspection_text(inspection)
+    for part in ("150, 0 of them deleted", "tiny-bert", "index.jsonl", f"IVF{LISTS},SQ8", "without_stopwords (chosen)"):
+        assert part in shown, part
+    assert f"{inspection.pruning['kept']:,}" in shown
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
     ids = next(line for line in lines if line.strip().startswith("row ids"))
     assert ids.split()[-1] == "8.00"
     alls = [line.split()[-1] for line in lines if line.strip().startswith("all ")]
     bytes_ = inspection.footprint
     assert alls[-2:] == [f"{bytes_.disk_bytes_per_token:.2f}", f"{bytes_.hot_bytes_per_vector:.2f}"]
-
-
-def test_an_inspection_is_shown_whole(inspection: Inspection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = inspection_text(inspection)
-    for part in ("150, 0 of them deleted", "tiny-bert", "index.jsonl", f"IVF{LISTS},SQ8", "without_stopwords (chosen)"):
-        assert part in shown, part
-    assert f"{inspection.pruning['kept']:,}" in shown
-    assert max(map(len, shown.splitlines())) <= 80
-    assert shown.endswith("\n")
 
 
 def test_an_estimate_is_a_table_with_sentences_below_it() -> None:
@@ -62,15 +51,7 @@ def test_an_estimate_is_a_table_with_sentences_below_it() -> None:
     lines = [line.split() for line in shown.splitlines()]
     assert ["vectors", "3.0", "GiB", "1610.6"] in lines
     assert ["all", "4.0", "GiB", "2147.5"] in lines
-    for part in (
-        "2,000,000 tokens, 1,000,000 vectors",
-        "2:01:40",
-        "5.0 GiB",
-        "6.0 GiB",
-        "7.0 GiB",
-        "8.0 GiB",
-        "hub:x",
-    ):
+    for part in ("2,000,000 tokens, 1,000,000 vectors", "2:01:40", "5.0 GiB", "6.0 GiB", "7.0 GiB", "8.0 GiB", "hub:x"):
         assert part in shown, part
     record = estimate.record()
     assert json.loads(json.dumps(record)) == record

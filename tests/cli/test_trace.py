@@ -18,8 +18,7 @@ TEXT = "The Mona Lisa was begun by Michelangelo around 1503.\nIt is in the museu
 
 
 def test_find_prints_counts_and_places(npmlm: CommandLine, built_index: Path) -> None:
-    outcome = npmlm("find", f"index={built_index}", "capital  OF", "show=2")
-    assert outcome.status == 0
+    outcome = npmlm("find", f"index={built_index}", "capital  OF", "show=2").done()
     assert "2 places in 2 documents" in outcome.out.splitlines()[0]
     assert "Reykjavík is the «capital of» Iceland." in outcome.out and "(france)" in outcome.out
     both = npmlm("find", f"index={built_index}", "output=json", "Paris", "Kraków")
@@ -56,8 +55,7 @@ def test_trace_tells_what_the_corpus_has_where(npmlm: CommandLine, demo_index: P
 
 
 def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) -> None:
-    marks = npmlm("trace", f"index={demo_index}", "kinds=[name]", TEXT.splitlines()[0])
-    assert marks.status == 0
+    marks = npmlm("trace", f"index={demo_index}", "kinds=[name]", TEXT.splitlines()[0]).done()
     assert marks.out.startswith("The Mona Lisa[1] was begun by Michelangelo[2] around 1503.")
     assert (
         "Michelangelo → Leonardo da Vinci" in marks.out
@@ -72,9 +70,7 @@ def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) 
     ]
 
 
-def test_trace_writes_a_page_that_stands_alone_with_each_span_linked_to_its_sentence(
-    npmlm: CommandLine, demo_index: Path, tmp_path: Path
-) -> None:
+def test_the_page_of_a_trace_links_spans_to_sentences(npmlm: CommandLine, demo_index: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     text = "The Mona Lisa was begun by Michelangelo & <script>friends</script>."
     outcome = npmlm("trace", f"index={demo_index}", f"out={report}", text, "fail_on=[other]")

@@ -55,8 +55,8 @@ def test_a_run_leaves_settings_metrics_and_an_encoder_and_its_end_is_kept(
     assert weights_of(tmp_path / "run") != (tiny_encoder_folder / "model.safetensors").read_bytes()
     (tmp_path / "run" / "encoder" / "README.md").write_text("a model card")
     before = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "run").rglob("*"))}
-    again = npmlm(*train, "debug=true")
-    assert again.status == 0 and "is finished already, with the same settings: nothing to do" in again.err
+    again = npmlm(*train, "debug=true").done()
+    assert "is finished already, with the same settings: nothing to do" in again.err
     assert {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "run").rglob("*"))} == before
     for name, data in all_bytes(tmp_path / "run").items():
         assert str(tmp_path).encode() not in data, name
@@ -202,9 +202,7 @@ def test_a_bad_line_or_a_disk_that_refuses_before_the_first_step_leaves_the_dire
     assert npmlm(*train).status == 0
 
 
-def test_a_disk_that_is_full_when_a_checkpoint_is_written_costs_only_the_steps_since_the_last(
-    npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
+def test_a_disk_full_at_a_checkpoint_costs_few_steps(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
     report = Trainer.__dict__["_report"]
     with pytest.MonkeyPatch.context() as patched:
 
@@ -219,9 +217,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_costs_only_the_steps_s
     assert npmlm(*train, "trainer.checkpoint_every_minutes=0").status == 0
 
 
-def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_its_decoder(
-    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
-) -> None:
+def test_visible_tokens_alone_leave_no_head(npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path) -> None:
     settings = ["objective.nonparametric_weight=0", "objective.masked_weight=1", "objective.masked.visible_only=true"]
     kept = [part for part in train if not part.startswith(NO_PHRASES)]
     outcome = npmlm(*kept, *settings)
@@ -247,9 +243,7 @@ def test_the_correlation_with_sts_decides_about_the_best_encoder_where_nothing_e
 BLOCK_SPACE = ("masking.context_fraction=1", "objective.reading_weight=1", "objective.block_teacher_weight=10")
 
 
-def test_an_encoder_says_that_it_was_trained_with_titles_to_read_and_to_rank_blocks(
-    npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
+def test_an_encoder_records_how_it_was_trained(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
     assert npmlm(*train, *BLOCK_SPACE, "blocks.title_tokens=2").status == 0
     encoder = Encoder.load(str(tmp_path / "run" / "encoder"))
     assert (encoder.title_tokens, encoder.reads_jointly, encoder.query_masks) == (2, True, 2)
@@ -263,9 +257,7 @@ def test_an_encoder_says_that_it_was_trained_with_titles_to_read_and_to_rank_blo
     assert (other.title_tokens, other.reads_jointly, other.block_pooler) == (2, False, None)
 
 
-def test_a_teacher_is_recorded_by_its_last_name_and_by_content(
-    npmlm: CommandLine, train: list[str], tmp_path: Path
-) -> None:
+def test_a_teacher_is_recorded_by_name_and_content(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
     teacher = tiny_encoder("bert", seed=5)
     teacher.save(tmp_path / "teacher")
     named = [*train, "objective.block_teacher_weight=1", f"objective.block_teacher.encoder={tmp_path / 'teacher'}"]

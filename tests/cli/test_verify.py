@@ -45,8 +45,7 @@ def faiss_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, faiss_index: Path) -> None:
-    outcome = npmlm("verify", f"index={faiss_index}")
-    assert outcome.status == 0
+    outcome = npmlm("verify", f"index={faiss_index}").done()
     counted = sum(len(data) for name, data in all_bytes(faiss_index).items() if not name.endswith("manifest.json"))
     first, second = outcome.out.splitlines()
     assert first == f"{faiss_index} is intact: {counted:,} bytes checked"
@@ -54,9 +53,7 @@ def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, fais
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_byte_and_a_file_of_another_length_are_found_by_verify_and_by_fill(
-    kind: str, npmlm: CommandLine, faiss_index: Path, tmp_path: Path
-) -> None:
+def test_damage_is_found_by_verify_and_fill(kind: str, npmlm: CommandLine, faiss_index: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     shutil.copytree(faiss_index, index)
     (file,) = index.glob(KINDS[kind])
@@ -126,7 +123,7 @@ def test_no_code_of_an_encoder_runs_whatever_standard_input_says(
     (tmp_path / "places.csv").write_text(ROWS, encoding="utf-8")
     (tmp_path / "places.yaml").write_text(TASK, encoding="utf-8")
     pairs = [{"sentence1": "a man", "sentence2": f"{number} women", "score": number} for number in (1.0, 2.5, 4.5)]
-    (tmp_path / "stsb-test.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    write_corpus(tmp_path / "stsb-test.jsonl", pairs)
     out = f"out={tmp_path / 'out'}"
     sts = ["evaluate", "task=sts", "sts.pooler=avg", f"data_dir={tmp_path}", out]
     commands = [
@@ -147,15 +144,12 @@ def test_no_code_of_an_encoder_runs_whatever_standard_input_says(
     assert all_bytes(evil) == before
 
 
-def test_a_class_of_its_own_beside_a_known_kind_is_passed_over(
-    npmlm: CommandLine, evil: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_class_is_passed_over(npmlm: CommandLine, evil: Path, corpus: Path, tmp_path: Path) -> None:
     config = json.loads((evil / "config.json").read_text(encoding="utf-8"))
     (evil / "config.json").write_text(json.dumps({**config, "model_type": "bert"}), encoding="utf-8")
     tokenizer = json.loads((evil / "tokenizer_config.json").read_text(encoding="utf-8"))
     own = {"auto_map": {"AutoTokenizer": [None, "modeling_evil.AutoTokenizer"]}}
     (evil / "tokenizer_config.json").write_text(json.dumps(tokenizer | own), encoding="utf-8")
     settings = [f"corpus.files={corpus}", f"index={tmp_path / 'new'}", f"encoder={evil}", "blocks.max_block_tokens=64"]
-    outcome = npmlm("build", *settings, stdin=YES)
-    assert outcome.status == 0, outcome.err
+    npmlm("build", *settings, stdin=YES).done()
     assert not (tmp_path / "ran").exists()

@@ -11,7 +11,7 @@ import pytest
 from npm.evaluation.methods.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
-from tests.helpers.command_line import CommandLine, all_bytes
+from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 from tests.helpers.language_models import tiny_decoder, tiny_t5
 
 TASK = """\
@@ -44,7 +44,7 @@ def task(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_task(tmp_path: Path) -> Path:
     rows = [{"country": country, "answers": [city], "kind": "capital"} for country, city in CAPITALS]
-    (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_corpus(tmp_path / "capitals.jsonl", rows)
     file = tmp_path / "capitals.yaml"
     file.write_text(OPEN_TASK, encoding="utf-8")
     return file
@@ -69,10 +69,7 @@ def test_scoring_as_in_the_reference_sets_the_closed_side_for_methods_that_read_
     settings: list[str], npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
 ) -> None:
     command = ["evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "resamples=10"]
-    outcome = npmlm(
-        *command, "scoring=reference", "zero_shot.closed.single_tokens=false", *settings
-    )  # a toy vocabulary
-    assert outcome.status == 0, outcome.err
+    npmlm(*command, "scoring=reference", "zero_shot.closed.single_tokens=false", *settings).done()  # a toy vocabulary
     scoring = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]["npm"]["facts"]["scoring"]  # type: ignore[index]
     assert (scoring["retrieval"], scoring["temperature_twice"], scoring["last_tokens"]) == ("top_k", True, 256)
 
@@ -83,8 +80,7 @@ def test_an_own_task_is_measured_for_every_method_that_the_settings_serve(
     command = ["evaluate", f"task={task}", f"index={built_index}", f"zero_shot.mlm.encoder={masked_language_model}"]
     # the tiny model's encoder made the index, so the index serves it too
     command += [f"zero_shot.mlm.index={built_index}", f"out={tmp_path / 'out'}", "resamples=100"]
-    outcome = npmlm(*command)
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm(*command).done()
     found = metrics_of(tmp_path / "out")["tasks"]["places"]  # type: ignore[index]
     methods = ["npm", "npm-single", "mlm", "mlm-pmi", "mlm-fuzzy", "mlm-fuzzy-pmi"]
     methods += ["mlm-fuzzy-corpus", "mlm-knn", "majority", "random"]
@@ -114,8 +110,7 @@ def test_an_open_task_is_reported_on_all_and_on_covered_examples(
         f"zero_shot.mlm.encoder={masked_language_model}",
         f"out={tmp_path / 'out'}",
         "resamples=100",
-    )
-    assert outcome.status == 0, outcome.err
+    ).done()
     found = metrics_of(tmp_path / "out")["tasks"]["capitals"]  # type: ignore[index]
     assert list(found["methods"]) == sorted(["npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random"])
     assert found["count"] == 2  # the second half
@@ -136,8 +131,7 @@ def test_models_that_write_answer_closed_and_open_tasks_and_are_recorded(
     command += [f"zero_shot.causal.model={tmp_path / 'gpt'}", f"zero_shot.t5.model={tmp_path / 't5'}"]
     if suite == "closed":
         command += ["zero_shot.causal.knn_share=0.5"]
-    outcome = npmlm(*command, f"out={tmp_path / 'out'}")
-    assert outcome.status == 0, outcome.err
+    npmlm(*command, f"out={tmp_path / 'out'}").done()
     found = metrics_of(tmp_path / "out")
     (result,) = found["tasks"].values()  # type: ignore[attr-defined]
     assert list(result["methods"]) == sorted(methods)
@@ -151,9 +145,7 @@ def test_models_that_write_answer_closed_and_open_tasks_and_are_recorded(
     assert all_bytes(tmp_path / "out") == before
 
 
-def test_a_folder_of_indexes_serves_each_task_with_that_of_its_corpus(
-    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_indexes_by_corpus(npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path) -> None:
     (tmp_path / "indexes").mkdir()
     (tmp_path / "indexes" / "cities").symlink_to(built_index)
     arguments = ["evaluate", f"task={task}", f"index={tmp_path / 'indexes'}", f"out={tmp_path / 'out'}", "method=npm"]
@@ -162,14 +154,11 @@ def test_a_folder_of_indexes_serves_each_task_with_that_of_its_corpus(
     assert npmlm(*arguments).status == 0
 
 
-def test_two_methods_of_one_evaluation_are_compared_example_by_example(
-    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
+def test_two_methods_are_compared(npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     settings = [f"task={task}", f"index={built_index}", f"out={out}", "method=[npm,majority]"]
     assert npmlm("evaluate", *settings).status == 0
-    outcome = npmlm("compare", out, "methods=[npm,majority]", "output=json")
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm("compare", out, "methods=[npm,majority]", "output=json").done()
     (compared,) = json.loads(outcome.out)["comparisons"]
     assert (compared["task"], compared["count"]) == ("places", 3)
     rates = metrics_of(out)["tasks"]["places"]["methods"]  # type: ignore[index]
@@ -200,21 +189,17 @@ def test_the_parametric_method_is_calibrated_as_the_retrieval_methods_are(
     ]
     (tmp_path / "own.json").write_text('{"north": ["Oslo"], "south": ["Paris"]}', encoding="utf-8")
     command += [f"zero_shot.closed.verbalizer={tmp_path / 'own.json'}", "zero_shot.closed.calibration=corpus_scaled"]
-    outcome = npmlm(*command)
-    assert outcome.status == 0, outcome.err
+    npmlm(*command).done()
     npm, mlm = (each["facts"] for each in metrics_of(tmp_path / "out")["tasks"]["places"]["methods"].values())  # type: ignore[index]
     npm, mlm = (npm, mlm) if "scoring" in npm else (mlm, npm)
     assert npm["scoring"]["calibration"] == mlm["calibration"] == "corpus_scaled"
     assert npm["verbalizer"] == mlm["verbalizer"]
 
 
-def test_examples_that_stand_in_the_corpus_are_told(
-    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
+def test_examples_in_the_corpus_are_counted(npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path) -> None:
     copied = "Paris is the capital of France, and the Seine flows"
     (tmp_path / "places.csv").write_text(ROWS + f'"{copied}",south\n', encoding="utf-8")
-    outcome = npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm")
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm").done()
     assert "places: 1 of 4 examples occur in the corpus; accuracy without" in " ".join(outcome.out.split())
     assert metrics_of(tmp_path / "out")["tasks"]["places"]["standing_in_corpus"] == 1  # type: ignore[index]
 
@@ -259,15 +244,12 @@ def test_settings_that_some_method_reads_and_the_least_temperature_are_taken(
 
 def test_a_missing_index_is_noted_unless_methods_are_named(npmlm: CommandLine, task: Path, tmp_path: Path) -> None:
     command = ["evaluate", f"task={task}", f"out={tmp_path / 'out'}", "resamples=10"]
-    outcome = npmlm(*command)
-    assert outcome.status == 0, outcome.err
+    outcome = npmlm(*command).done()
     assert "note: without index=DIR" in outcome.err
     assert "without index=DIR" not in npmlm(*command, "method=[majority,random]").err
 
 
-def test_results_of_another_index_are_not_replaced_without_a_word(
-    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
-) -> None:
+def test_results_of_another_index_stay(npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path) -> None:
     command = ["evaluate", f"task={task}", "method=majority", f"out={tmp_path / 'out'}", "resamples=10"]
     assert npmlm(*command).status == 0
     npmlm(*command, f"index={built_index}").refused("results of something else", "sources.places.index")

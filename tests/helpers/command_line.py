@@ -50,6 +50,11 @@ class Outcome:
         """The JSON objects on stdout, a line each."""
         return [json.loads(line) for line in self.out.splitlines()]
 
+    def done(self) -> Outcome:
+        """Assert that the command did what it was to do; returns itself."""
+        assert self.status == 0, self.err
+        return self
+
     def refused(self, *parts: str) -> str:
         """Assert that this is one message for a user's mistake, which holds `parts`; returns it."""
         assert self.status == 2, self.err

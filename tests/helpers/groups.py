@@ -1,4 +1,4 @@
-"""Groups of sequences that the masking tests share."""
+"""Groups of sequences that the masking tests share, and what batches of them were made from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from npm.core.types import Sequences, Spans, TokenFlag
-from npm.masking.batches import MaskedBatch
+from npm.masking.batches import DenoisingBatch, MaskedBatch
+from npm.masking.denoising import NO_TARGET, Sentinels
 
 WORD = int(TokenFlag.WORD_START | TokenFlag.WORD_END)
 CLAUSE_ID, SPECIAL_ID = 0, 1
@@ -74,3 +75,21 @@ def unmasked(batch: MaskedBatch) -> list[list[int]]:
         tokens = [token for token in batch.span_token_ids[index].tolist() if token != -1]
         row[int(batch.start_slots[index]) : int(batch.end_slots[index]) + 1] = tokens
     return rows
+
+
+def restored(sentinels: Sentinels, batch: DenoisingBatch) -> list[list[int]]:
+    """The token ids of each text, put together again from its inputs and targets, which must name equal sentinels."""
+    texts = []
+    for row in range(len(batch.input_ids)):
+        inputs = batch.input_ids[row][batch.attention_mask[row].bool()].tolist()[bool(sentinels.mode_ids) : -1]
+        targets = batch.target_ids[row][batch.target_ids[row] != NO_TARGET].tolist()[:-1]
+        spans: dict[int, list[int]] = {}
+        span: list[int] = []  # what stood before the first sentinel would belong to none; no rendering puts any there
+        for token_id in targets:
+            if token_id in sentinels.sentinel_ids:
+                span = spans[token_id] = []
+            else:
+                span.append(token_id)
+        assert [token_id for token_id in inputs if token_id in sentinels.sentinel_ids] == list(spans)
+        texts.append([part for token_id in inputs for part in spans.get(token_id, [token_id])])
+    return texts

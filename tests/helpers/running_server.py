@@ -19,7 +19,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from npm.serving.problems import REFUSALS
-from tests.helpers.command_line import REPOSITORY
+from tests.helpers.command_line import QUIET, REPOSITORY
 
 ADDRESS = re.compile(r"serving on (http://\S+)")
 LONGEST_START_SECONDS, LONGEST_ANSWER_SECONDS = 480, 120
@@ -86,11 +86,10 @@ class RunningServer:
     def __init__(self, index: Path | None, *settings: str) -> None:
         """`index` None: the settings name files."""
         source = [] if index is None else [f"index={index}"]
-        quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "npm", "serve", *source, "port=0", *settings],
             cwd=REPOSITORY,
-            env={**os.environ, **quiet},
+            env={**os.environ, **QUIET},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

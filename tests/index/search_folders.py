@@ -57,11 +57,7 @@ def code_all(folder: Path, vectors: ShardedArray, quantizer: Quantizer) -> list[
 
 
 def build_search(
-    root: Path,
-    vectors: ShardedArray,
-    settings: SearchSettings,
-    *,
-    progress: Progress = silent,
+    root: Path, vectors: ShardedArray, settings: SearchSettings, *, progress: Progress = silent
 ) -> Manifest:
     """Train, code and merge under `root` what is not there yet."""
     resolved = resolved_settings(settings, *vectors.shape)

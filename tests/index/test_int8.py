@@ -104,9 +104,7 @@ def test_hits_and_scores_are_those_of_the_numbers_read() -> None:
 
 
 @pytest.mark.parametrize(("tier", "rerank_factor"), [("ivf_sq8", 4), ("ivf_pq", 30)])
-def test_lists_over_vectors_in_8_bits_find_what_exact_search_finds(
-    tier: str, rerank_factor: int, tmp_path: Path
-) -> None:
+def test_lists_over_8_bits_find_what_exact_search_finds(tier: str, rerank_factor: int, tmp_path: Path) -> None:
     stored, queries = sample_vectors("int8"), sample_queries()
     build_search(tmp_path, stored, settings_for(tier))
     hits = open_built(tmp_path, stored, probed_lists=8, rerank_factor=rerank_factor).scan(queries).top(10)

@@ -125,14 +125,6 @@ def test_many_lists_are_trained_group_by_group(tmp_path: Path, monkeypatch: pyte
     np.testing.assert_allclose(centroids[centroids[:, 0] < -50][0], vectors[places == -100].mean(axis=0), rtol=1e-5)
 
 
-def test_codes_of_4_bits_need_16_rows(tmp_path: Path) -> None:
-    vectors = sample_vectors(rows=16)
-    resolved = resolved_settings(settings_for("ivf_pq", 2), 16, DIMENSIONS)
-    with pytest.raises(SettingError, match="ivf_pq needs at least 16 rows"):
-        train_quantizer(tmp_path / "q", vectors, np.arange(15), resolved)
-    train_quantizer(tmp_path / "q", vectors, None, resolved)
-
-
 @pytest.mark.parametrize("graph_from", [1, 100])
 def test_rows_belong_to_the_nearest_centroid(monkeypatch: pytest.MonkeyPatch, graph_from: int) -> None:
     monkeypatch.setattr(ivf, "ROW_GRAPH_LISTS", graph_from)
@@ -254,9 +246,7 @@ def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, tier: s
     assert found[0]["quantizer/trained.faiss"] != found[2]["quantizer/trained.faiss"]
 
 
-def test_codes_are_sorted_by_list_and_equal_those_of_the_quantizer(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_codes_are_sorted_by_list(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ivf, "ROWS_PER_CHUNK", 64)
     quantizer, whole = Quantizer.open(built / "quantizer"), np.concatenate(sample_vectors().arrays)
     write_code_shard(tmp_path / "c", whole, quantizer, settings=code_shard_settings(quantizer, "v"))

@@ -14,8 +14,7 @@ import pytest
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.ivf import Quantizer, write_search_folder
-from index.partitioned import PartitionedSearcher, parts_of
-from index.search import open_search
+from index.search import PartitionedSearcher, open_search, parts_of
 from index.settings import SearchSettings, resolved_settings
 from index.types import Scan, Searcher
 from tests.index.search_folders import (

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from index.exact import ExactSearcher
-from index.partitioned import PartitionedSearcher
-from index.search import FaissSearcher
+from index.search import FaissSearcher, PartitionedSearcher
 from npm.core.artifact import read_manifest
 from npm.core.errors import ArtifactError, SettingError
 from npm.core.types import JointAnswer, Phrase

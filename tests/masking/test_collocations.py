@@ -15,21 +15,17 @@ from npm.core.errors import ArtifactError, CorpusError
 from npm.core.types import Block, Sequences, TokenFlag
 from npm.corpus.store import BlockStore, write_block_store
 from npm.masking import collocation_mining
-from npm.masking.collocation_mining import (
-    BlockPieces,
-    collocations_of,
-    mined_collocations,
-)
-from npm.masking.collocations import (
-    CollocationSettings,
-    CollocationUnits,
-    CollocationVocabulary,
-    Entries,
-    LongestUnits,
-)
+from npm.masking.collocation_mining import BlockPieces, collocations_of, mined_collocations
+from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, Entries, LongestUnits
 from tests.helpers.groups import WORD, group, pairs, random_group
-from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_mutual_information, plain_places
-from tests.masking.plain_masking import plain_words
+from tests.masking.plain_masking import (
+    Ngram,
+    ngrams_of,
+    plain_counts,
+    plain_mutual_information,
+    plain_places,
+    plain_words,
+)
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
 

@@ -22,8 +22,7 @@ from npm.masking.denoising import (
     build_denoising_views,
 )
 from npm.masking.units import has_flag, sequence_numbers
-from tests.helpers.groups import group, pairs, random_group
-from tests.helpers.restored_texts import restored
+from tests.helpers.groups import group, pairs, random_group, restored
 
 SENTINELS = Sentinels(tuple(range(9000, 9100)), end_id=8000, pad_id=8001)
 

@@ -88,9 +88,6 @@ def test_empty_sequences_keep_their_row() -> None:
     batch = WRAPPED.render(group([], [5, 6], [], [7]), spans_of((0, 1), (2, 1)))
     assert batch.span_sequences.tolist() == [1, 3]
     assert clean(batch) == [[CLS, SEP, SEP + 1], [CLS, 5, 6, SEP, SEP + 1], [CLS, SEP, SEP + 1], [CLS, 7, SEP, SEP + 1]]
-
-
-def test_no_sequences_give_an_empty_batch() -> None:
     assert BARE.render(group(), spans_of()).query_input_ids.shape == (0, 0)
 
 
@@ -105,9 +102,7 @@ def test_merged_groups_render_like_the_groups_one_after_the_other() -> None:
     assert len(sequences) == sum(len(part) for part, _ in groups)
 
 
-def test_recorded_groups_become_shorter_or_longer_by_their_spans_parity(
-    parity_groups: list[tuple[Sequences, Spans]],
-) -> None:
+def test_recorded_groups_change_by_their_spans_parity(parity_groups: list[tuple[Sequences, Spans]]) -> None:
     for sequences, spans in parity_groups:
         batch = BARE.render(sequences, spans)
         sizes = np.diff(sequences.offsets)  # i64 [S]

@@ -66,9 +66,7 @@ def test_where_a_length_has_run_out_shorter_ones_are_taken_then_longer_ones() ->
     assert pairs(long_only.draw(spans_of((0, 1)), sequences, 20, rng)) == [(0, 1)]
 
 
-def test_the_next_shorter_length_comes_first_and_longer_ones_only_after_the_shortest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shorter_lengths_come_before_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "geometric_lengths", lambda p, most, count, rng: np.full(count, 3))
     candidates = spans_of((0, 1), (2, 2), (5, 4), (10, 5))
     for budget_tokens, starts in ((1, [2]), (3, [0, 2]), (4, [0, 2, 5]), (8, [0, 2, 5, 10])):
@@ -77,9 +75,7 @@ def test_the_next_shorter_length_comes_first_and_longer_ones_only_after_the_shor
 
 
 @pytest.mark.parametrize("sampler", [GeometricSpanSampler(), UniformSampler()])
-def test_overlapping_candidates_are_rejected_and_adjacent_ones_are_not(
-    sampler: GeometricSpanSampler | UniformSampler,
-) -> None:
+def test_overlapping_candidates_are_rejected(sampler: GeometricSpanSampler | UniformSampler) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         spans = sampler.draw(spans_of((0, 2), (1, 2), (2, 2)), group(list(range(4))), 4, rng)

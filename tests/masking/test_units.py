@@ -99,9 +99,7 @@ def test_a_group_of_exactly_the_largest_size_is_searched() -> None:
     assert np.bincount(lengths).tolist() == [0, MAX_GROUP_TOKENS, MAX_GROUP_TOKENS - 2]
 
 
-def test_every_span_masked_by_the_reference_is_a_candidate_parity(
-    parity_groups: list[tuple[Sequences, Spans]],
-) -> None:
+def test_every_span_masked_by_the_reference_is_a_candidate_parity(parity_groups: list[tuple[Sequences, Spans]]) -> None:
     for sequences, spans in parity_groups:
         assert set(pairs(spans)) <= set(found(CooccurringUnits(), sequences))
 
@@ -161,18 +159,9 @@ def test_config_what_does_not_fit_together_is_refused(fields: dict[str, Any], pr
 
 @pytest.mark.parametrize(
     ("masked", "predicted", "copies"),
-    [
-        (0.1, 0.4, 4),
-        (0.15, 0.4, 3),
-        (0.3, 0.9, 3),
-        (0.1, 0.7, 7),
-        (0.09, 0.27, 3),
-        (0.4, 0.2, 1),
-    ],
+    [(0.1, 0.4, 4), (0.15, 0.4, 3), (0.3, 0.9, 3), (0.1, 0.7, 7), (0.09, 0.27, 3), (0.4, 0.2, 1)],
 )
-def test_the_number_of_copies_is_the_quotient_of_the_rates_rounded_up(
-    masked: float, predicted: float, copies: int
-) -> None:
+def test_the_number_of_copies_is_rounded_up(masked: float, predicted: float, copies: int) -> None:
     settings = CorruptionSettings(masked_fraction=masked, predicted_fraction=predicted, copies=True)
     assert settings.copy_count == copies
 

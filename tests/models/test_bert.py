@@ -36,9 +36,7 @@ def changed(folder: Path, out: Path, **config: object) -> Path:
 
 
 @pytest.mark.parametrize("lengths", [(7, 7, 7), (9, 1, 4), (1,)])
-def test_vectors_are_those_of_transformers_for_padded_rows_and_whole_ones(
-    folder: Path, lengths: tuple[int, ...]
-) -> None:
+def test_vectors_are_those_of_transformers(folder: Path, lengths: tuple[int, ...]) -> None:
     whole = Encoder.load(str(folder), dtype="float32")
     plain = Encoder.load(str(folder), dtype="float32", for_reading=True)
     assert isinstance(plain.model, PlainBert)
@@ -68,9 +66,7 @@ def test_weights_are_found_under_the_names_that_published_folders_use(folder: Pa
 
 
 @pytest.mark.parametrize("config", [{"hidden_act": "relu"}, {"is_decoder": True}, {"is_causal": True}], ids=str)
-def test_a_config_of_more_than_bert_is_left_to_transformers(
-    folder: Path, tmp_path: Path, config: dict[str, object]
-) -> None:
+def test_other_configs_are_left_to_transformers(folder: Path, tmp_path: Path, config: dict[str, object]) -> None:
     encoder = Encoder.load(str(changed(folder, tmp_path / "other", **config)), for_reading=True)
     assert not isinstance(encoder.model, PlainBert)
     tiny_encoder("roberta").save(tmp_path / "roberta")

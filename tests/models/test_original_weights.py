@@ -89,9 +89,7 @@ def test_its_queries_are_the_hidden_states_of_transformers_at_the_mask(folder: P
         np.testing.assert_allclose(queries.end[0], states[place + masks - 1], atol=1e-5)
 
 
-def test_its_single_token_variant_is_known_by_its_name_on_the_hub_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_single_token_variant_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
 
     def fetched(name: str, *_: object) -> str:
@@ -115,9 +113,7 @@ def pickled(tmp_path: Path, folder: Path) -> Path:
     return made
 
 
-def test_pickled_weights_are_refused_with_the_command_that_converts_them(
-    pickled: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_pickled_weights_are_converted_by_the_named_command(pickled: Path, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="pickles") as caught:
         load(pickled)
     command = str(caught.value).partition("convert them with python ")[2].split()
@@ -130,9 +126,7 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(
     assert converted.tokenizer(TEXTS)["input_ids"] == load(folder).tokenizer(TEXTS)["input_ids"]
 
 
-def test_a_converted_folder_keeps_what_its_name_on_the_hub_says(
-    pickled: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_converted_folder_keeps_its_masks(pickled: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(names, "_fetched", lambda *_: str(pickled))
     convert("facebook/npm-single@main", tmp_path / "single")
     assert load(tmp_path / "single").query_masks == 1

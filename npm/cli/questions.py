@@ -1,4 +1,4 @@
-"""`npmlm calibrate`: how likely a reader's answers are right, learned from questions with their passages."""
+"""The verbs that learn from questions with known answers: `adapt` for an index, `calibrate` for a reader."""
 
 from __future__ import annotations
 
@@ -9,12 +9,64 @@ from pathlib import Path
 from pydantic import NonNegativeInt, PositiveInt
 
 from npm.cli.base import EncoderCommand, OutputCommand, say, write_report
+from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.artifact import MANIFEST_NAME
-from npm.core.errors import SettingError, missing
+from npm.core.display import Table, report_text
+from npm.core.errors import SettingError, exclusive, missing
 from npm.core.settings import PathText
 from npm.models.names import CONFIG
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.settings import FillSettings, Retrieval
+
+
+class AdaptCommand(OutputCommand, EncoderCommand):
+    """Learn a correction of query vectors from corrected answers; vectors of the corpus do not change."""
+
+    questions: list[PathText] = field(default_factory=list)
+    """Files of corrected answers, rows such as {"question": "Iceland is governed from <mask>.", "answers":
+    ["Reykjavík"]}; at least 50, better some hundreds. A fifth is held out to measure."""
+    retrieval: Retrieval = Retrieval.hybrid
+    """The `retrieval` of fill that learns; the others answer as before."""
+    seed: NonNegativeInt = 0
+    """Seed of the choice of the held-out fifth."""
+    remove: bool = False
+    """Remove what was learned."""
+
+
+@verb(
+    AdaptCommand,
+    "npmlm adapt index=DIR questions=[corrected.jsonl]",
+    "index questions retrieval seed remove output encoder device",
+)
+def run_adapt(settings: AdaptCommand) -> int:
+    """Learn, measure on held-out questions, and write what helps."""
+    from npm.evaluation.metrics import percent, wilson_interval
+    from npm.tuning.adapt import adapt_index, read_corrections, remove_adaptation
+
+    if settings.remove and settings.questions:
+        raise exclusive("remove", "questions")
+    if not (settings.remove or settings.questions):
+        raise missing("questions", "questions=[corrected.jsonl]")
+    if settings.remove:
+        removed = remove_adaptation(settings.index)
+        say("removed what the index had learned" if removed else "nothing to remove: the index has not learned")
+        return 0
+    questions = read_corrections(settings.questions)
+    filler = settings.open_filler()
+    with StageProgress() as progress:
+        found = adapt_index(filler, questions, retrieval=settings.retrieval, seed=settings.seed, progress=progress)
+    rows = []
+    for name, measures in (("before", found.before), ("after", found.after)):
+        intervals = (wilson_interval(count, found.held_out) for count in (measures.first, measures.among_five))
+        rows.append((name, *map(percent, intervals), f"{measures.loss:.3f}"))
+    header = (f"{found.held_out} held-out questions", "right first, %", "right among five, %", "loss")
+    others = f"the {found.questions - found.held_out} other questions for retrieval={found.retrieval}"
+    end = f"written as generation {found.generation} of the index; remove=true removes it"
+    if found.generation is None:
+        end = "the held-out questions are not answered better, so nothing was written"
+    text = f"{report_text([Table('', header, rows)])}\nlearned from {found.learned} of {others}; {end}\n"
+    write_report(settings.output, found.record(), text)
+    return 0
 
 
 class CalibrateCommand(OutputCommand, EncoderCommand):
@@ -44,8 +96,6 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 )
 def run_calibrate(settings: CalibrateCommand) -> int:
     """Ask, fit, report, and with write=true save the function."""
-    from npm.cli.progress import StageProgress
-    from npm.core.display import report_text
     from npm.evaluation.reading import build_passages, calibrate, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 
