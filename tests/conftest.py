@@ -10,6 +10,13 @@ import pytest
 from npm.models.encoder import Encoder
 from tests.helpers import precision  # noqa: F401 - settles it
 from tests.helpers.command_line import CommandLine, write_corpus
+from tests.helpers.left_out import (  # noqa: F401 - hooks
+    pytest_configure,
+    pytest_deselected,
+    pytest_sessionfinish,
+    pytest_testnodedown,
+    pytest_unconfigure,
+)
 from tests.helpers.made_once import made_once
 from tests.helpers.tiny_models import tiny_encoder
 
