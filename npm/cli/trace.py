@@ -19,6 +19,7 @@ from npm.core.display import csv_lines
 from npm.core.errors import QueryError, SettingError, missing
 from npm.core.files import replace_file
 from npm.core.settings import PathText
+from npm.core.types import SURE
 from npm.retrieval.settings import FilterSettings
 from npm.tracing.settings import VERDICTS, TraceSettings, Verdict
 
@@ -170,6 +171,7 @@ def _print_trace(trace: Trace) -> None:
         heading = Text(f"{number:>3}  ")
         heading.append(f"{span.verdict.replace('_', ' '):<9}", style=STYLES[span.verdict])
         heading.append(f"  {span.support:.2f}  ").append(span.text, style="bold")
+        heading.append(f"  ({span.certainty})" if span.support < SURE and span.certainty else "")
         place = span.place if span.other is None else span.other_place
         if span.other is not None:
             heading.append(f" → {span.other}  {span.other_score:.2f}")

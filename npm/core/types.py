@@ -159,7 +159,16 @@ class Phrase:
 
 
 SURE, LIKELY = 0.8, 0.5
-"""Least confidence of an answer that is called sure, and likely; below it is unsure."""
+"""Least confidence of an answer, or support of a traced span, that is called sure, and likely; below it is unsure."""
+
+
+def confidence_word(confidence: float) -> str:
+    """The word for a confidence or support from 0 to 1.
+
+    >>> confidence_word(0.8), confidence_word(0.79), confidence_word(0.3)
+    ('sure', 'likely', 'unsure')
+    """
+    return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unsure"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

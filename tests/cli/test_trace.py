@@ -83,7 +83,7 @@ def test_trace_writes_a_page_that_stands_alone_with_each_span_linked_to_its_sent
     assert "<script" not in page and not re.findall(r"(?:src|href)=\"(?!#)", page)
     shown = re.search(r'<p class="text">(.*?)</p>', page, re.DOTALL)
     assert shown is not None and unescape(re.sub(r"<[^>]*>", "", shown[1])) == text
-    links = re.findall(r'<a class="(\w+)" href="#([\w-]+)">([^<]*)</a>', page)
+    links = re.findall(r'<a class="(\w+)[\w ]*" href="#([\w-]+)">([^<]*)</a>', page)
     assert [(verdict, span) for verdict, _, span in links] == [("found", "Mona Lisa"), ("other", "Michelangelo")]
     assert re.findall(r'<li id="([\w-]+)"', page) == [anchor for _, anchor, _ in links]
     assert "<b>Leonardo da Vinci</b>" in page and "by <mark>Leonardo da Vinci</mark>" in page
