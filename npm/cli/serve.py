@@ -91,12 +91,9 @@ class _FollowedFiles:
 
     def __init__(self, settings: ServeCommand) -> None:
         from npm.indexing.sync import files_index
-        from npm.models.encoder import Encoder
 
         self._files = settings.files
-        self.encoder = Encoder.load(
-            settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True
-        )
+        self.encoder = settings.load_reading_encoder()
         self._seen = self._state()
         with StageProgress() as progress:
             self.folder = files_index(self._files, self.encoder, progress=progress, notice=progress.say)[0]

@@ -89,6 +89,21 @@ def test_trace_writes_a_page_that_stands_alone_with_each_span_linked_to_its_sent
     assert "<b>Leonardo da Vinci</b>" in page and "by <mark>Leonardo da Vinci</mark>" in page
 
 
+def test_trace_reads_files_without_an_index(
+    npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "depots.md").write_text("The depot in Porto opened in 1998.\n")
+    outcome = npmlm("trace", f"files={folder}", "output=json", "The depot in Porto opened in 1998. So did Graz.")
+    spans = {span["text"]: span for span in json.loads(outcome.out)["spans"]}
+    assert spans["1998"]["verdict"] == "found" and spans["1998"]["place"]["document"] == f"{folder}/depots.md"
+    assert spans["Graz"]["verdict"] == "not_found"
+    monkeypatch.setattr("sys.stdin", None)
+    npmlm("trace", "Paris").refused("index=DIR or files=FOLDER")
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -96,6 +111,7 @@ def test_trace_writes_a_page_that_stands_alone_with_each_span_linked_to_its_sent
         (["find"], ["required"]),
         (["find", "Paris", "documents=[nowhere]"], ["nowhere"]),
         (["trace"], ["required"]),
+        (["trace", "Paris", "files=docs"], ["index=DIR", "files", "one"]),
         (["trace", "Paris", "kinds=[names]"], ["kinds", "names", "'name'"]),
         (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
         (["trace", " "], ["empty"]),
