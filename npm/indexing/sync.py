@@ -122,9 +122,7 @@ def _moved(generation: Generation, sources: Sequence[Source]) -> list[Source]:
     """
     files = {file_of_id(identifier) for identifier in _live_ids(generation)}
     left = {Path(file).name for file in files - {source.identifier for source in sources}}
-    return [
-        source for source in sources if source.identifier not in files and Path(source.identifier).name in left
-    ]
+    return [source for source in sources if source.identifier not in files and Path(source.identifier).name in left]
 
 
 def _live_ids(generation: Generation) -> list[str]:

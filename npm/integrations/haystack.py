@@ -63,7 +63,9 @@ def _record(filler: Filler) -> dict[str, Any]:
         return {"url": filler.url}
     folder = filler.index.folder
     if not (folder / MANIFEST_NAME).is_file():
-        raise SettingError("a filler over an index in memory cannot be saved: build the index into a folder, and open it")
+        raise SettingError(
+            "a filler over an index in memory cannot be saved: build the index into a folder, and open it"
+        )
     return {"index": str(folder), "settings": as_json(asdict(filler.settings))}
 
 
