@@ -1,9 +1,10 @@
 """Block vectors like those of a frozen teacher, so that phrases are learned without losing the space of sentences.
 
-    L = (1/B) Σ_b (1 − cos(p(S(x_b)), p(T(x_b))))
+    L = (1/B) Σ_b (1 − cos(p(S(x_b)), p(T(x_b)))) + (w/B) Σ_b mean_t (1 − cos(S(x_b)_t, T(x_b)_t))
 
-with x_b the clean copies of a batch, S the encoder that is trained, T the teacher, and p what pools the token vectors
-of a sequence, special tokens and titles included: their mean, or the first of them.
+with x_b the clean copies of a batch, S the encoder that is trained, T the teacher, p what pools the token vectors of a
+sequence: their mean, or the first of them; t its tokens, special ones and titles included, and w the weight that holds
+each token vector near the teacher's (the features of Romero et al. 2015, arXiv 1412.6550, §2.2, of the last layer).
 
 Shapes: B clean copies, L padded length, d dimensions.
 """
@@ -64,8 +65,8 @@ class BlockTeacher(nn.Module):
     view = "phrases"
     reads_clean_copies = True
 
-    def __init__(self, encoder: Encoder, teacher: Encoder) -> None:
-        """`teacher` may be `encoder` itself, in its current state.
+    def __init__(self, encoder: Encoder, teacher: Encoder, *, token_weight: float = 0.0) -> None:
+        """`teacher` may be `encoder` itself, in its current state; `token_weight` is that of its token vectors.
 
         Raises SettingError unless both read the same tokens and their vectors are as long.
         """
@@ -74,6 +75,7 @@ class BlockTeacher(nn.Module):
         check_alike(encoder, teacher, "tokenizer_fingerprint", "dimensions", setting=setting)
         self.pooler = teacher.block_pooler or PoolerKind.avg
         self.fingerprint = teacher.fingerprint
+        self._token_weight = token_weight
         self._teacher = FrozenModel(teacher.model)
 
     @property
@@ -92,7 +94,15 @@ class BlockTeacher(nn.Module):
         return {"block_teacher": Term(distances.sum(), len(distances))}
 
     def distances(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        """1 − cosine, f32 [B], of pooled `states` [B, L, d] to those of the teacher for the same ids i64 [B, L]."""
+        """Distances f32 [B] of `states` [B, L, d] to those of the teacher for the same ids i64 [B, L].
+
+        1 − cosine of the pooled vectors and, `token_weight` times, its mean over the tokens.
+        """
         taught = self._teacher.token_vectors(input_ids, attention_mask).float()  # f32 [B, L, d]
         learned, wanted = (pool(self.pooler, each, attention_mask) for each in (states, taught))  # f32 [B, d] each
-        return 1 - nn.functional.cosine_similarity(learned, wanted, dim=1)  # f32 [B]
+        distances = 1 - nn.functional.cosine_similarity(learned, wanted, dim=1)  # f32 [B]
+        if not self._token_weight:
+            return distances
+        of_tokens = 1 - nn.functional.cosine_similarity(states, taught, dim=2)  # f32 [B, L]
+        of_tokens = (of_tokens * attention_mask).sum(1) / attention_mask.sum(1)  # f32 [B]
+        return distances + self._token_weight * of_tokens

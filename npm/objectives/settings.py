@@ -75,6 +75,9 @@ class BlockTeacherSettings(Settings):
     encoder: PathText = ""
     """The teacher: folder, hub name, `minilm` or `encoder-mini`; empty: the start of the run. Its tokenizer is that of
     the start."""
+    token_weight: NonNegativeFloat = 0.0
+    """Weight of staying near each of its token vectors too, so that what reads them, such as `label`, is not unlearned;
+    relative to that of its block vectors."""
 
 
 class SpanSupervisionSettings(Settings):

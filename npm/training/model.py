@@ -189,7 +189,7 @@ def _block_teacher(settings: BlockTeacherSettings, encoder: Any) -> BlockTeacher
     teacher = Encoder.load(name, device=str(encoder.device), dtype=Precision.float32) if name else encoder
     if teacher is not encoder and encoder.device.type == "cpu":
         use_plain_attention(teacher.model)
-    return BlockTeacher(encoder, teacher)
+    return BlockTeacher(encoder, teacher, token_weight=settings.token_weight)
 
 
 class TrainedModel(nn.Module):

@@ -18,7 +18,9 @@ from tests.helpers.tiny_models import tiny_encoder
 from tests.objectives.batches import batch_of
 
 
-def teacher_of(vectors: torch.Tensor, pooler: PoolerKind = PoolerKind.avg) -> BlockTeacher:
+def teacher_of(
+    vectors: torch.Tensor, pooler: PoolerKind = PoolerKind.avg, *, token_weight: float = 0.0
+) -> BlockTeacher:
     """The objective with a teacher that answers with `vectors` [B, L, d] whatever it is asked."""
 
     class Answers(nn.Module):
@@ -37,7 +39,7 @@ def teacher_of(vectors: torch.Tensor, pooler: PoolerKind = PoolerKind.avg) -> Bl
         "fingerprint": "f",
     }
     encoder: Any = SimpleNamespace(model=Answers(), **same)
-    return BlockTeacher(encoder, encoder)
+    return BlockTeacher(encoder, encoder, token_weight=token_weight)
 
 
 def encoded_as(vectors: torch.Tensor, rows: list[list[int]]) -> EncodedBatch:
@@ -54,6 +56,14 @@ def test_the_loss_of_two_blocks_worked_by_hand() -> None:
     term = teacher_of(taught)(encoded_as(learned, [[5, 6], [7]]))["block_teacher"]
     assert term.sum.item() == pytest.approx(1 - 2**-0.5, rel=1e-6)  # the second block costs nothing
     assert term.count == 2
+
+
+def test_token_vectors_are_held_by_their_weight() -> None:
+    taught = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [9.0, 9.0]]])
+    learned = torch.tensor([[[0.0, 1.0], [1.0, 0.0]], [[0.0, 3.0], [5.0, 0.0]]])  # the first block's tokens swapped
+    objective = teacher_of(taught, token_weight=0.5)
+    term = objective(encoded_as(learned, [[5, 6], [7]]))["block_teacher"]
+    assert term.sum.item() == pytest.approx(0.5)  # equal means, both tokens at right angles; padding left out
 
 
 def test_the_gradient_reaches_the_encoder_and_never_the_teacher() -> None:
