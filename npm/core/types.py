@@ -176,7 +176,7 @@ class Answer:
     """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes.
 
     With `status` `low_evidence` there is no clear answer, and the phrases are candidates only: the confidence is below
-    `min_confidence`, or, with the setting `min_share`, the best share is below it or the corpus lacks a name of the
+    `min_confidence`, the best share is below a `min_share`, or, with either of them, the corpus lacks a name of the
     text.
     """
 
