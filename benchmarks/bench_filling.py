@@ -29,15 +29,14 @@ import torch
 
 from index.arrays import to_float32
 from npm.corpus.store import BlockStore
-from npm.indexing.build import index_block_store
 from npm.indexing.embed import open_vectors
-from npm.indexing.generation import GIVEN_CORPUS, Generation
+from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval, ScoringSettings
-from tests.parity.corpus import write_parity_store
+from tests.parity.corpus import GIVEN_CORPUS, index_block_store, write_parity_store
 
 GOAL_SCANS = 1.5
 GOAL_RESTRICTED_SECONDS = 0.003

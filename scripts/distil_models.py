@@ -45,7 +45,7 @@ class Teacher(nn.Module):
 
 
 class Reader(nn.Module):
-    """As `npm/objectives/reader.py` reads."""
+    """As `npm/objectives/reading.py` reads."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import BertConfig, BertModel

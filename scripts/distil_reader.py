@@ -10,7 +10,7 @@ Needs torch, transformers, numpy and safetensors.
 WORK/metrics.jsonl grows by a line every 100 steps. The rate falls to zero with the time that is given.
 
 The reader's loss (Hinton et al. 2015, arXiv 1503.02531, §2): 0.75 T² KL(teacher, reader) at temperature T = 1.5, and
-0.25 of the loss of the spans (npm/objectives/reader.py), except for pairs whose passage was found by words.
+0.25 of the loss of the spans (npm/objectives/reading.py), except for pairs whose passage was found by words.
 
 Shapes: B pairs, L padded length, d dimensions.
 """

@@ -24,8 +24,8 @@ What `npmlm VERB --help all` prints, verb by verb. A setting is written `name=va
 nothing, and unknown settings are refused.
 """
 HTTP = """\
-Errors are `application/problem+json` (RFC 9457). A running server shows the same at `/docs`, where it can be tried;
-[openapi.json](../openapi.json) is the same for programs, [Serving](../serving.md) the guide.
+A running server shows the same at `/docs`, where it can be tried; [openapi.json](../openapi.json) is the same for
+programs, [Serving](../serving.md) the guide.
 """
 OBJECTS = "#/components/schemas/"
 CELL_MARK = re.compile(r"^# %%(.*)$", flags=re.MULTILINE)
@@ -87,7 +87,8 @@ def plain_markdown(text: str) -> str:
 
 def http_page(description: Mapping[str, Any]) -> str:
     """The routes of the server and the objects that go in and out, from its OpenAPI description."""
-    lines = ["# HTTP", "", plain_markdown(description["info"]["summary"]), "", HTTP]
+    info = description["info"]
+    lines = ["# HTTP", "", plain_markdown(info["summary"]), "", HTTP, "## Errors", "", info["description"], ""]
     for path, methods in description["paths"].items():
         for method, route in methods.items():
             lines += [f"## {method.upper()} {plain_markdown(path)}", ""]

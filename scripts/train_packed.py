@@ -13,8 +13,7 @@ from pathlib import Path
 from npm.core.errors import UserError
 from npm.core.settings import read_settings
 from npm.training.checkpoints import METRICS, RunFolder
-from npm.training.loggers import read_metrics
-from npm.training.record import settings_of_record
+from npm.training.record import read_metrics, settings_of_record
 from npm.training.run import run_training
 from npm.training.settings import HELD_OUT_LOSS, TrainingSettings
 from npm.training.trainer import StepReport

@@ -15,7 +15,7 @@ Shapes: q texts, W words, B texts of a batch, L padded length, k neighbors, d di
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,9 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.evaluation.coverage import admissible_parts, answered
 from npm.evaluation.methods.baselines import lexicon_of
-from npm.evaluation.methods.parametric import PromptedLabels, WordLogs, check_word, check_words
+from npm.evaluation.methods.parametric import WordLogs, check_word, check_words, prompted_labels
+from npm.evaluation.methods.registry import Method, Predictions, admissible_parts, answered
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.tasks import Calibration, Example, Task, load_verbalizer
@@ -214,7 +214,7 @@ def _writer(name: str, resources: Resources) -> Writer:
     return SentinelWriter(model) if isinstance(model, Denoiser) else DecoderWriter(model)
 
 
-def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PromptedLabels:
+def closed_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `causal`, `causal-pmi`, `causal-knn` or `t5`."""
     writer, verbalizer = _writer(name, resources), load_verbalizer(task, "label_words")
     model = {**model_facts(writer.model), "dtype": writer.model.dtype_name}
@@ -228,7 +228,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
         chosen: dict[str, Any] = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
         word_logs = NeighbourLogs(writer, index, **chosen)
         facts |= {"neighbors": chosen, "index": index_facts(index)}
-    return PromptedLabels(
+    return prompted_labels(
         name,
         word_logs,
         facts=facts,
@@ -238,7 +238,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
     )
 
 
-def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PhraseWriter:
+def open_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `causal`, `causal-bm25` or `t5`."""
     index = resources.index(task)[0] if name == "causal-bm25" else None
     return PhraseWriter(name, _writer(name, resources), index, resources.fill_settings(task))
@@ -294,7 +294,7 @@ def writer_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> t
     return first + rest, cut
 
 
-class PhraseWriter:
+class PhraseWriter(Method):
     """Fills the mask of an open task with the first line of a generated text: an open method."""
 
     def __init__(
@@ -304,27 +304,25 @@ class PhraseWriter:
 
         Raises SettingError if it has no text.
         """
-        self.name = name
+        super().__init__(name, self._answer)
         self._writer = writer
         self._index = index
         self._settings = settings or FillSettings()
         self._lexicon = None if index is None else lexicon_of(index)
-        self.facts: dict[str, Any] = {}
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer per example, without phrases where passages precede texts and no document may answer."""
+    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        """Without phrases where passages precede texts and no document may answer."""
         parts: Iterable[tuple[Any, list[int]]] = [(self, [*range(len(examples))])]  # no index: any example is answered
         if self._index is not None:
             parts = admissible_parts(self._index, examples, self._settings)
         answers = answered(task, examples, parts, self._answers, progress, at_once=TEXTS_GENERATED_TOGETHER)
-        self.facts = {
+        return answers, {
             "model": {**model_facts(self._writer.model), "dtype": self._writer.model.dtype_name},
             "answers": f"greedy, at most {MOST_NEW_TOKENS} tokens, the first line",
             "passages_in_front": 0 if self._index is None else PASSAGES_IN_FRONT,
             **({} if self._index is None else {"index": index_facts(self._index), "where": self._settings.where}),
             "cut_texts": sum(answer.cut for answer in answers),
         }
-        return answers
 
     def _answers(self, part: Any, examples: Sequence[Example]) -> list[Answer]:
         texts = [example.text for example in examples]

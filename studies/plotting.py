@@ -18,7 +18,7 @@ from npm.core.display import Table
 from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.files import replace_file
 from npm.core.settings import Settings
-from npm.training.loggers import read_metrics
+from npm.training.record import read_metrics
 from npm.training.settings import HELD_OUT_PREFIX
 
 if TYPE_CHECKING:

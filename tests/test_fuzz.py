@@ -35,7 +35,7 @@ from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import FORMATS
 from npm.corpus.store import build_block_store
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Result
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_queries
 from studies.plotting import CurveSettings, read_curves
@@ -282,7 +282,7 @@ def test_results_changed_at_random_are_compared_or_refused(ground: Ground, data:
     lines = [{**line, "id": str(number)} for number in range(3)]
     for name in ("a", "b"):
         shutil.rmtree(ground.given / name, ignore_errors=True)
-        write_results(ground.given / name, record={}, predictions=lines, metrics={})
+        Result({}, lines, {}, []).write(ground.given / name)
         lines[1] = data.draw(changed(lines[1]).filter(lambda each: each is not REMOVED))
         with contextlib.suppress(ValueError):  # such as half a character, which our writer does not write
             lines = json.loads(json.dumps(lines, allow_nan=False))

@@ -54,7 +54,7 @@ ONLY_IN = {
     "hydra": ("npm/cli/settings.py", "npm/cli/multirun.py"),
     "omegaconf": ("npm/cli/settings.py", "npm/cli/multirun.py"),
     "datasets": ("npm/corpus/readers.py",),
-    "fsspec": ("npm/corpus/addresses.py",),
+    "fsspec": ("npm/corpus/sources.py",),
     "pyarrow": ("npm/corpus/readers.py",),
     "tokenizers": (
         "npm/corpus/blocks.py",
@@ -81,7 +81,7 @@ ONLY_IN = {
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": (
         "npm/core/settings.py",
-        "npm/corpus/text_files.py",
+        "npm/corpus/documents.py",
         "npm/evaluation/tasks.py",
         "scripts/study.py",
     ),

@@ -72,7 +72,7 @@ def test_the_list_of_commands_has_every_verb_and_a_page_for_it() -> None:
     assert set(pages) == {"commands.md", *(page for _, page in listed)}
 
 
-def test_the_page_on_http_has_every_route_field_and_object() -> None:
+def test_the_page_on_http_has_every_route_code_field_and_object() -> None:
     page = http_page(OPENAPI)
     routes = [f"{method.upper()} {path}" for path, methods in OPENAPI["paths"].items() for method in methods]
     shown = re.findall(r"^## ([A-Z]+ .*)$", page, flags=re.MULTILINE)
@@ -80,6 +80,8 @@ def test_the_page_on_http_has_every_route_field_and_object() -> None:
     assert re.findall(r"^### (\w+)$", page, flags=re.MULTILINE) == list(OPENAPI["components"]["schemas"])
     for methods in OPENAPI["paths"].values():
         assert all(plain_markdown(operation["summary"]) in page for operation in methods.values())
+    codes = OPENAPI["components"]["schemas"]["ProblemDetails"]["properties"]["code"]["enum"]
+    assert re.findall(r'^\| <code id="(\w+)">', page, flags=re.MULTILINE) == codes
     for schema in OPENAPI["components"]["schemas"].values():
         assert all(f"| `{name}` |" in page for name in schema.get("properties", {}))
 

@@ -19,8 +19,7 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainingEvaluationSettings, TrainingSettings
+from npm.training.settings import ScheduleSettings, TrainingEvaluationSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES
 from tests.helpers.toy_training import toy_settings
 

@@ -46,8 +46,7 @@ def run_calibrate(settings: CalibrateCommand) -> int:
     """Ask, fit, report, and with write=true save the function."""
     from npm.cli.progress import StageProgress
     from npm.core.display import report_text
-    from npm.evaluation.calibration import calibrate
-    from npm.evaluation.reading import build_passages, read_passages
+    from npm.evaluation.reading import build_passages, calibrate, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 
     if not settings.questions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -78,5 +78,5 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     )
     for note in comparison.notes:
         say(f"note: {note}")
-    write_report(settings.output, comparison.record(), report_text([comparison_table(comparison)], min_columns=100))
+    write_report(settings.output, asdict(comparison), report_text([comparison_table(comparison)], min_columns=100))
     return 0

@@ -11,8 +11,7 @@ from npm.core.settings import Fraction, PathText
 
 if TYPE_CHECKING:
     from npm.cli.progress import StageProgress
-    from npm.evaluation.label_confidence import LabelConfidence
-    from npm.evaluation.labeling import LabeledText
+    from npm.evaluation.labeling import LabelConfidence, LabeledText
     from npm.evaluation.tasks import Task
     from npm.retrieval.filler import PhraseFiller
 
@@ -102,8 +101,7 @@ def known_confidence(
 ) -> LabelConfidence:
     """The probability that a first label is right, fitted to the rows of known=; how many are right is reported."""
     from npm.cli.rows import cell_text, read_table
-    from npm.evaluation.label_confidence import fit_label_confidence
-    from npm.evaluation.labeling import label_rows
+    from npm.evaluation.labeling import fit_label_confidence, label_rows
 
     rows = read_table("known", settings.known)
     right = [cell_text(row, settings.known_column) for row in rows]

@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 from zipfile import ZipFile
 
 from npm.core.errors import CorpusError, SettingError
-from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
 from npm.corpus.markdown import joined_lines
 from npm.corpus.markup import CELL, HEADER_CELL, HIDDEN, SUPERSCRIPTS, sections
 from npm.corpus.readers import MAX_LINE_BYTES, OnBad, open_text
+from npm.corpus.sources import StoredFile
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage, PdfTextPage

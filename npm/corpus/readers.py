@@ -20,8 +20,7 @@ from typing import IO, Any, cast
 
 from npm.core.errors import CorpusError, named
 from npm.core.types import SURROGATE
-from npm.corpus.addresses import StoredFile
-from npm.corpus.sources import COMPRESSED, FORMATS, HUB_PREFIX, Source, file_format, format_suffix
+from npm.corpus.sources import COMPRESSED, FORMATS, HUB_PREFIX, Source, StoredFile, file_format, format_suffix
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OTHER_SEPARATORS = ";\t|"
@@ -221,7 +220,9 @@ def _table_rows(
     csv.field_size_limit(MAX_LINE_BYTES)  # a text may be longer than the 128 KiB of Python's own limit
     numbered = lines()
     first = next(numbered, "")
-    separator = _separator(first, SEPARATORS[format_suffix(file)])
+    usual, outside = SEPARATORS[format_suffix(file)], re.sub(r'"[^"]*"', "", first)
+    is_usual = usual != "," or usual in outside
+    separator = usual if is_usual else max(usual, *OTHER_SEPARATORS, key=outside.count)
     rows = chain([first], numbered)
     reader = csv.reader(rows, delimiter=separator, quoting=0 if quoted else csv.QUOTE_NONE, strict=True)
     names: list[str] = []
@@ -246,12 +247,6 @@ def _table_rows(
             on_bad(f"{file}:{place}", "is not a row of the table", found)
         elif cells:
             yield place, dict(zip(names, cells, strict=False))
-
-
-def _separator(first: str, usual: str) -> str:
-    """Return the separator of a table with this first line; another one than usual only where a comma is."""
-    outside = re.sub(r'"[^"]*"', "", first)
-    return usual if usual != "," or usual in outside else max(usual, *OTHER_SEPARATORS, key=outside.count)
 
 
 def _parquet_rows(source: Source, required: Sequence[str], optional: Sequence[str], keys: str) -> Rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ import numpy as np
 from npm.core.artifact import check_folder
 from npm.core.display import Table
 from npm.core.errors import ArtifactError, SettingError, damaged
-from npm.evaluation.metrics import Interval, bootstrap_interval, percent
+from npm.evaluation.metrics import Interval, bootstrap_interval, percent, percentile_interval
 from npm.evaluation.results import EVALUATION_KIND, PREDICTIONS
 
 LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "gold": object, "correct": int}
 """Keys of a line of predictions.jsonl that are read."""
-Answers = dict[tuple[str, str], dict[str, Mapping[str, Any]]]
-"""(task, method) → example id → line."""
+Line = Mapping[str, Any]
+Answers = dict[tuple[str, str], dict[str, Line]]  # (task, method) → example id → line
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,9 @@ class RunComparison:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
 
-    def record(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
 
 def compare_results(
-    a: str | Path,
-    b: str | Path,
-    *,
-    methods: tuple[str, str] | None = None,
-    seed: int = 0,
-    resamples: int = 10_000,
+    a: str | Path, b: str | Path, *, methods: tuple[str, str] | None = None, seed: int = 0, resamples: int = 10_000
 ) -> RunComparison:
     """Compare the result folders `a` and `b` on every example, by task and id, that both answered.
 
@@ -74,44 +65,51 @@ def compare_results(
     nothing or disagree on what is right.
     """
     a, b = Path(a), Path(b)
+    where = f"{a}, {b}"
     answers_a = read_answers(a)
     answers_b = answers_a if a == b else read_answers(b)
     found: list[Comparison] = []
     notes: dict[str, None] = {}
-    for task, method_a, method_b in _shared(answers_a, answers_b, methods, where=f"{a}, {b}"):
+    for task, method_a, method_b in _shared(answers_a, answers_b, methods, where=where):
         lines_a, lines_b = answers_a[task, method_a], answers_b[task, method_b]
-        shared = _paired(task, lines_a, lines_b, where=f"{a}, {b}")
+        shared = [(line, lines_b[example]) for example, line in lines_a.items() if example in lines_b]
+        if not shared:
+            raise SettingError(
+                f"{where} have no example of {task} in common: evaluate both with the same split and seed"
+            )
+        for ours, theirs in shared:
+            if ours["gold"] != theirs["gold"]:
+                raise SettingError(
+                    f"{where} are of different data: the gold of example {ours['id']} of {task} is "
+                    f"{ours['gold']!r:.80} in A and {theirs['gold']!r:.80} in B"
+                )
         if len(shared) < max(len(lines_a), len(lines_b)):
             notes[f"{task}: {len(shared)} examples are in both, of {len(lines_a)} in A and {len(lines_b)} in B."] = None
         if other := sum(ours["text"] != theirs["text"] for ours, theirs in shared):
             notes[f"{task}: A and B asked with different prompts in {other} of {len(shared)} examples."] = None
-        rights = np.array([(ours["correct"], theirs["correct"]) for ours, theirs in shared], dtype=np.float64).T
-        counts = np.array([ours.get("predictions", 1) for ours, _ in shared])  # i64 [n]
-        only: tuple[int, int] | None = None
-        if not any("predictions" in ours for ours, _ in shared):
-            only = int((rights[0] > rights[1]).sum()), int((rights[1] > rights[0]).sum())
-        share_a, share_b = (rights.sum(axis=1) / counts.sum()).tolist()
-        rng = np.random.default_rng(seed)
-        found.append(
-            Comparison(
-                task=task,
-                methods=method_a if method_a == method_b else f"{method_a} / {method_b}",
-                count=int(counts.sum()),
-                share_a=share_a,
-                share_b=share_b,
-                difference=bootstrap_interval(rights[0] - rights[1], rng, counts=counts, resamples=resamples),
-                only_a=only and only[0],
-                only_b=only and only[1],
-                p_value=only and mcnemar_p_value(*only),
-            )
-        )
+        name = method_a if method_a == method_b else f"{method_a} / {method_b}"
+        found.append(_compared(task, name, shared, np.random.default_rng(seed), resamples=resamples))
     by_methods: dict[str, list[Comparison]] = {}
     for each in found:
         by_methods.setdefault(each.methods, []).append(each)
-    averages = (
-        average_of(own, np.random.default_rng(seed), resamples=resamples) for own in by_methods.values() if len(own) > 1
-    )
-    return RunComparison((*found, *averages), tuple(notes))
+    several = [own for own in by_methods.values() if len(own) > 1]
+    found += [average_of(own, np.random.default_rng(seed), resamples=resamples) for own in several]
+    return RunComparison(tuple(found), tuple(notes))
+
+
+def _compared(
+    task: str, methods: str, shared: Sequence[tuple[Line, Line]], rng: np.random.Generator, *, resamples: int
+) -> Comparison:
+    """One task by the lines of each example in both runs."""
+    rights = np.array([(ours["correct"], theirs["correct"]) for ours, theirs in shared], dtype=np.float64).T  # [2, n]
+    counts = np.array([ours.get("predictions", 1) for ours, _ in shared])  # i64 [n]
+    share_a, share_b = (rights.sum(axis=1) / counts.sum()).tolist()
+    difference = bootstrap_interval(rights[0] - rights[1], rng, counts=counts, resamples=resamples)
+    found = Comparison(task, methods, int(counts.sum()), share_a, share_b, difference)
+    if any("predictions" in ours for ours, _ in shared):
+        return found
+    only_a, only_b = int((rights[0] > rights[1]).sum()), int((rights[1] > rights[0]).sum())
+    return replace(found, only_a=only_a, only_b=only_b, p_value=mcnemar_p_value(only_a, only_b))
 
 
 def comparison_table(comparison: RunComparison) -> Table:
@@ -150,7 +148,7 @@ def average_of(found: Sequence[Comparison], rng: np.random.Generator, *, resampl
         drawn = rng.multinomial(each.count, shares, size=resamples)  # i64 [r, 3]
         means += (drawn[:, 0] - drawn[:, 1]) / (each.count * len(found))
     share_a, share_b, difference = np.mean([[e.share_a, e.share_b, e.difference.mean] for e in found], axis=0).tolist()
-    interval = Interval(difference, *np.quantile(means, [0.025, 0.975]).tolist())
+    interval = percentile_interval(difference, means)
     return Comparison(f"average of {len(found)}", found[0].methods, None, share_a, share_b, interval)
 
 
@@ -192,20 +190,4 @@ def _shared(a: Answers, b: Answers, methods: tuple[str, str] | None, *, where: s
         asked = "" if methods is None else f" for {methods[0]} in A and {methods[1]} in B"
         held_a, held_b = (", ".join(f"{task} by {method}" for task, method in each) or "no answers" for each in (a, b))
         raise SettingError(f"{where} have no task and method in common{asked}: A has {held_a}; B has {held_b}")
-    return shared
-
-
-def _paired(
-    task: str, a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]], *, where: str
-) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The lines of each example that is in both, which must be one at least, of the same gold."""
-    shared = [(line, b[example]) for example, line in a.items() if example in b]
-    if not shared:
-        raise SettingError(f"{where} have no example of {task} in common: evaluate both with the same split and seed")
-    for ours, theirs in shared:
-        if ours["gold"] != theirs["gold"]:
-            raise SettingError(
-                f"{where} are of different data: the gold of example {ours['id']} of {task} is {ours['gold']!r:.80} in "
-                f"A and {theirs['gold']!r:.80} in B"
-            )
     return shared

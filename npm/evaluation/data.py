@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -27,14 +27,10 @@ from npm.corpus.sources import HUB_PREFIX, Source, file_source, format_suffix
 from npm.corpus.text import words_of
 from npm.evaluation.prompts import ENVIRONMENT, answer_tokens, cut_values, filled_conditions, prompt_tokens
 from npm.evaluation.tasks import Example, Split, Task
+from npm.models.encoder import Encoder
 from npm.retrieval.queries import read_query
 
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-
-
-MAX_ANSWER_TOKENS = 4
-"""Answers of this many tokens or more are one group, as in the paper."""
+MAX_ANSWER_TOKENS = 4  # answers of this many tokens or more are one group, as in the paper
 FITTED_AT_ONCE = 1024
 SHOWN_CHARS = 120
 compiled = lru_cache(ENVIRONMENT.compile_expression)
@@ -68,12 +64,9 @@ class RowReader:
     """Reads rows of a task's data."""
 
     task: Task
-    is_table: bool = False
-    """True if all cells of the file are strings; one may hold several answers, and none is empty."""
-    conditions: tuple[str, ...] = ()
-    """On the documents that may answer a row."""
-    remedy: str = ""
-    """For a column that is missing; empty: the task's columns."""
+    is_table: bool = False  # true if all cells of the file are strings; one may hold several answers, and none is empty
+    conditions: tuple[str, ...] = ()  # on the documents that may answer a row
+    remedy: str = ""  # for a column that is missing; empty: the task's columns
 
     def cell(self, name: str, row: Row, where: str) -> Any:
         """The value of a name of the template: of the column, or of the expression, that data.columns gives it."""
@@ -114,35 +107,40 @@ class RowReader:
         """One row as the example `name`, checked except for its length, and the fields of its prompt."""
         task, columns = self.task, self.task.data.columns
         values = {field: self.text(field, row, where) for field in task.prompt.fields}
-        label = -1
-        answers: tuple[str, ...] = ()
-        old: tuple[str, ...] = ()
+        gold: dict[str, Any] = {}  # and the groups that it is counted by
         if task.suite == "open":
-            answers = self.answers("answers", row, where)
-            if not answers:
+            gold["answers"] = self.answers("answers", row, where)
+            if not gold["answers"]:
                 raise _wrong_cell("answers", "at least one answer", "", where)
-            old = self.answers("old_answers", row, where) if columns.get("old_answers", "old_answers") in row else ()
+            if columns.get("old_answers", "old_answers") in row:
+                gold["old_answers"] = self.answers("old_answers", row, where)
         else:
             value = self.cell("label", row, where)
             known = [str(each.value) for each in task.labels]  # a CSV file has 0 as "0"
             if str(value) not in known:
                 raise _wrong_cell("label", f"one of the labels of {task.name}, {', '.join(known)}", value, where)
-            label = known.index(str(value))
+            gold["label"] = known.index(str(value))
+        gold |= {each: self.text(each, row, where) for each in ("group", "subject") if each in columns}
         try:
-            text = task.prompt.render(values, answers)
+            text = task.prompt.render(values, gold.get("answers", ()))
+            if text.count(MASK_TEXT) > 1:
+                raise ValueError(f"a prompt must have one {MASK_TEXT}, got {text[:SHOWN_CHARS]!r}")
         except (jinja2.TemplateError, ValueError) as error:
             raise CorpusError(f"{where}: {error}") from None
-        if text.count(MASK_TEXT) > 1:
-            raise CorpusError(f"{where}: a prompt must have one {MASK_TEXT}, got {text[:SHOWN_CHARS]!r}")
         try:
             text = read_query(text, where=where)
         except QueryError as error:
             raise CorpusError(str(error)) from None
-        group, subject = (self.text(each, row, where) if each in columns else "" for each in ("group", "subject"))
-        subsets = tuple(each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1"))
-        conditions = filled_conditions(self.conditions, lambda field: self.cell(field, row, where), where=where)
-        example = Example(name, text, label, answers, group, subject, subsets=subsets, where=conditions)
-        return replace(example, old_answers=old), values
+        example = Example(
+            name,
+            text,
+            **gold,
+            subsets=tuple(
+                each for each, column in task.subsets.items() if str(row.get(column)).lower() in ("true", "1")
+            ),
+            where=filled_conditions(self.conditions, lambda field: self.cell(field, row, where), where=where),
+        )
+        return example, values
 
 
 def _wrong_cell(column: str, expected: str, value: object, where: str) -> CorpusError:

@@ -1,68 +1,31 @@
 """One evaluation from its settings: read its tasks, measure, write the results and return the report.
 
-Zero-shot tasks are YAML files, and all methods of a task are asked the same examples. Other tasks have a function of
-their own, imported when it is called.
+Zero-shot tasks are YAML files, and all methods of a task are asked the same examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from npm.core.errors import SettingError, missing
 from npm.core.settings import as_json
 from npm.core.types import Progress
-from npm.evaluation.data import find_data, read_task
+from npm.evaluation.data import find_data
 from npm.evaluation.methods.registry import GENERATORS, Resources, load_generator, load_method, method_names
-from npm.evaluation.prompts import check_conditions, is_templated
+from npm.evaluation.prompts import check_conditions
 from npm.evaluation.report import suite_result
-from npm.evaluation.results import (
-    CheckRecord,
-    Result,
-    any_record,
-    check_out,
-    index_facts,
-    model_facts,
-    refuse_other_results,
-)
+from npm.evaluation.results import Result, check_out, index_facts, model_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, ZeroShotEvaluation
 from npm.evaluation.table import evaluate_task
-from npm.evaluation.tasks import Example, Split, Task, load_task, task_names
+from npm.evaluation.tasks import Task, load_task, task_names
 from npm.models.encoder import Encoder
 
-EXAMPLES_PER_TASK = 3000
-"""Without limit=, as in the paper."""
-
-
-def _held_out(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.held_out import evaluate_held_out
-
-    return evaluate_held_out(settings, check_record, progress)
-
-
-def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.sts import evaluate_encoders
-
-    return evaluate_encoders(settings, check_record, progress)
-
-
-def _reading(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
-    from npm.evaluation.reading import evaluate_passages
-
-    return evaluate_passages(settings, check_record, progress)
-
-
-BUILT_IN_TASKS: dict[str, Callable[[EvaluationSettings, CheckRecord, Progress], Result]] = {
-    "masked_tokens": _held_out,
-    "denoising": _held_out,
-    "sts": _sts,
-    "in_batch": _held_out,
-    "reading": _reading,
-}
-"""Tasks with their own evaluator; each reads the group of its name and some shared settings."""
+EXAMPLES_PER_TASK = 3000  # without limit=, as in the paper
+BUILT_IN_TASKS = ("masked_tokens", "denoising", "sts", "in_batch", "reading")
+"""Tasks with a function of their own; each reads the group of its name and some shared settings."""
 
 
 def run_evaluation(
@@ -80,14 +43,20 @@ def run_evaluation(
         others = ", ".join([*settings.task, *([f"suite={settings.suite}"] if settings.suite else [])])
         raise SettingError(f"task={named[0]} must be the only task, got {others}; evaluate one after the other")
     out = check_out(settings.out, report=not named)
-    check_record = any_record if settings.overwrite else partial(refuse_other_results, out)
+    kept = None if settings.overwrite else out
     if named:
-        result = BUILT_IN_TASKS[named[0]](settings, check_record, progress)
+        if named == ["sts"]:
+            from npm.evaluation.sts import evaluate
+        elif named == ["reading"]:
+            from npm.evaluation.reading import evaluate
+        else:
+            from npm.evaluation.held_out import evaluate
+        result = evaluate(settings, kept, progress)
     else:
         tasks = _chosen_tasks(settings, task_folder)
         if not (settings.method or settings.index):
             notice("note: without index=DIR no method that needs an index is asked")
-        result = evaluate_suite(settings, tasks, show=settings.show, check_record=check_record, progress=progress)
+        result = evaluate_suite(settings, tasks, show=settings.show, out=kept, progress=progress)
     result.write(settings.out)
     return result.text()
 
@@ -105,12 +74,7 @@ def _chosen_tasks(settings: ZeroShotEvaluation, folder: Path) -> list[Task]:
 
 
 def evaluate_suite(
-    settings: ZeroShotEvaluation,
-    tasks: Sequence[Task],
-    *,
-    show: int = 0,
-    check_record: CheckRecord = any_record,
-    progress: Progress,
+    settings: ZeroShotEvaluation, tasks: Sequence[Task], *, show: int = 0, out: Path | None = None, progress: Progress
 ) -> Result:
     """Ask the methods of `settings` the examples of all `tasks`, with `show` predictions of each to show.
 
@@ -121,27 +85,12 @@ def evaluate_suite(
     if unused := [name for name in settings.method if not any(name in own for own in names.values())]:
         raise SettingError(f"method {unused[0]} answers none of the tasks {', '.join(names)}: leave it out")
     check_conditions(settings.fill.where, where="fill.where")
-    data_dir = _check_data(settings, tasks)
+    _check_data(settings, tasks)
     record = _record(resources, tasks, names)
-    check_record(record)
-
-    def read(task: Task, split: Split, limit: int | None) -> list[Example]:
-        return read_task(
-            task,
-            data_dir,
-            split=split,
-            limit=limit,
-            seed=settings.seed,
-            encoder=resources.encoder(task),
-            cut=task.suite == "open" or resources.scoring(task).last_tokens is None,
-            conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite == "open" else (),
-        )
-
-    examples = {task.name: read(task, settings.split, settings.limit or EXAMPLES_PER_TASK) for task in tasks}
-    methods = {
-        task.name: [load_method(name, task, resources, partial(read, task, "dev", None)) for name in names[task.name]]
-        for task in tasks
-    }
+    refuse_other_results(out, record)
+    limit = settings.limit or EXAMPLES_PER_TASK
+    examples = {task.name: resources.examples(task, settings.split, limit) for task in tasks}
+    methods = {task.name: [load_method(name, task, resources) for name in names[task.name]] for task in tasks}
     tables = []
     for task in tasks:
         encoder = resources.encoder(task)
@@ -162,8 +111,8 @@ def evaluate_suite(
     return suite_result(tables, record, show)
 
 
-def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> Path | None:
-    """`data_dir`; all missing files are named in one message, before any network access."""
+def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None:
+    """Raise SettingError that names all missing files in one message, before any network access."""
     data_dir = Path(settings.data_dir) if settings.data_dir else None
     if data_dir is not None and not data_dir.is_dir():
         raise SettingError(f"data_dir={data_dir} is not a folder")
@@ -175,7 +124,6 @@ def _check_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> Path | N
             f"the data of {len(absent)} of {len(tasks)} tasks is missing ({files}): set data_dir, or correct "
             f"data.file{other}"
         )
-    return data_dir
 
 
 def _record(resources: Resources, tasks: Sequence[Task], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:

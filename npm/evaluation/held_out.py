@@ -1,14 +1,11 @@
-"""Tasks on held-out articles: `in_batch`, `masked_tokens` and `denoising`, each measured one article at a time.
+"""Tasks on held-out articles, each measured one article at a time.
 
-in_batch       the first blocks of an article are masked as in training; the keys of a span are all tokens of the
-               article's other blocks, and it is right if its best key is a positive of the training loss (Min et al.
-               2022, arXiv 2212.01349, §3.2)
-masked_tokens  every model predicts the same fraction of tokens, masked evenly, regardless of its training rate and
-               strategy, because losses at different rates cannot be compared; single tokens or complete words,
-               since a model that was trained on complete words guesses wrong where the rest of a word is visible
-denoising      blocks are corrupted by all seven denoisers of UL2 (Tay et al. 2022, arXiv 2205.05131, Table 1), and each
-               corrupted text is read with every mode token that the model knows, and with none: the table shows what a
-               wrong mode token costs
+in_batch       spans are masked as in training; the keys of a span are all tokens of the article's other blocks, and it
+               is right if its best key is a positive of the training loss (Min et al. 2022, arXiv 2212.01349, §3.2)
+masked_tokens  every model predicts the same fraction of tokens, or of complete words, masked evenly: losses at the
+               different rates of training cannot be compared
+denoising      blocks are corrupted by all seven denoisers of UL2 (Tay et al. 2022, arXiv 2205.05131, Table 1) and read
+               with every mode token that the model knows, and with none: what a wrong mode token costs
 
 Shapes: A articles, n spans, T keys, m tokens of the longest span.
 """
@@ -18,23 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from npm.core.display import Table
 from npm.core.errors import CorpusError, SettingError, exclusive
 from npm.core.files import digest_of
 from npm.core.settings import as_json
-from npm.core.types import Progress, Sequences, silent
+from npm.core.types import Document, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.text import is_title
 from npm.evaluation.metrics import bootstrap_interval, percent, ratio_standard_error
-from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
+from npm.evaluation.results import Result, model_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, HeldOutSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import UL2, MixtureMasker, check_sentinel_count
@@ -42,7 +40,7 @@ from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS, MaskRenderer
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.masked_lm import load_masked_lm
+from npm.models.masked_lm import MaskedHead, load_masked_lm
 from npm.models.stored import StoredModel, evaluating
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedBatch, EncodedDenoising, Passes
@@ -50,22 +48,13 @@ from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
 from npm.objectives.settings import NonparametricSettings
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from npm.core.types import Document
-    from npm.models.masked_lm import MaskedHead
-
-
 USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoising": (64, 512, 4)}
 """Default articles of each task, tokens of the shortest, and blocks of each."""
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
 SAMPLE = SampleSettings()
-NO_MODE = "none"
-"""Mode of inputs that begin with the text itself."""
-Line = dict[str, Any]
-"""Sums over one article, as in predictions.jsonl."""
+NO_MODE = "none"  # mode of inputs that begin with the text itself
+Line = dict[str, Any]  # sums over one article, as in predictions.jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +66,9 @@ class Article:
     sequences: Sequences  # its blocks
 
 
-def evaluate_held_out(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
     """Load the model of a task on held-out text and measure it on the beginnings of articles."""
-    (task,) = settings.task
-    chosen, name = settings.held_out, settings.encoder
+    (task,), chosen, name = settings.task, settings.held_out, settings.encoder
     if not any(settings.corpus.files):
         raise SettingError("corpus.files is required: held-out documents, such as the last file of the corpus")
     if settings.limit and chosen.every_document and task == "masked_tokens":
@@ -90,16 +78,17 @@ def evaluate_held_out(settings: EvaluationSettings, check_record: CheckRecord, p
         kind, made_by = ("a masked language model", "mlm_uniform") if is_masked else ("an encoder-decoder", "ul2_small")
         raise SettingError(f"encoder is required: {kind}, such as npmlm train experiment={made_by} makes")
     load: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
-    articles = partial(held_out_articles, read_corpus(settings.corpus), limit=settings.limit, task=task)
-    tell: dict[str, Any] = {"check_record": check_record, "progress": progress}
-    if task == "denoising":
-        denoiser = Denoiser.load(name, mode_tokens=(), **load)
-        return evaluate_denoising(denoiser, articles(denoiser, chosen), chosen, settings, **tell)
-    if task == "masked_tokens":
-        encoder, head = load_masked_lm(name, **load)
-        return evaluate_masked_tokens(encoder, head, articles(encoder, chosen), chosen, settings, **tell)
-    encoder = Encoder.load(name, **load)
-    return evaluate_in_batch(encoder, articles(encoder, chosen), chosen, settings, **tell)
+    measured: Any
+    models: tuple[Any, ...]
+    if task == "in_batch":
+        measured, models = evaluate_in_batch, (Encoder.load(name, **load),)
+    elif task == "masked_tokens":
+        measured, models = evaluate_masked_tokens, load_masked_lm(name, **load)
+    else:
+        measured, models = evaluate_denoising, (Denoiser.load(name, mode_tokens=(), **load),)
+    articles = held_out_articles(read_corpus(settings.corpus), models[0], chosen, limit=settings.limit, task=task)
+    result: Result = measured(*models, articles, chosen, settings, out=out, progress=progress)
+    return result
 
 
 def held_out_articles(
@@ -132,20 +121,20 @@ def held_out_articles(
     for document in documents:
         packed = packer.pack(document)
         text_tokens = sum(int((~is_title(block.flags)).sum()) for block in packed)  # titles make no article longer
-        if packed and (every or (text_tokens >= least_tokens and len(packed) >= count)):
-            own = packed if every else packed[:count]
-            offsets = np.cumsum([0, *(len(block.token_ids) for block in own)])  # i64 [blocks + 1]
-            ids, flags = (np.concatenate([getattr(each, name) for each in own]) for name in ("token_ids", "flags"))
-            sequences = Sequences(ids.astype(np.int32), flags, offsets)
-            articles.append(Article(len(articles), document.id, sequences))
-            if len(articles) == wanted and not every:
-                return articles
-    if every:
-        if not articles:
-            raise CorpusError("corpus.files has no text")
+        if not packed or not (every or (text_tokens >= least_tokens and len(packed) >= count)):
+            continue
+        own = packed if every else packed[:count]
+        offsets = np.cumsum([0, *(len(block.token_ids) for block in own)])  # i64 [blocks + 1]
+        ids, flags = (np.concatenate([getattr(each, name) for each in own]) for name in ("token_ids", "flags"))
+        articles.append(Article(len(articles), document.id, Sequences(ids.astype(np.int32), flags, offsets)))
+        if len(articles) == wanted and not every:
+            return articles
+    if every and articles:
         return articles
     raise CorpusError(
-        f"too few long articles: {len(articles)} of {wanted} with at least {least_tokens} tokens "
+        "corpus.files has no text"
+        if every
+        else f"too few long articles: {len(articles)} of {wanted} with at least {least_tokens} tokens "
         f"in {count} blocks; give more text, or a smaller limit"
     )
 
@@ -168,10 +157,10 @@ def _measured(
     asked: Mapping[str, Any],
     measure: Callable[[Article], Iterable[Line]],
     *,
-    facts: Mapping[str, Any] | None = None,
     heads: Sequence[nn.Module] = (),
-    check_record: CheckRecord = any_record,
+    out: Path | None = None,
     progress: Progress = silent,
+    **facts: Any,
 ) -> tuple[dict[str, Any], list[Line]]:
     """The record, and the lines of all articles, with `model` and `heads` in evaluation mode.
 
@@ -181,9 +170,9 @@ def _measured(
     for each in articles:
         digest.update(f"{each.document}\0{each.sequences.offsets.tolist()}".encode())
         digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
-    encoder = {**model_facts(model), "dtype": model.dtype_name, **(facts or {})}
+    encoder = {**model_facts(model), "dtype": model.dtype_name, **facts}
     record = {"task": task, "settings": as_json(asked), "encoder": encoder, "corpus_digest": digest.hexdigest()}
-    check_record(record)
+    refuse_other_results(out, record)
     lines: list[Line] = []
     with torch.inference_mode(), evaluating(model.model, *heads):
         for done, article in enumerate(articles, start=1):
@@ -248,9 +237,9 @@ def evaluate_in_batch(
     if nothing could be masked, SettingError for blocks that the encoder does not accept with their masks.
     """
     names = ("similarity_scale", "dimensions", "trained_dimensions")
-    facts = as_json({name: getattr(encoder, name) for name in names})
+    tell |= as_json({name: getattr(encoder, name) for name in names})
     measure = _in_batch_measure(encoder, settings, sample.seed)
-    record, lines = _measured("in_batch", encoder, articles, _asked(settings, sample), measure, facts=facts, **tell)
+    record, lines = _measured("in_batch", encoder, articles, _asked(settings, sample), measure, **tell)
     spans = np.array([line["spans"] for line in lines])  # i64 [A]
     if not spans.any():
         raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
@@ -293,8 +282,8 @@ def _masked_measure(
         if not len(batch.span_sequences):
             return [{"predictions": 0, "correct": 0, "loss": 0.0}]
         terms = objective(EncodedBatch(encoder.token_vectors, batch, with_clean_copies=False))
-        loss, right = terms["masked"], terms["masked_top1"]
-        return [{"predictions": loss.count, "correct": int(right.sum), "loss": float(loss.sum)}]
+        loss, right = terms["masked"], int(terms["masked_top1"].sum)
+        return [{"predictions": loss.count, "correct": right, "loss": float(loss.sum)}]
 
     return measure
 
@@ -315,9 +304,9 @@ def evaluate_masked_tokens(
     unread = ("least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
     asked = {name: value for name, value in asdict(settings).items() if name not in unread}
     asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
-    facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
+    facts: dict[str, Any] = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
     measure = _masked_measure(encoder, head, settings, sample.seed)
-    record, lines = _measured("masked_tokens", encoder, articles, asked, measure, facts=facts, heads=[head], **tell)
+    record, lines = _measured("masked_tokens", encoder, articles, asked, measure, heads=[head], **tell, **facts)
     # `compare` pairs documents by it: the same tokens of the same text
     asked_of = digest_of({key: record[key] for key in ("settings", "corpus_digest")} | facts)
     lines = [
@@ -332,27 +321,27 @@ def evaluate_masked_tokens(
             f"no token of the articles was masked: raise held_out.masked_fraction={settings.masked_fraction}"
         )
     loss, accuracy = float(losses.sum() / count), float(correct.sum() / count)
-    loss_error, accuracy_error = (ratio_standard_error(each, counts) for each in (losses, correct))
-    perplexity = math.exp(loss) if loss < MAX_LOSS else None
-    shown = [f"{100 * accuracy:.2f}", f"{loss:.3f}"]
-    if loss_error is not None and accuracy_error is not None:
-        shown = [f"{shown[0]} ± {100 * accuracy_error:.2f}", f"{shown[1]} ± {loss_error:.3f}"]
-    of = "all held-out documents" if settings.every_document else "held-out articles"
-    whole = "masked tokens" if settings.unit == "token" else "whole masked words"
-    means = {
+    means: dict[str, Any] = {
         "prediction_count": count,
         "loss": loss,
-        "loss_standard_error": loss_error,  # None of a single article
+        "loss_standard_error": ratio_standard_error(losses, counts),  # None of a single article
         "accuracy": accuracy,
-        "accuracy_standard_error": accuracy_error,
-        "perplexity": perplexity,
+        "accuracy_standard_error": ratio_standard_error(correct, counts),
+        "perplexity": math.exp(loss) if loss < MAX_LOSS else None,
         "article_count": len(lines),
     }
+    shown = [f"{100 * accuracy:.2f}", f"{loss:.3f}"]
+    if len(lines) > 1:
+        shown[0] += f" ± {100 * means['accuracy_standard_error']:.2f}"
+        shown[1] += f" ± {means['loss_standard_error']:.3f}"
+    perplexity = f"{means['perplexity']:.4g}" if means["perplexity"] else "∞"
+    of = "all held-out documents" if settings.every_document else "held-out articles"
+    whole = "masked tokens" if settings.unit == "token" else "whole masked words"
     title = f"{whole} of {of}, {100 * settings.masked_fraction:g} % of the tokens masked"
     header = ["", "articles", "predictions", "accuracy, %", "loss, nats", "perplexity"]
-    row = [encoder.name, f"{len(lines)}", f"{count}", *shown, f"{perplexity:.4g}" if perplexity else "∞"]
     notes = ["± is the standard error over articles.", "perplexities compare encoders of the same tokenizer only."]
-    return Result(record, lines, means, [Table(title, header, [row])], notes)
+    table = Table(title, header, [[encoder.name, f"{len(lines)}", f"{count}", *shown, perplexity]])
+    return Result(record, lines, means, [table], notes)
 
 
 def evaluate_denoising(
@@ -367,15 +356,15 @@ def evaluate_denoising(
     The masks of an article depend on the seed, its number and the denoiser alone. Raises EncoderError if the tokenizer
     has too few sentinels.
     """
-    tested, sentinels = UL2, denoiser.sentinels()
-    most_spans = max(each.most_spans(settings.max_block_tokens) for each in tested)
+    sentinels = denoiser.sentinels()
+    most_spans = max(each.most_spans(settings.max_block_tokens) for each in UL2)
     check_sentinel_count(len(sentinels.sentinel_ids), most_spans)
     vocabulary = denoiser.tokenizer.get_vocab()
-    modes = [NO_MODE, *sorted({each.mode for each in tested} & vocabulary.keys())]
+    modes = [NO_MODE, *sorted({each.mode for each in UL2} & vocabulary.keys())]
 
     def measure(article: Article) -> list[Line]:
         lines: list[Line] = []
-        for place, corruption in enumerate(tested):
+        for place, corruption in enumerate(UL2):
             rng = mask_rng(sample.seed, place, article.number, VIEW_NUMBERS["denoising"])
             spans, numbers = MixtureMasker((replace(corruption, weight=1.0),)).select(article.sequences, rng)
             for mode in modes:  # all read the same corrupted text
@@ -389,7 +378,7 @@ def evaluate_denoising(
 
     record, lines = _measured("denoising", denoiser, articles, _asked(settings, sample), measure, **tell)
     cells, rows = [], []
-    for corruption in tested:
+    for corruption in UL2:
         row = []
         for mode in modes:
             own = [line for line in lines if (line["denoiser"], line["mode"]) == (corruption.name, mode)]

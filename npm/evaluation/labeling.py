@@ -4,41 +4,41 @@ The score of a label is its share of the evidence for all labels, so that one la
 fraction of sentences of the corpus, in the same template, that fit the label less well than the text: labels do not
 compete, and any number of them may reach the threshold.
 
+Confidence, the probability that a label is right, is a logistic function fitted to rows whose labels are known, as of
+the answers of a reader (`npm.reading.confidence`).
+
 Shapes: q texts, L labels, l labels that are kept of a text.
 """
 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from npm.core.errors import SettingError, missing
+from npm.core.errors import CorpusError, SettingError, missing
 from npm.core.settings import checked, config_folder, read_yaml
 from npm.core.types import MASK_TEXT, Occurrence, Progress, silent
 from npm.evaluation.data import RowReader
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares
-from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels, corpus_prompts, label_shares
 from npm.evaluation.prompts import STOP, cut_values, prompt_tokens
 from npm.evaluation.tasks import ClosedScoring, Example, Label, Task, TaskData, load_task
 from npm.models.batches import masked_inputs
+from npm.models.encoder import Encoder
+from npm.reading.confidence import LEAST, fit, probabilities
+from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import COLUMN, check_query, check_template, check_unmasked
 
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-    from npm.retrieval.filler import PhraseFiller
-
-TEMPLATE = "{text} The text topic is about <mask>."
-"""The template of AG News, which was chosen on its development half."""
+TEMPLATE = "{text} The text topic is about <mask>."  # the template of AG News, which was chosen on its development half
 OWN_MASK = "{text}"
 """The template of texts with a `<mask>` of their own, whose evidence is not calibrated: no sentence surrounds them."""
-MULTI_LABEL_SCORE = 0.9
-"""Minimum score of a label with multi_label; docs/label.md has precision and recall."""
+MULTI_LABEL_SCORE = 0.9  # minimum score of a label with multi_label; docs/label.md has precision and recall
 TEXTS_AT_ONCE, LABELS_SHOWN = 256, 5
+FEWEST_KNOWN = 20  # rows that a confidence is fitted to
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,7 @@ class LabeledText:
 
     labels: tuple[ScoredLabel, ...]
     ranked: tuple[ScoredLabel, ...]
-    cut: bool
-    """True if the text was longer than the encoder takes."""
+    cut: bool  # the text was longer than the encoder takes
 
 
 def label_task(labels: object, template: str = "", column: str = "") -> Task:
@@ -205,3 +204,45 @@ def _fractions_below(logs: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """
     below = [np.searchsorted(np.sort(own), column) for own, column in zip(reference.T, logs.T, strict=True)]
     return np.stack(below, axis=1) / len(reference)  # f64 [q, L]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelConfidence:
+    """A fitted function of the scores of a text's labels."""
+
+    weights: tuple[float, ...]
+    bias: float
+    rows: int  # that it is fitted to
+    right: int  # of them, whose first label is right
+
+    def of(self, found: LabeledText) -> float:
+        """The probability that the first label of a text is right."""
+        return float(probabilities(label_features(found) @ np.array(self.weights) + self.bias))
+
+
+def label_features(found: LabeledText) -> np.ndarray:
+    """Log of the first label's score, and of its ratio to the second's, f64 [2]."""
+    first, second = (max(LEAST, each.score) for each in found.ranked[:2])
+    return np.log([first, first / second])
+
+
+def fit_label_confidence(task: Task, labeled: Sequence[LabeledText], known: Sequence[str]) -> LabelConfidence:
+    """The function of texts labeled without a threshold, whose right labels, by value or name, are `known`.
+
+    Raises SettingError for a label that the task has not, CorpusError for too few rows, or if all or none are right.
+    """
+    # a value comes before the name of another label
+    names = {label.name: label.name for label in task.labels} | {str(label.value): label.name for label in task.labels}
+    if unknown := next((label for label in known if label not in names), None):
+        raise SettingError(
+            f"known: {unknown!r} is not one of the labels {', '.join(names)}; correct it, or set known_column"
+        )
+    first = [found.ranked[0].label for found in labeled]
+    right = np.array([names[label] == chosen for label, chosen in zip(known, first, strict=True)], dtype=bool)  # [n]
+    if len(right) < FEWEST_KNOWN or right.all() or not right.any():
+        given = f"{len(right)} with {int(right.sum())} right"
+        raise CorpusError(
+            f"known needs at least {FEWEST_KNOWN} rows, some with a wrong label, got {given}: give more rows"
+        )
+    weights, bias = fit(np.stack(list(map(label_features, labeled))), right)
+    return LabelConfidence(tuple(weights.tolist()), bias, len(right), int(right.sum()))

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import string
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-RESAMPLED_AT_ONCE = 1 << 20
-"""Example numbers drawn at once by the bootstrap; bounds memory."""
+RESAMPLED_AT_ONCE = 1 << 20  # example numbers drawn at once by the bootstrap; bounds memory
 ARTICLES = frozenset({"a", "an", "the"})
-BINS = (0.0, 0.2, 0.4, 0.6, 0.8)
-"""Lower edges of the shares in the table."""
-STEPS = np.arange(20) / 20
-"""Values of `min_share` that are tried."""
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8)  # lower edges of the shares in the table
+TAILS = (1 - 0.95) / 2, (1 + 0.95) / 2  # quantiles at the ends of an interval
+STEPS = np.arange(20) / 20  # values of `min_share` that are tried
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over examples and its confidence interval."""
+    """A mean over examples and its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -68,7 +66,7 @@ def exact_match(phrase: str, answers: Iterable[str]) -> bool:
     return plain != "" and any(plain == open_answer(answer) for answer in answers)
 
 
-def wilson_interval(hits: float, count: int, *, confidence: float = 0.95) -> Interval:
+def wilson_interval(hits: float, count: int) -> Interval:
     """The share of `hits` among `count` independent cases, one at least, and its score interval (Wilson 1927).
 
     Unlike a bootstrap it has a width even where all or none are hits.
@@ -77,20 +75,20 @@ def wilson_interval(hits: float, count: int, *, confidence: float = 0.95) -> Int
     >>> found.mean, round(found.low, 4), round(found.high, 4)
     (0.8, 0.4902, 0.9433)
     """
-    share, z = hits / count, NormalDist().inv_cdf((1 + confidence) / 2)
+    share, z = hits / count, NormalDist().inv_cdf(0.975)
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     # Where all or none are hits, the share is a bound itself; rounding must not put it outside.
     return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
 
 
+def percentile_interval(mean: float, resampled: np.ndarray) -> Interval:
+    """A mean and its 95 % interval by the means f64 [r] of resamples."""
+    return Interval(float(mean), *np.quantile(resampled, TAILS).tolist())
+
+
 def bootstrap_interval(
-    sums: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    counts: np.ndarray | None = None,
-    resamples: int = 10_000,
-    confidence: float = 0.95,
+    sums: np.ndarray, rng: np.random.Generator, *, counts: np.ndarray | None = None, resamples: int = 10_000
 ) -> Interval:
     """Mean of `sums` f64 [n] and its percentile bootstrap interval (Efron and Tibshirani 1993, §13.3).
 
@@ -112,8 +110,7 @@ def bootstrap_interval(
         size = min(at_once, resamples - first)
         drawn = rng.integers(0, len(sums), size=(size, len(sums)))  # i64 [size, n]
         means[first : first + size] = sums[drawn].sum(1) / counts[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+    return percentile_interval(sums.sum() / counts.sum(), means)
 
 
 def ratio_standard_error(sums: np.ndarray, counts: np.ndarray) -> float | None:
@@ -132,12 +129,7 @@ def ratio_standard_error(sums: np.ndarray, counts: np.ndarray) -> float | None:
 
 
 def group_mean_interval(
-    hits: np.ndarray,
-    groups: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    resamples: int = 10_000,
-    confidence: float = 0.95,
+    hits: np.ndarray, groups: np.ndarray, rng: np.random.Generator, *, resamples: int = 10_000
 ) -> Interval:
     """The mean over groups of the share of hits in each, and its percentile bootstrap interval within groups.
 
@@ -154,8 +146,7 @@ def group_mean_interval(
     rates = np.bincount(groups, weights=hits) / counts  # f64 [g]
     drawn = rng.binomial(counts, rates, size=(resamples, len(counts)))  # i64 [r, g]
     means = (drawn / counts).mean(1)  # f64 [r]
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(rates.mean()), float(low), float(high))
+    return percentile_interval(rates.mean(), means)
 
 
 def macro_f1(confusion: np.ndarray) -> float:
@@ -170,26 +161,6 @@ def macro_f1(confusion: np.ndarray) -> float:
     mentioned = confusion.sum(0) + confusion.sum(1)  # i64 [C]
     known = mentioned > 0  # bool [C]
     return float(np.mean(2 * right[known] / mentioned[known]))
-
-
-def sample_summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation of a sample, None with too few values.
-
-    >>> sample_summary([1.0, 3.0]) == {"mean": 2.0, "deviation": 2**0.5, "values": [1.0, 3.0]}
-    True
-    >>> sample_summary([])["mean"] is None
-    True
-    """
-    return {
-        "mean": fmean(values) if values else None,
-        "deviation": stdev(values) if len(values) > 1 else None,
-        "values": list(values),
-    }
-
-
-def first_shares(answers: Sequence[Any]) -> np.ndarray:
-    """The share of the first phrase of each answer, f64 [n]; 0 for an answer without phrases."""
-    return np.array([answer.phrases[0].score if answer.phrases else 0.0 for answer in answers], dtype=np.float64)
 
 
 def suggested_min_share(shares: np.ndarray, right: np.ndarray) -> float | None:

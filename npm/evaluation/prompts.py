@@ -82,8 +82,7 @@ _BRACKETS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "-lcb-": "{
 _CLITIC_ENDS = ("s", "re", "ve", "ll", "d", "m", "t")
 _TO_THE_LEFT = re.compile(r"[,;:!?%)\]}…]|\.+|n't|'(?:s|re|ve|ll|d|m|t)", re.IGNORECASE)
 """Tokens without a space before them."""
-_TO_THE_RIGHT = re.compile(r"[(\[{$£€]")
-"""Tokens without a space after them."""
+_TO_THE_RIGHT = re.compile(r"[(\[{$£€]")  # tokens without a space after them
 _SPLIT_VERB = re.compile(r"\b(gon|wan|got) (na|ta)\b", re.IGNORECASE)
 
 
@@ -202,8 +201,7 @@ def _spaced(text: str) -> str:
     return re.sub(" {2,}", " ", text)
 
 
-FIELD = re.compile(r"\{(\w+)\}")
-"""Part of a condition that is filled from an example's row."""
+FIELD = re.compile(r"\{(\w+)\}")  # part of a condition that is filled from an example's row
 ISO_DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 """A year, a month or a day as ISO 8601 writes it with hyphens."""
 

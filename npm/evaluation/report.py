@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from npm.core.types import Occurrence
 
 
-SAMPLE_ROWS = 3
-"""Phrases or labels of a sample."""
+SAMPLE_ROWS = 3  # phrases or labels of a sample
 
 
 class Score(NamedTuple):
@@ -36,25 +35,15 @@ def suite_result(tables: Sequence[ResultTable], record: Mapping[str, Any], show:
     """Lines, metrics and tables of all tasks, and `show` predictions of each to show."""
     metrics = {table.task.name: task_metrics(table) for table in tables}
     scores, notes = score_tables(tables, metrics), [note for table in tables for note in task_notes(table)]
-    shown = [
-        Table(
-            title,
-            ("task", "method", "per cent", "n"),
-            [(each.task, each.method, percent(each.share), str(each.examples)) for each in own],
-            (2, 3),
-        )
-        for title, own in scores.items()
-    ]
+    shown = []
+    for title, own in scores.items():
+        rows = [(each.task, each.method, percent(each.share), str(each.examples)) for each in own]
+        shown.append(Table(title, ("task", "method", "per cent", "n"), rows, (2, 3)))
     report = suite_markdown(scores, notes)
-    by_share = [
-        (task, method, own["reliability"])
-        for task, each in metrics.items()
-        for method, own in each["methods"].items()
-        if "reliability" in own
-    ]
-    if by_share:
-        shown.append(reliability_table(by_share))
-        report += f"\n## {shown[-1].title}\n\n{markdown_table(shown[-1].header, shown[-1].rows)}\n"
+    by_share = reliability_table(metrics)
+    if by_share.rows:
+        shown.append(by_share)
+        report += f"\n## {by_share.title}\n\n{markdown_table(by_share.header, by_share.rows)}\n"
     return Result(
         record,
         [line for table in tables for line in task_records(table)],
@@ -82,16 +71,14 @@ def score_tables(tables: Sequence[ResultTable], metrics: Mapping[str, Any]) -> d
     most = max((len(answer.phrases) for each in opened for answer in each.predictions), default=0)
     if most > 1:
         chosen.append((f"Open tasks: right in the first {most} (hit@{most})", "all", "among"))
-    old = "Open tasks: share answered with what was right at another date only"
-    chosen.append((old, "old_answers", "micro"))
+    chosen.append(("Open tasks: share answered with what was right at another date only", "old_answers", "micro"))
     found: dict[str, list[Score]] = {}
     for title, scope, average in chosen:
         scores = []
         for task, of_task in metrics.items():
             for method, own in of_task["methods"].items():
                 score = own.get(scope)  # micro where the task has no groups
-                share = score and (score if scope == "accuracy" else score[average] or score["micro"])
-                if share:
+                if share := score and (score if scope == "accuracy" else score[average] or score["micro"]):
                     scores.append(Score(task, method, score.get("count", of_task["count"]), Interval(**share)))
         if scores:
             found[title] = scores + _averages(scores)
@@ -99,13 +86,25 @@ def score_tables(tables: Sequence[ResultTable], metrics: Mapping[str, Any]) -> d
 
 
 def _averages(scores: Sequence[Score]) -> list[Score]:
-    counts = {score.task: score.examples for score in scores}
-    by_method = {score.method: [each.share for each in scores if each.method == score.method] for score in scores}
-    return [
-        Score(f"average of {len(counts)}", method, sum(counts.values()), average_interval(shares))
-        for method, shares in by_method.items()
-        if len(shares) == len(counts) > 1
-    ]
+    """The mean over the tasks of each method that answered all of several.
+
+    The distances to the bounds add as those of independent means do: low = mean − √Σ(meanᵢ − lowᵢ)² / T for T tasks,
+    high likewise, since the variance of a mean of T independent means is the sum of their variances / T².
+
+    >>> scores = [Score("a", "npm", 9, Interval(0.5, 0.2, 0.9)), Score("b", "npm", 1, Interval(0.7, 0.3, 1.0))]
+    >>> _averages(scores)[0].share
+    Interval(mean=0.6, low=0.35, high=0.85)
+    """
+    counts, found = {score.task: score.examples for score in scores}, []
+    for method in dict.fromkeys(score.method for score in scores):
+        shares = [each.share for each in scores if each.method == method]
+        if len(shares) == len(counts) > 1:
+            mean = sum(each.mean for each in shares) / len(shares)
+            below = hypot(*(each.mean - each.low for each in shares)) / len(shares)
+            above = hypot(*(each.high - each.mean for each in shares)) / len(shares)
+            share = Interval(mean, mean - below, mean + above)
+            found.append(Score(f"average of {len(counts)}", method, sum(counts.values()), share))
+    return found
 
 
 def suite_markdown(tables: Mapping[str, Sequence[Score]], notes: Sequence[str] = ()) -> str:
@@ -126,29 +125,15 @@ def suite_markdown(tables: Mapping[str, Sequence[Score]], notes: Sequence[str] =
     return "\n\n".join(parts) + "\n"
 
 
-def average_interval(intervals: Sequence[Interval]) -> Interval:
-    """Mean of the means; the distances to the bounds add as those of independent means do.
-
-    low = mean − √Σ(meanᵢ − lowᵢ)² / T for T tasks, high likewise: the variance of a mean of T independent means is
-    the sum of their variances / T².
-
-    >>> average_interval([Interval(0.5, 0.2, 0.9), Interval(0.7, 0.3, 1.0)])
-    Interval(mean=0.6, low=0.35, high=0.85)
-    """
-    count = len(intervals)
-    mean = sum(each.mean for each in intervals) / count
-    below = hypot(*(each.mean - each.low for each in intervals)) / count
-    above = hypot(*(each.high - each.mean for each in intervals)) / count
-    return Interval(mean, mean - below, mean + above)
-
-
-def reliability_table(found: Sequence[tuple[str, str, dict[str, Any]]]) -> Table:
+def reliability_table(metrics: Mapping[str, Any]) -> Table:
     """A row for each bin with answers, of each task and method with its `reliability`."""
     edges = [f"{low:.1f} to {high:.1f}" for low, high in zip(BINS, (*BINS[1:], 1.0), strict=True)]
     rows = [
         (task, method, edge, str(each["count"]), percent(wilson_interval(each["right"], each["count"])))
-        for task, method, own in found
-        for edge, each in zip(edges, own["bins"], strict=True)
+        for task, of_task in metrics.items()
+        for method, own in of_task["methods"].items()
+        if "reliability" in own
+        for edge, each in zip(edges, own["reliability"]["bins"], strict=True)
         if each["count"]
     ]
     return Table("First answer right, by its share", ("task", "method", "share", "n", "right, %"), rows, (3, 4))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,40 +31,52 @@ if TYPE_CHECKING:
 
 EVALUATION_KIND = "evaluation"
 PREDICTIONS, METRICS, REPORT = "predictions.jsonl", "metrics.json", "results.md"
-FRESH = ".results.new"
-"""Folder below `out` of results that replace others."""
-CheckRecord = Callable[[Mapping[str, Any]], None]
-"""Called before the work with the record that the results depend on; raises to refuse it."""
-
-
-def any_record(record: Mapping[str, Any]) -> None:
-    """Default: refuse nothing."""
+FRESH = ".results.new"  # folder below `out` of results that replace others
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Measurements of a task."""
 
-    record: Mapping[str, Any]
-    """Settings and fingerprints that the numbers depend on, as in the manifest."""
-    lines: Sequence[Mapping[str, Any]]
-    """Lines of predictions.jsonl."""
-    means: Mapping[str, Any]
-    """Content of metrics.json in addition to the record."""
+    record: Mapping[str, Any]  # settings and fingerprints that the numbers depend on, as in the manifest
+    lines: Sequence[Mapping[str, Any]]  # lines of predictions.jsonl
+    means: Mapping[str, Any]  # content of metrics.json in addition to the record
     tables: Sequence[Table]
     notes: Sequence[str] = ()
-    report: str = ""
-    """Text of results.md, if any."""
-    samples: Sequence[RenderableType] = ()
-    """Shown after the tables."""
+    report: str = ""  # text of results.md, if any
+    samples: Sequence[RenderableType] = ()  # shown after the tables
 
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""
         return {**self.record, **self.means}
 
     def write(self, out: str | Path) -> None:
-        """Write the files of the folder `out`; see `write_results`."""
-        write_results(out, record=self.record, predictions=self.lines, metrics=self.metrics(), report=self.report)
+        """Write the results to the folder `out`, replacing those of an earlier evaluation; other files stay.
+
+        Raises ArtifactError as `check_out` does; `out` is then as it was.
+        """
+        out = check_out(out, report=bool(self.report))
+        fresh = out / FRESH if out.exists() else out
+        with write_folder(fresh, kind=EVALUATION_KIND, settings=self.record) as writer:
+            lines = writer.open_binary(PREDICTIONS)
+            for prediction in self.lines:
+                line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
+                lines.write(line.encode() + b"\n")
+            writer.open_binary(METRICS).write(json_bytes(self.metrics()))
+            if self.report:
+                writer.open_binary(REPORT).write(self.report.encode())
+        if fresh == out:
+            return
+        # The manifest comes first: until all files are there, their hashes differ.
+        files = read_manifest(fresh, kind=EVALUATION_KIND).files
+        before = read_manifest(out, kind=EVALUATION_KIND).files if (out / MANIFEST_NAME).is_file() else {}
+        if REPORT in before.keys() - files.keys():  # only names of our own, not all that the manifest lists
+            (out / REPORT).unlink(missing_ok=True)
+        replace_file(out / MANIFEST_NAME, (fresh / MANIFEST_NAME).read_bytes())
+        for name in files:
+            (fresh / name).replace(out / name)
+        (fresh / MANIFEST_NAME).unlink()  # last: by it the folder of a killed evaluation is known
+        fresh.rmdir()
 
     def text(self) -> str:
         """Tables, notes and samples for stdout."""
@@ -98,53 +110,19 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     return out
 
 
-def refuse_other_results(out: str | Path, record: Mapping[str, Any]) -> None:
-    """Raise ArtifactError, naming the differences, if `out` holds results of another task or of other settings."""
-    if (Path(out) / MANIFEST_NAME).is_file():
+def refuse_other_results(out: Path | None, record: Mapping[str, Any]) -> None:
+    """Raise ArtifactError, naming the differences, if `out` holds results of another task or of other settings.
+
+    Ask before the work begins; None may be replaced.
+    """
+    if out is not None and (out / MANIFEST_NAME).is_file():
         refuse_changed(
             record,
-            read_manifest(Path(out), kind=EVALUATION_KIND).settings,
-            where=Path(out),
+            read_manifest(out, kind=EVALUATION_KIND).settings,
+            where=out,
             problem=f"{out} holds results of something else, or of other settings",
             fix="choose another folder with out=DIR, or give overwrite=true to replace them",
         )
-
-
-def write_results(
-    out: str | Path,
-    *,
-    record: Mapping[str, Any],
-    predictions: Iterable[Mapping[str, Any]],
-    metrics: Mapping[str, Any],
-    report: str = "",
-) -> None:
-    """Write the results to the folder `out`, replacing those of an earlier evaluation; other files stay.
-
-    `record` contains what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
-    ArtifactError as `check_out` does; `out` is then as it was.
-    """
-    out = check_out(out, report=bool(report))
-    fresh = out / FRESH if out.exists() else out
-    with write_folder(fresh, kind=EVALUATION_KIND, settings=record) as writer:
-        lines = writer.open_binary(PREDICTIONS)
-        for prediction in predictions:
-            line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
-            lines.write(line.encode() + b"\n")
-        writer.open_binary(METRICS).write(json_bytes(metrics))
-        if report:
-            writer.open_binary(REPORT).write(report.encode())
-    if fresh == out:
-        return
-    # The manifest comes first: until all files are there, their hashes differ.
-    files = read_manifest(fresh, kind=EVALUATION_KIND).files
-    before = read_manifest(out, kind=EVALUATION_KIND).files if (out / MANIFEST_NAME).is_file() else {}
-    if REPORT in before.keys() - files.keys():  # only names of our own, not all that the manifest lists
-        (out / REPORT).unlink(missing_ok=True)
-    replace_file(out / MANIFEST_NAME, (fresh / MANIFEST_NAME).read_bytes())
-    for name in files:
-        (fresh / name).replace(out / name)
-    (fresh / MANIFEST_NAME).unlink()  # last: by it the folder of a killed evaluation is known
-    fresh.rmdir()
 
 
 def model_facts(model: StoredModel) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,32 +24,20 @@ from npm.core.files import sha256_of_file
 from npm.core.types import Progress, silent
 from npm.corpus.readers import read_records, unusable_value
 from npm.corpus.sources import find_sources
-from npm.evaluation.metrics import Interval, percent
-from npm.evaluation.results import CheckRecord, Result, any_record, model_facts
+from npm.evaluation.metrics import Interval, percent, percentile_interval
+from npm.evaluation.results import Result, model_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings
+from npm.models.encoder import Encoder
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 
-if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
-
-
-TEST_PAIRS = {
-    "STS12": 3108,
-    "STS13": 1500,
-    "STS14": 3750,
-    "STS15": 3000,
-    "STS16": 1186,
-    "STS-B": 1379,
-    "SICK-R": 4927,
-}
+TEST_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STS-B": 1379, "SICK-R": 4927}
 """Public sets in the order of published tables, with the test pairs that have a gold score there."""
 SENTENCES = ("sentence1", "sentence2")
 FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
 MAX_GOLD = 5.0
 BEFORE_AND_AFTER = ("before", "after")
-Encode = Callable[[list[str]], np.ndarray]
-"""Maps n sentences to f32 [n, d]."""
+Encode = Callable[[list[str]], np.ndarray]  # maps n sentences to f32 [n, d]
 MIN_VARIANCE = 1e-9  # of a direction that whitened vectors keep, as a share of the largest
 DRAWN_AT_ONCE = 1 << 20  # pairs of the bootstrap; bounds memory
 
@@ -80,10 +68,7 @@ def read_set(name: str, data_dir: str | Path, *, split: str) -> SentencePairs | 
     file = next((path for each in FORMATS if (path := Path(data_dir, stem + each)).is_file()), None)
     if file is None:
         return None
-    first: list[str] = []
-    second: list[str] = []
-    subsets: list[str] = []
-    gold: list[float] = []
+    rows: list[tuple[str, str, float, str]] = []
     without_gold = 0
     (source,) = find_sources([str(file)])
     for line, row in read_records(source, required=SENTENCES, optional=["score", "subset"]):
@@ -96,12 +81,10 @@ def read_set(name: str, data_dir: str | Path, *, split: str) -> SentencePairs | 
                 raise unusable_value(f"{file}:{line}", column, "a sentence", row[column])
         if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= MAX_GOLD:
             raise unusable_value(f"{file}:{line}", "score", f"from 0 to {MAX_GOLD:g}", score)
-        gold.append(float(score))
-        first.append(row["sentence1"])
-        second.append(row["sentence2"])
-        subsets.append(str(row.get("subset") or ""))
-    if len(gold) < 2:
-        raise CorpusError(f"{file} must have two or more pairs with a score, got {len(gold)}")
+        rows.append((row["sentence1"], row["sentence2"], float(score), str(row.get("subset") or "")))
+    if len(rows) < 2:
+        raise CorpusError(f"{file} must have two or more pairs with a score, got {len(rows)}")
+    first, second, gold, subsets = map(list, zip(*rows, strict=True))
     return SentencePairs(name, split, first, second, np.array(gold), subsets, without_gold, sha256_of_file(file))
 
 
@@ -118,14 +101,12 @@ def read_sets(data_dir: str | Path, *, split: str) -> list[SentencePairs]:
 
 @dataclass(frozen=True, slots=True)
 class SentenceVectors:
-    """Encoder of sentences."""
+    """Encoder of sentences, and that of their tokens."""
 
     name: str
     encode: Encode
-    facts: Mapping[str, Any]
-    """Name, fingerprint, pooler and number format, for metrics.json."""
+    facts: Mapping[str, Any]  # name, fingerprint, pooler and number format, for metrics.json
     encoder: Encoder | None = None
-    """Measures token vectors; None omits that."""
 
 
 def sentence_vectors(
@@ -224,7 +205,7 @@ def sts_spearman(encode: Encode, pairs: SentencePairs) -> float:
     return float(spearman(pair_cosines(encode, pairs), pairs.gold))
 
 
-def evaluate_encoders(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
     """Score the encoder of the settings, and with sts.before.encoder a second one, on all sets of data_dir."""
     if not settings.data_dir:
         raise SettingError(
@@ -235,7 +216,7 @@ def evaluate_encoders(settings: EvaluationSettings, check_record: CheckRecord, p
     load = partial(sentence_vectors, device=settings.device, dtype=settings.precision)
     encoders = [load(chosen.before.encoder, pooler=chosen.before.pooler)] if chosen.before.encoder else []
     encoders.append(load(settings.encoder, pooler=chosen.pooler, post=chosen.pooler_post))
-    return evaluate_sts(encoders, sets, settings, check_record=check_record, progress=progress)
+    return evaluate_sts(encoders, sets, settings, out=out, progress=progress)
 
 
 def evaluate_sts(
@@ -243,7 +224,7 @@ def evaluate_sts(
     sets: Sequence[SentencePairs],
     sample: SampleSettings,
     *,
-    check_record: CheckRecord = any_record,
+    out: Path | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Score one encoder, or two on the same pairs, `before` and `after`; intervals from a bootstrap over pairs.
@@ -256,39 +237,44 @@ def evaluate_sts(
         "encoders": [dict(each.facts) for each in encoders],
         "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in sets},
     }
-    check_record(record)
+    refuse_other_results(out, record)
     by_encoder = []  # [e][s] f64 [n]
     for number, each in enumerate(encoders, start=1):
         by_encoder.append([pair_cosines(each.encode, pairs) for pairs in sets])
         progress("encoders", number, len(encoders))
-    by_set = [np.stack(each) for each in zip(*by_encoder, strict=True)]  # f64 [e, n] each
-    rng, measured = np.random.default_rng(sample.seed), list(zip(by_set, sets, strict=True))
+    measured = [(np.stack(own), pairs) for *own, pairs in zip(*by_encoder, sets, strict=True)]  # f64 [e, n] each
+    rng = np.random.default_rng(sample.seed)
     exact = np.stack([spearman(own, pairs.gold) for own, pairs in measured], axis=-1)  # f64 [e, s]
     drawn = [resampled_spearman(own, pairs.gold, rng, resamples=sample.resamples) for own, pairs in measured]
     resampled = np.stack(drawn, axis=-1)  # f64 [r, e, s]
     if sets[1:]:  # the mean of the sets is a further column
         exact, resampled = (np.append(each, each.mean(-1, keepdims=True), axis=-1) for each in (exact, resampled))
-    intervals = [_intervals(exact[place], resampled[:, place]) for place in range(len(encoders))]
-    differences = _intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if encoders[1:] else []
-    described = [
-        {"name": each.name, "split": each.split, "pair_count": len(each), "without_gold": each.without_gold}
-        | {"subsets": dict(Counter(filter(None, each.subsets)))}
-        for each in sets
-    ]
+    intervals = [[*map(percentile_interval, own, resampled[:, place].T)] for place, own in enumerate(exact)]
+    differences: list[Interval] = []
+    if encoders[1:]:
+        differences = [*map(percentile_interval, exact[1] - exact[0], (resampled[:, 1] - resampled[:, 0]).T)]
     scores = []
-    for encoder, cosines, own in zip(encoders, by_encoder, intervals, strict=True):
-        columns = zip(sets, cosines, own, strict=False)  # the last may be of the average
-        by_name = {pairs.name: {"spearman": asdict(mean)} | _subset_scores(pairs, c) for pairs, c, mean in columns}
-        average = asdict(own[-1]) if sets[1:] else None
+    for place, encoder in enumerate(encoders):
+        columns = zip(measured, intervals[place], strict=False)  # the last may be of the average
+        by_name = {pairs.name: _set_scores(pairs, own[place], interval) for (own, pairs), interval in columns}
+        average = asdict(intervals[place][-1]) if sets[1:] else None
         scores.append({"name": encoder.name, "facts": dict(encoder.facts), "sets": by_name, "average": average})
-    means = {"sets": described, "encoders": scores, "differences": [asdict(each) for each in differences]}
+    means = {
+        "sets": [
+            {"name": each.name, "split": each.split, "pair_count": len(each), "without_gold": each.without_gold}
+            | {"subsets": dict(Counter(filter(None, each.subsets)))}
+            for each in sets
+        ],
+        "encoders": scores,
+        "differences": [asdict(each) for each in differences],
+    }
     table = _table(sets, intervals, differences)
-    return Result(record, list(_lines(sets, by_set)), means, [table], list(_notes(encoders, sets)))
+    return Result(record, [*_lines(measured)], means, [table], [*_notes(encoders, sets)])
 
 
-def _lines(sets: Sequence[SentencePairs], by_set: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+def _lines(measured: Iterable[tuple[np.ndarray, SentencePairs]]) -> Iterator[dict[str, Any]]:
     """Lines of predictions.jsonl, one per pair; with `cosine_before` for two encoders."""
-    for pairs, cosines in zip(sets, by_set, strict=True):
+    for cosines, pairs in measured:
         columns = zip(pairs.subsets, pairs.first, pairs.second, pairs.gold.tolist(), cosines.T.tolist(), strict=True)
         for number, (subset, first, second, gold, own) in enumerate(columns):
             before = {"cosine_before": own[0]} if len(own) > 1 else {}
@@ -296,18 +282,13 @@ def _lines(sets: Sequence[SentencePairs], by_set: Sequence[np.ndarray]) -> Itera
             yield {**line, "gold": gold, "cosine": own[-1], **before}
 
 
-def _intervals(exact: np.ndarray, resampled: np.ndarray) -> list[Interval]:
-    """95 % percentile intervals of the columns of `exact` f64 [c], `resampled` f64 [r, c]."""
-    columns = np.stack([exact, *np.quantile(resampled, [0.025, 0.975], axis=0)], axis=1)  # f64 [c, 3]
-    return [Interval(*each) for each in columns.tolist()]
-
-
-def _subset_scores(pairs: SentencePairs, cosines: np.ndarray) -> dict[str, Any]:
-    """Spearman's correlation of each subset of one set, and their mean, plain and weighted by their pairs."""
+def _set_scores(pairs: SentencePairs, cosines: np.ndarray, interval: Interval) -> dict[str, Any]:
+    """Spearman's correlation of a set and of each subset, and their mean, plain and weighted by their pairs."""
     sizes, subsets = Counter(filter(None, pairs.subsets)), np.array(pairs.subsets)
     by_subset = {name: float(spearman(cosines[subsets == name], pairs.gold[subsets == name])) for name in sizes}
     values, weights = list(by_subset.values()), list(sizes.values())
     return {
+        "spearman": asdict(interval),
         "subset_spearman": by_subset,
         "subset_mean": float(np.mean(values)) if values else None,
         "subset_weighted_mean": float(np.average(values, weights=weights)) if values else None,
@@ -333,8 +314,7 @@ def _table(
 
 def _notes(encoders: Sequence[SentenceVectors], sets: Sequence[SentencePairs]) -> Iterator[str]:
     """Notes on the tables: the encoders, missing sets, and sets that cannot be compared with published ones."""
-    heads = BEFORE_AND_AFTER if encoders[1:] else ("encoder",)
-    for head, encoder in zip(heads, encoders, strict=True):
+    for head, encoder in zip(BEFORE_AND_AFTER if encoders[1:] else ("encoder",), encoders, strict=True):
         poolers = [encoder.facts[key] for key in ("pooler", "pooler_post") if key in encoder.facts]
         yield f"{head}: {encoder.name} ({', '.join(poolers)})"
     split = sets[0].split

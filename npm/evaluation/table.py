@@ -6,20 +6,22 @@ Shapes: R rows, n examples, C labels.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npm.core.files import sha256_of_bytes
 from npm.core.types import Progress, silent
-from npm.evaluation.coverage import NO_DOCUMENT, coverage_of, overlapping_examples
+from npm.corpus.markup import visible
 from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups
+from npm.evaluation.methods.occurrences import name_blocks
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, admissible_parts
 from npm.evaluation.metrics import (
     bootstrap_interval,
     exact_match,
-    first_shares,
     group_mean_interval,
     macro_f1,
     reliability,
@@ -27,12 +29,12 @@ from npm.evaluation.metrics import (
     wilson_interval,
 )
 from npm.evaluation.tasks import Example, Task
+from npm.indexing.embed import check_tokenizer
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 
-if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Method
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import Encoder
+MIN_WORDS, BLOCKS_LOOKED_IN, MIN_ASCII_LETTERS = 8, 3, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,7 @@ class ResultTable:
     """bool [R] each: coverage by the corpus, named as by `coverage_of` and `overlapping_examples`."""
     scopes: Mapping[str, np.ndarray]
     """bool [R] each: `all` rows, and of open tasks those `covered` and those of each subset."""
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Facts of each method."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts of each method
     seed: int = 0
     resamples: int = 10_000
 
@@ -82,34 +83,29 @@ class ResultTable:
         for place, right in zip(places, self["right"].tolist(), strict=True):
             yield self.examples[place % len(self.examples)], self.predictions[place], right
 
-    def interval(self, column: str) -> dict[str, float] | None:
-        """Share of the rows that are true in a column, and its confidence interval; None without rows."""
-        hits = self[column]  # bool [R]
+    def interval(self, column: str, groups: str = "") -> dict[str, float] | None:
+        """Share of the rows that are true in a column, and its confidence interval; None without rows.
+
+        With the name of a column of `groups`, the mean over these of the share in each.
+        """
+        hits, rng = self[column], np.random.default_rng(self.seed)  # bool [R]
         if not len(hits):
             return None
         if hits.all() or not hits.any():  # every resample is the same, and the bootstrap's interval a point
             return asdict(wilson_interval(int(hits.sum()), len(hits)))
-        return asdict(bootstrap_interval(hits, np.random.default_rng(self.seed), resamples=self.resamples))
-
-    def macro_interval(self, column: str) -> dict[str, float] | None:
-        """The mean over the groups of the task of the share of rows that are true; None without groups."""
-        hits = self[column]  # bool [R]
-        if self.task.macro == "none":
-            return None
-        if not 0 < hits.sum() < len(hits):
-            return self.interval(column)
-        groups = np.unique(self[self.task.macro], return_inverse=True)[1]  # i64 [R]
-        rng = np.random.default_rng(self.seed)
-        return asdict(group_mean_interval(hits, groups, rng, resamples=self.resamples))
+        if not groups:
+            return asdict(bootstrap_interval(hits, rng, resamples=self.resamples))
+        numbers = np.unique(self[groups], return_inverse=True)[1]  # i64 [R]
+        return asdict(group_mean_interval(hits, numbers, rng, resamples=self.resamples))
 
     def score(self, column: str = "right") -> dict[str, Any]:
         """Share of rows that are true: over examples, over groups, and whether any of the phrases is right."""
-        among = self.interval("among") if column == "right" and "among" in self.columns else None
+        has_groups, has_among = self.task.macro != "none", column == "right" and "among" in self.columns
         return {
             "count": len(self),
             "micro": self.interval(column),
-            "macro": self.macro_interval(column),
-            "among": among,
+            "macro": self.interval(column, self.task.macro) if has_groups else None,
+            "among": self.interval("among") if has_among else None,
         }
 
     def shares_right(self, column: str) -> dict[str, dict[str, Any]]:
@@ -138,14 +134,14 @@ def evaluate_task(
     documents that `fill` admits. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
     """
     predictions: list[Any] = []
-    facts: dict[str, Mapping[str, Any]] = {}
     for method in methods:
 
         def method_progress(stage: str, done: float, _: float | None, before: int = len(predictions)) -> None:
             progress(stage, before + done, len(examples) * len(methods))
 
         predictions += method.predict(task, examples, method_progress)
-        facts[method.name] = method.facts
+        method_progress(f"task {task.name}", len(examples), None)
+    facts = {method.name: method.facts for method in methods}
     columns = {
         "method": np.repeat(np.array([*facts], dtype=object), len(examples)),
         "place": np.arange(len(predictions)),
@@ -174,24 +170,23 @@ def evaluate_task(
 
 def _open_columns(rows: Sequence[tuple[Any, Example]], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Right answers and shares of the rows of an open task, [R] each."""
-    firsts = [[each.phrase for each in answer.phrases[:1]] for answer, _ in rows]
     fillings = [each.get("filling") for each in facts.values()]
     are_shares = [filling is not None and not filling["scoring"]["reference"] for filling in fillings]
-    shares = first_shares([answer for answer, _ in rows])  # f64 [R]
+    shares = np.array([answer.phrases[0].score if answer.phrases else 0.0 for answer, _ in rows])  # f64 [R]
     shares[~np.repeat(np.array(are_shares, dtype=bool), len(rows) // max(1, len(facts)))] = np.nan
+
+    def column(is_true: Callable[[list[str], Example], bool]) -> np.ndarray:
+        """Bool [R] of the phrases of a row's answer, and its example."""
+        pairs = (([each.phrase for each in answer.phrases], example) for answer, example in rows)
+        return np.array([is_true(phrases, example) for phrases, example in pairs], dtype=bool)
+
     return {
-        "right": _any_match(firsts, [example.answers for _, example in rows]),
-        "stale": _any_match(firsts, [example.old_answers for _, example in rows]),
-        "among": _any_match([[p.phrase for p in answer.phrases] for answer, _ in rows], [e.answers for _, e in rows]),
-        "has_old": np.array([bool(example.old_answers) for _, example in rows], dtype=bool),
+        "right": column(lambda phrases, example: any(exact_match(each, example.answers) for each in phrases[:1])),
+        "stale": column(lambda phrases, example: any(exact_match(each, example.old_answers) for each in phrases[:1])),
+        "among": column(lambda phrases, example: any(exact_match(each, example.answers) for each in phrases)),
+        "has_old": column(lambda _, example: bool(example.old_answers)),
         "share": shares,
     }
-
-
-def _any_match(phrases: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]) -> np.ndarray:
-    """Mask bool [R] of the rows of whose phrases one is an answer."""
-    pairs = zip(phrases, answers, strict=True)
-    return np.array([any(exact_match(phrase, right) for phrase in own) for own, right in pairs], dtype=bool)
 
 
 def task_metrics(table: ResultTable) -> dict[str, Any]:
@@ -311,3 +306,57 @@ def task_records(table: ResultTable) -> Iterator[dict[str, Any]]:
         optional = {"old_answers": list(example.old_answers), "where": list(example.where)}
         found |= {name: values for name, values in optional.items() if values}
         yield {**common, **found, **{name: column[number] for name, column in flags.items()}}
+
+
+def coverage_of(
+    examples: Sequence[Example], index: PhraseIndex, encoder: Encoder, fill: FillSettings
+) -> dict[str, np.ndarray]:
+    """Masks bool [n]: `answer_held`, one of the answers occurs in the corpus; `subject_named`, the subject does.
+
+    The latter only if there are subjects. All are looked up in the blocks of `index` in one pass over its tokens.
+
+    Only in documents that the settings admit; examples with their own conditions take a pass for each set of
+    conditions. Raises EncoderError if the tokens of the index are not those of the encoder, and as `admissible_parts`.
+    """
+    check_tokenizer(encoder, index.store)
+    named = np.zeros(len(examples), dtype=bool)  # [n]
+    answered = np.zeros(len(examples), dtype=bool)  # [n]
+    for admissible, numbers in admissible_parts(index, examples, fill):
+        if admissible is None:
+            continue
+        own = [examples[number] for number in numbers]
+        names = list(dict.fromkeys(name for each in own for name in (each.subject, *each.answers) if name.strip()))
+        found = name_blocks(admissible, encoder, names)
+        held = {name for name, blocks in zip(names, found, strict=True) if len(blocks)}
+        named[numbers] = [each.subject in held for each in own]
+        answered[numbers] = [not held.isdisjoint(each.answers) for each in own]
+    return {"answer_held": answered} | ({"subject_named": named} if any(each.subject for each in examples) else {})
+
+
+def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
+    """Mask bool [n] of the examples that occur in a document of the corpus; None for a corpus without text.
+
+    An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
+    digits alone; fields of less than `MIN_WORDS` words are not, because they occur anywhere.
+    """
+    if index.lexicon is None:
+        return None
+    overlap = np.zeros(len(examples), dtype=bool)  # [n]
+    long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= MIN_WORDS]
+    for number in long:
+        blocks, _ = index.lexicon.best_blocks(examples[number].passage, BLOCKS_LOOKED_IN)
+        documents = np.unique(index.store.block_documents[blocks])  # i64 [documents]
+        passage = _letters(examples[number].passage)
+        overlap[number] = any(passage in _letters(visible(index.store.document(int(each)).text)) for each in documents)
+    return overlap
+
+
+def _letters(text: str) -> str:
+    """Its letters and digits; of those only ASCII's if they are many, because copies differ in how others are encoded.
+
+    >>> _letters("It's  a café, No. 4")
+    'itsacaféno4'
+    """
+    plain = text.casefold()
+    ascii_only = re.sub(r"[^a-z0-9]", "", plain)
+    return ascii_only if len(ascii_only) >= MIN_ASCII_LETTERS else "".join(filter(str.isalnum, plain))

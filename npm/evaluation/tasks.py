@@ -20,10 +20,8 @@ from npm.corpus.text import normalized_text
 from npm.evaluation.prompts import Template, check_conditions, is_templated, names_in
 from npm.retrieval.settings import LEAST_TEMPERATURE, Combination, FillSettings
 
-Split = Literal["dev", "test"]
-"""Questions to choose settings on, and questions to report."""
-Suite = Literal["closed", "open"]
-"""Kinds of tasks: one of a few labels, by accuracy, or any phrase, by exact match."""
+Split = Literal["dev", "test"]  # questions to choose settings on, and questions to report
+Suite = Literal["closed", "open"]  # kinds of tasks: one of a few labels, by accuracy, or any phrase, by exact match
 Development = Literal["none", "first_half"]
 """Development examples without a separate file: the first half of the file, or of each of its groups."""
 TooLong = Literal["refuse", "keep_start", "keep_end"]
@@ -37,8 +35,7 @@ Calibration = Literal["none", "prompt", "corpus", "corpus_scaled"]
 BY_CORPUS = ("corpus", "corpus_scaled")
 
 
-ClosedRetrieval = Literal["exact", "top_k"]
-"""Occurrences of a label's words that count; see `ClosedScoring.retrieval`."""
+ClosedRetrieval = Literal["exact", "top_k"]  # occurrences of a label's words that count; see `ClosedScoring.retrieval`
 
 
 class ClosedScoring(Settings):
@@ -191,10 +188,10 @@ class Task(Settings):
         hidden = set(names_of(columns.get(gold, gold)))
         telling = [name for name in shown if hidden & set(names_of(columns.get(name, name)))]
         of_open = [name for name in ("fill", "subsets", "where") if getattr(self, name)]
-        usual: dict[str, object] = {"labels": [], "scoring": ClosedScoring()}
-        of_closed = [name for name, value in usual.items() if getattr(self, name) != value]
+        of_closed = ["labels"] * bool(self.labels) + ["scoring"] * (self.scoring != ClosedScoring())
         divisions = (data.development != "none") + bool(data.development_file) + bool(data.split)
         is_blank = not shown or self.template.count(MASK_TEXT) > 1
+        fill = read_settings(FillSettings, self.fill, "fill")
         problems: list[tuple[object, str]] = [
             (is_blank, f"template must have one {MASK_TEXT} and a field such as {{{{ text }}}}"),
             (
@@ -208,23 +205,19 @@ class Task(Settings):
             (self.examples_per_group and self.macro == "none", "examples_per_group needs macro"),
             (divisions > 1, "data.development, data.development_file and data.split exclude each other"),
             (not (data.file or data.hub), "data.file or data.hub is required"),
-            (
-                any(map(is_templated, read_settings(FillSettings, self.fill, "fill").where)),
-                "move conditions with {column} from fill.where to where",
-            ),
+            (any(map(is_templated, fill.where)), "move conditions with {column} from fill.where to where"),
             (not is_closed and of_closed, f"{', '.join(of_closed)}: for closed tasks only"),
             (is_closed and len(self.labels) < 2, "labels must be at least two"),
             (is_closed and self.macro == "answer_tokens", "macro: answer_tokens is for open tasks only"),
             (self.scoring.k and self.scoring.retrieval != "top_k", "scoring.k needs scoring.retrieval: top_k"),
         ]
-        texts = {
-            "names": [label.name for label in self.labels],
-            "values": [str(label.value) for label in self.labels],
-            "words": [word.casefold() for label in self.labels for word in label.words],
-        }
-        for kind, own in texts.items():
-            repeated = [text for text in own if own.count(text) > 1]
-            problems.append((repeated, f"labels must have different {kind}, got {(repeated or [''])[0]!r} twice"))
+        for kind, own in (
+            ("names", [label.name for label in self.labels]),
+            ("values", [str(label.value) for label in self.labels]),
+            ("words", [word.casefold() for label in self.labels for word in label.words]),
+        ):
+            repeated = next((text for text in own if own.count(text) > 1), None)
+            problems.append((repeated is not None, f"labels must have different {kind}, got {repeated!r} twice"))
         for applies, problem in problems:
             if applies:
                 raise SettingError(problem)
@@ -259,7 +252,7 @@ DEMO = Path(__file__).parents[1] / "assets" / "demo"
 
 
 def task_names(folder: Path) -> list[str]:
-    """The names of the tasks in a folder of YAML files, sorted."""
+    """The names of the tasks in a folder of YAML files."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
@@ -330,20 +323,23 @@ def load_verbalizer(task: Task, choice: str) -> Verbalizer:
             raise SettingError(f"cannot read the verbalizer {path}: {error}") from error
         if isinstance(lists, dict):
             lists = [lists.get(label.name) for label in task.labels]
-    owners: dict[str, int] = {}
-    kept: list[tuple[str, ...]] = []
-    for number, words in enumerate(lists if isinstance(lists, list) else []):
-        if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
-            break
-        own = dict[str, str]()
-        for word in words:
-            own.setdefault(normalized_text(word), " ".join(word.split()))
-        if shared := [word for plain, word in own.items() if owners.setdefault(plain, number) != number]:
-            raise SettingError(f"verbalizer {choice}: {shared[0]!r} is a word of two labels of task {task.name}")
-        kept.append(tuple(own.values()))
-    if len(kept) != len(task.labels) or not all(kept):
+    are_lists = isinstance(lists, list) and all(isinstance(words, list) and words for words in lists)
+    if not (
+        are_lists
+        and len(lists) == len(task.labels)
+        and all(isinstance(word, str) and word.strip() for words in lists for word in words)
+    ):
         names = ", ".join(label.name for label in task.labels)
         raise SettingError(f"verbalizer {choice} must have a list of words for each label of task {task.name}: {names}")
+    owners: dict[str, int] = {}
+    kept = []
+    for number, words in enumerate(lists):
+        spelled: dict[str, str] = {}
+        for word in words:
+            spelled.setdefault(normalized_text(word), " ".join(word.split()))
+        if shared := [word for plain, word in spelled.items() if owners.setdefault(plain, number) != number]:
+            raise SettingError(f"verbalizer {choice}: {shared[0]!r} is a word of two labels of task {task.name}")
+        kept.append(tuple(spelled.values()))
     return Verbalizer(Path(choice).name, tuple(kept))
 
 
@@ -351,30 +347,18 @@ def load_verbalizer(task: Task, choice: str) -> Verbalizer:
 class Example:
     """A prompt with one `<mask>`, and its gold label (closed tasks) or its gold answers (open tasks)."""
 
-    id: str
-    """Its position in the file, from 0; unique within a task, and independent of `limit`."""
-    text: str
-    """The task's template with the example's fields in it, one `<mask>`."""
-    label: int = -1
-    """Closed tasks: index of the right label, in the task's order."""
-    answers: tuple[str, ...] = ()
-    """Open tasks: everything that is right."""
-    group: str = ""
-    """Group of the example, such as a relation or a language; "" where the task names no such column."""
-    subject: str = ""
-    """Open tasks: the entity in question; "" where the task names no such column."""
-    cut: bool = False
-    """True if the text was longer than the encoder takes and the task allowed to cut it."""
-    blank: bool = False
-    """True if its fields were blank, so that the template is all of the text."""
-    passage: str = ""
-    """Closed tasks: the longest of the example's fields as it appears in the text."""
-    subsets: tuple[str, ...] = ()
-    """Open tasks: which of the task's subsets it is in."""
-    where: tuple[str, ...] = ()
-    """Open tasks: conditions on the documents that may answer it, in addition to those of fill.where."""
-    old_answers: tuple[str, ...] = ()
-    """Open tasks: former answers, right at another date but not now."""
+    id: str  # its position in the file, from 0; unique within a task, and independent of `limit`
+    text: str  # the task's template with the example's fields in it, one `<mask>`
+    label: int = -1  # closed tasks: index of the right label, in the task's order
+    answers: tuple[str, ...] = ()  # open tasks: everything that is right
+    group: str = ""  # such as a relation or a language; "" where the task names no such column
+    subject: str = ""  # open tasks: the entity in question; "" where the task names no such column
+    cut: bool = False  # the text was longer than the encoder takes and the task allowed to cut it
+    blank: bool = False  # its fields were blank, so that the template is all of the text
+    passage: str = ""  # closed tasks: the longest of its fields as it appears in the text
+    subsets: tuple[str, ...] = ()  # open tasks: which of the task's subsets it is in
+    where: tuple[str, ...] = ()  # open tasks: conditions on the documents that may answer it, besides fill.where
+    old_answers: tuple[str, ...] = ()  # open tasks: right at another date but not now
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,8 +367,7 @@ class Evidence:
 
     label: int
     word: str
-    score: float
-    """Log of the occurrence's weight, before anything is divided."""
+    score: float  # log of the occurrence's weight, before anything is divided
     occurrence: Occurrence
 
 
@@ -398,4 +381,4 @@ class LabelPrediction:
     @property
     def label(self) -> int:
         """The best label; the first of equals."""
-        return max(range(len(self.scores)), key=lambda number: self.scores[number])
+        return self.scores.index(max(self.scores))

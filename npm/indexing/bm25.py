@@ -18,7 +18,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 LEXICON_KIND, LEXICON_SHARD_KIND = "lexicon", "lexicon-shard"
+SHARD_ARRAYS = ("words", "word_offsets", "posting_offsets", "posting_blocks", "posting_counts", "block_lengths")
 
 
 class TermCounts(NamedTuple):
@@ -49,6 +50,18 @@ class TermCounts(NamedTuple):
     posting_blocks: np.ndarray  # u32 [n]
     posting_counts: np.ndarray  # u8, u16 or u32 [n]
     block_lengths: np.ndarray  # u32 [B]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of a shard, by the names of their files."""
+        encoded = [word.encode() for word in self.words]
+        return {
+            "words": np.frombuffer(b"".join(encoded), dtype=np.uint8),  # u8 [bytes]
+            "word_offsets": np.cumsum([0, *map(len, encoded)], dtype=np.int64),  # i64 [v + 1]
+            "posting_offsets": self.posting_offsets,
+            "posting_blocks": self.posting_blocks,
+            "posting_counts": self.posting_counts,
+            "block_lengths": self.block_lengths,
+        }
 
 
 def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
@@ -67,14 +80,8 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
     recorded = {**as_record(settings, store), "first_block": first, "block_count": stop - first}
 
     def write(writer: FolderWriter) -> None:
-        counts = count_words(_block_texts(store, first, stop), settings)
-        encoded = [word.encode() for word in counts.words]
-        writer.write_array("words", np.frombuffer(b"".join(encoded), dtype=np.uint8))  # u8 [bytes]
-        writer.write_array("word_offsets", np.cumsum([0, *map(len, encoded)], dtype=np.int64))  # i64 [v + 1]
-        writer.write_array("posting_offsets", counts.posting_offsets)
-        writer.write_array("posting_blocks", counts.posting_blocks)
-        writer.write_array("posting_counts", counts.posting_counts)
-        writer.write_array("block_lengths", counts.block_lengths)
+        for name, counted in count_words(_block_texts(store, first, stop), settings).arrays().items():
+            writer.write_array(name, counted)
 
     return written_once(folder, kind=LEXICON_SHARD_KIND, settings=recorded, write=write)
 
@@ -138,18 +145,23 @@ class _WordNumbers(dict[str, int]):
 
 
 class LexiconShard:
-    """The term counts of one shard, memory-mapped; words are found by bisection, so that no vocabulary is loaded."""
+    """The term counts of one shard; words are found by bisection, so that no vocabulary is loaded."""
 
-    def __init__(self, folder: Path) -> None:
-        manifest = check_folder(folder, kind=LEXICON_SHARD_KIND, hash_all=True)
-        self.block_count: int = manifest.settings.typed("block_count", int)
-        self.folder = folder
-        self._posting_blocks = np.asarray(open_array(folder, "posting_blocks"))  # u32 [n]
-        self._posting_counts = np.asarray(open_array(folder, "posting_counts"))  # u8, u16 or u32 [n]
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """`arrays` are those of `TermCounts.arrays`."""
+        self.block_lengths = arrays["block_lengths"]  # u32 [B]
+        self._posting_blocks = np.asarray(arrays["posting_blocks"])  # u32 [n]
+        self._posting_counts = np.asarray(arrays["posting_counts"])  # u8, u16 or u32 [n]
         # Single elements of a memoryview cost a fraction of those of an array.
-        self._posting_offsets = np.asarray(open_array(folder, "posting_offsets")).data  # i64 [v + 1]
-        self._word_offsets = np.asarray(open_array(folder, "word_offsets")).data  # i64 [v + 1]
-        self._words = np.asarray(open_array(folder, "words")).data  # u8 [bytes]
+        self._posting_offsets = np.asarray(arrays["posting_offsets"]).data  # i64 [v + 1]
+        self._word_offsets = np.asarray(arrays["word_offsets"]).data  # i64 [v + 1]
+        self._words = np.asarray(arrays["words"]).data  # u8 [bytes]
+
+    @classmethod
+    def open(cls, folder: Path) -> LexiconShard:
+        """The shard in `folder`, memory-mapped. Raises ArtifactError if it is damaged."""
+        check_folder(folder, kind=LEXICON_SHARD_KIND, hash_all=True)
+        return cls({name: open_array(folder, name) for name in SHARD_ARRAYS})
 
     def postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
         """The blocks u32 [n] of the shard that contain a word in UTF-8, ascending, and its counts [n] in them."""
@@ -162,22 +174,6 @@ class LexiconShard:
 
     def _word(self, number: int) -> bytes:
         return self._words[self._word_offsets[number] : self._word_offsets[number + 1]].tobytes()
-
-
-class CountedBlocks:
-    """The term counts of all blocks of a store, in memory, looked up like those of a shard."""
-
-    def __init__(self, store: BlockStore, settings: LexiconSettings) -> None:
-        self._counts = count_words(_block_texts(store, 0, store.block_count), settings)
-        self.block_count, self.block_lengths = store.block_count, self._counts.block_lengths  # u32 [blocks]
-
-    def postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """As those of a `LexiconShard`."""
-        counts, text = self._counts, word.decode()
-        number = bisect_left(counts.words, text)
-        is_known = number < len(counts.words) and counts.words[number] == text
-        own = slice(*counts.posting_offsets[number : number + 2].tolist()) if is_known else slice(0)
-        return counts.posting_blocks[own], counts.posting_counts[own]
 
 
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:
@@ -220,7 +216,7 @@ class BlockLexicon:
     so that scores equal those of a lexicon that never held the others. Takes 4 bytes of private memory a block.
     """
 
-    shards: Sequence[LexiconShard | CountedBlocks]
+    shards: Sequence[LexiconShard]
     settings: LexiconSettings
     block_lengths: np.ndarray  # u32 [blocks]
     live_blocks: np.ndarray | None = None  # bool [blocks], or None: all
@@ -243,20 +239,16 @@ class BlockLexicon:
         for folder, own in zip(folders, recorded, strict=True):
             refuse_changed(recorded[0], own, where=folder)
         settings = settings_from(LexiconSettings, recorded[0])
-        shards = [
-            LexiconShard(folder / name)
-            for folder, manifest in zip(folders, manifests, strict=True)
-            for name in manifest.parts
-        ]
-        block_lengths = np.concatenate([open_array(shard.folder, "block_lengths") for shard in shards])  # u32 [blocks]
-        return cls(shards, settings, block_lengths)
+        parts = [place / name for place, each in zip(folders, manifests, strict=True) for name in each.parts]
+        shards = [LexiconShard.open(place) for place in parts]
+        return cls(shards, settings, np.concatenate([shard.block_lengths for shard in shards]))
 
     @classmethod
     def of_store(cls, store: BlockStore) -> BlockLexicon:
         """The lexicon of a store that has none on disk, counted now."""
         settings = LexiconSettings()
-        counted = CountedBlocks(store, settings)
-        return cls([counted], settings, counted.block_lengths)
+        counts = count_words(_block_texts(store, 0, store.block_count), settings)
+        return cls([LexiconShard(counts.arrays())], settings, counts.block_lengths)
 
     def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
         """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""
@@ -335,7 +327,7 @@ class BlockLexicon:
             shard_blocks, shard_counts = shard.postings(word)
             blocks.append(shard_blocks + np.int64(first))  # i64 [n of the shard]
             counts.append(shard_counts)
-            first += shard.block_count
+            first += len(shard.block_lengths)
         all_blocks, all_counts = np.concatenate(blocks), np.concatenate(counts)  # i64 [n], [n]
         if self.live_blocks is None:
             return all_blocks, all_counts

@@ -38,7 +38,6 @@ from npm.indexing.generation import (
     CORPUS,
     ENCODER,
     ENCODER_KIND,
-    GIVEN_CORPUS,
     INDEX_KIND,
     ROTATION,
     Counts,
@@ -162,21 +161,6 @@ def clears_failed_build(folder: Path) -> Iterator[None]:
         raise
 
 
-def index_block_store(folder: str | Path, settings: IndexBuildSettings, encoder: Encoder) -> BuildResult:
-    """Build an index over the finished block store in `folder` / GIVEN_CORPUS, such as one of ids without text.
-
-    Raises as `build_index` does; `settings.corpus` and `settings.blocks` are not looked at.
-    """
-    folder = Path(folder)
-    encoder = encoder.cut_to(settings.dimensions)
-    made = as_record(settings, encoder)
-    build = _Build(folder, settings, encoder, made, [[]], False, silent, no_notice)
-    if (finished := build.finished()) is not None:
-        return BuildResult(finished, was_finished=True)
-    with folder_lock(folder):
-        return build.run(None, WHOLE)
-
-
 @dataclass(frozen=True, slots=True)
 class _Build:
     """The segments of a new index, stage by stage."""
@@ -258,9 +242,7 @@ class _Build:
         return BuildResult(None, was_finished=False)
 
     def _corpus(self, number: int) -> tuple[Path, dict[str, Any]]:
-        """The part with the blocks of a segment, and what it is made from; ready blocks have a separate name."""
-        if number not in self.corpora and not self.shares[number]:
-            self.corpora[number] = self.folder / GIVEN_CORPUS, {"sources": []}
+        """The part with the blocks of a segment, and what it is made from."""
         if number not in self.corpora:
             packed = filter(BlockStore.is_finished, self.folder.glob(f"{CORPUS}-*") if self.is_job else ())
             known = [each for place in packed for each in read_manifest(place).settings.get("sources", [])]

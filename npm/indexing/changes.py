@@ -246,11 +246,16 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
     """Delete the documents with the ids given from the index in `folder`; the id of a file deletes all its parts.
 
     Those that are deleted already count as done, so that the same call can be repeated after a kill. Raises
-    SettingError, and changes nothing, if one of them is unknown or nothing would be left; ArtifactError if `folder`
-    holds no finished index.
+    SettingError, and changes nothing, if there are no ids, one is unknown or nothing would be left; CorpusError for an
+    unreadable file of ids; ArtifactError if `folder` holds no finished index.
     """
     folder = Path(folder)
-    ids = _ids(settings)
+    ids = list(settings.ids)
+    if settings.ids_file:
+        ids += [line for _, line in read_lines(Path(settings.ids_file)) if line and not line.isspace()]
+    if not ids:
+        raise missing("ids or ids_file", "ids=[ID]")
+    ids = list(dict.fromkeys(ids))
     with changed(folder) as generation:
         store = BlockStore.open(*(segment.corpus for segment in generation.segments))
         live = live_documents(generation, store)  # bool [documents]
@@ -299,13 +304,3 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
         search = finish_search(folder, generation.segments, quantizer, partitions=partitions, progress=progress)
         wanted = replace(generation.manifest, search_folder=search.name)
         return ChangeResult(commit(generation, wanted, collects=PARTS), was_finished=False)
-
-
-def _ids(settings: DeleteSettings) -> list[str]:
-    """The ids to delete, each once. Raises SettingError if there are none, CorpusError for an unreadable file."""
-    ids = list(settings.ids)
-    if settings.ids_file:
-        ids += [line for _, line in read_lines(Path(settings.ids_file)) if line and not line.isspace()]
-    if not ids:
-        raise missing("ids or ids_file", "ids=[ID]")
-    return list(dict.fromkeys(ids))

@@ -5,13 +5,13 @@ Blocks stay cut as they are, and their vectors are copied, so no encoder is need
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -154,10 +154,15 @@ def _rewritten(before: Generation, progress: Progress) -> tuple[Segment, Segment
         return open_vectors([each.vectors for each in before.segments], hash_all=True)
 
     def copy(place: Path, number: int, _: Progress) -> None:
-        chosen = copied[slice(*shards[number])]  # i64 [blocks of the shard]
+        chosen, old = copied[slice(*shards[number])], opened()  # i64 [blocks of the shard]
         positions = concatenated_ranges(old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])
+        rows, has_row = old.rows.rows_at(positions)  # i64 [T], bool [T]
         settings = shard_settings(store, shards[number], recorded)
-        _copy_shard(shard_folder(place, number), settings, opened(), positions, chosen)
+        with write_folder(shard_folder(place, number), kind=VECTOR_SHARD_KIND, settings=settings) as writer:
+            writer.write_array("kept", pack_kept(has_row))  # u8 [ceil(T / 8)]
+            _copy_rows(writer, "vectors", old.tokens, rows[has_row])
+            if old.blocks is not None:
+                _copy_rows(writer, "blocks", old.blocks.vectors, chosen)
 
     vectors = vectors_part(folder, store, recorded, recorded["dimensions"], copy)
     parts = SegmentParts(corpus, store, vectors, lexicon_part(folder, store, before.manifest.lexicon))
@@ -187,19 +192,6 @@ def _store(before: Generation, old_store: BlockStore, live: np.ndarray, progress
         special_tokens_in_blocks=old_store.special_tokens_in_blocks,
         progress=progress,
     )
-
-
-def _copy_shard(
-    place: Path, settings: Mapping[str, Any], old: OpenedVectors, positions: np.ndarray, blocks: np.ndarray
-) -> None:
-    """Write the vector shard of the tokens that were at `positions` i64 [T], in `blocks` i64 [B]."""
-    row_numbers, has_row = old.rows.rows_at(positions)  # i64 [T], bool [T]
-    copied = row_numbers[has_row]  # i64 [n]
-    with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
-        writer.write_array("kept", pack_kept(has_row))  # u8 [ceil(T / 8)]
-        _copy_rows(writer, "vectors", old.tokens, copied)
-        if old.blocks is not None:
-            _copy_rows(writer, "blocks", old.blocks.vectors, blocks)
 
 
 def _copy_rows(writer: FolderWriter, name: str, vectors: ShardedArray, rows: np.ndarray) -> None:

@@ -216,12 +216,9 @@ class ShardBlocks:
         """The vectors of the rows `rows_of(batch)`, and those of the blocks of `batch` i64 [B]."""
         kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
         slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
-        return encode_batch(self._encoder, self.sequences_of(batch), slots, self._pooler)
-
-    def sequences_of(self, batch: np.ndarray) -> list[np.ndarray]:
-        """The tokens of each block of `batch` i64 [B] as the encoder reads them, special tokens around them."""
         blocks = [self._token_ids[slice(*self._offsets[block : block + 2])] for block in batch]
-        return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+        sequences = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]  # i64 [tokens] each
+        return encode_batch(self._encoder, sequences, slots, self._pooler)
 
 
 class BlockVectors:

@@ -20,25 +20,23 @@ from index.arrays import row_bytes
 from index.settings import fitting_settings, search_shape, tier_reason
 from npm.core.errors import CorpusError
 from npm.core.types import Block, Document, Progress, silent
-from npm.corpus.addresses import file_size
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.readers import open_text, parquet_row_count
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.shards import encoded_document
-from npm.corpus.sources import COMPRESSED, Source, find_sources
+from npm.corpus.sources import COMPRESSED, Source, file_size, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.indexing.bm25 import count_words
 from npm.indexing.embed import kept_tokens
-from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
-from npm.indexing.settings import EstimateSettings, IndexBuildSettings, LexiconSettings, Rotation
+from npm.indexing.rotation import SAMPLE_TOKENS, refuse_few_vectors
+from npm.indexing.settings import EstimateSettings, LexiconSettings, Rotation
 from npm.models.batches import encode_batch, length_sorted_batches
 from npm.models.memory import private_bytes
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
-SAMPLED_DOCUMENTS = 32
 MAX_FILES = 16
 """Files that are sampled, evenly spread over the corpus."""
 RATIO_BYTES = 5 << 18
@@ -91,20 +89,14 @@ class Estimate:
 
 
 def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Progress = silent) -> Estimate:
-    """Estimate of a build with these settings; writes nothing.
+    """Estimate of a build with these settings; writes nothing. Data sets of unknown size count with their sample only.
 
     Raises CorpusError as reading the corpus does, if no token of the sample has a vector, and for too few vectors for a
     rotation; EncoderError if the encoder does not fit the blocks, SettingError if its vectors are too short.
     """
     encoder = encoder.cut_to(settings.dimensions)
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
-    estimate, blocks = estimated_sizes(
-        settings,
-        encoder,
-        sample_documents=settings.sample_documents,
-        tokens=settings.tokens,
-        partitions=settings.partitions,
-    )
+    estimate, blocks = _sizes(settings, encoder)
     progress("sample", len(blocks), len(blocks))
     if estimate.rows == 0:
         raise CorpusError(
@@ -124,7 +116,9 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         seconds = time.perf_counter() - started
     progress("encoder", 1, 1)
     batch_tokens = sum(len(sequence) - len(prefix) - len(suffix) for sequence in batch)
-    tokens = estimate.tokens + rotation_tokens(settings.rotation, estimate.tokens)
+    tokens = estimate.tokens
+    if settings.rotation is not Rotation.none:  # some are encoded for the axes, and once more for their vectors
+        tokens += min(SAMPLE_TOKENS, tokens)
     return replace(
         estimate,
         encoding_seconds=tokens * seconds / batch_tokens,
@@ -132,25 +126,15 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
     )
 
 
-def estimated_sizes(
-    settings: IndexBuildSettings,
-    encoder: Encoder,
-    *,
-    sample_documents: int = SAMPLED_DOCUMENTS,
-    tokens: int | None = None,
-    partitions: int = 1,
-) -> tuple[Estimate, list[Block]]:
-    """The estimate without anything encoded, for a corpus like this of `tokens` tokens if given; the sample's blocks.
-
-    Data sets of unknown size count with their sample only. Raises CorpusError as reading the corpus does.
-    """
+def _sizes(settings: EstimateSettings, encoder: Encoder) -> tuple[Estimate, list[Block]]:
+    """The estimate without anything encoded, and the blocks of the sample."""
     vectors, dimensions = settings.vectors, encoder.dimensions * settings.vectors.tokens
     packer = BlockPacker(encoder.tokenizer, settings.blocks)
-    sample = sample_corpus(settings.corpus, documents=sample_documents)
+    sample = sample_corpus(settings.corpus, documents=settings.sample_documents)
     packed = packer.pack_many(sample.documents)
     blocks = [block for of_document in packed for block in of_document]
     token_counts = [sum(len(block.token_ids) for block in of_document) for of_document in packed]
-    factor = 1.0 if tokens is None else tokens / max(1.0, float(sample.weights @ token_counts))
+    factor = settings.tokens / max(1.0, float(sample.weights @ token_counts)) if settings.tokens else 1.0
     weights = sample.weights * factor  # f64 [S]
     token_weights = np.repeat(weights, token_counts)  # f64 [T]
     token_count, document_count = float(token_weights.sum()), sample.document_count * factor
@@ -158,7 +142,7 @@ def estimated_sizes(
     flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
     rows = float(token_weights @ kept_tokens(flags, vectors.pruning))
     shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
-    quantizer, share = shape.quantizer_bytes, rows / partitions
+    quantizer, share = shape.quantizer_bytes, rows / settings.partitions
     vector_bytes, block_bytes = (row_bytes(d, np.dtype(vectors.dtype.value)) for d in (dimensions, encoder.dimensions))
     id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
@@ -185,7 +169,7 @@ def estimated_sizes(
         disk={part: float(size) for part, size in disk.items() if size},
         build_bytes=block_count * STORE_BYTES + max(document_count * ID_BYTES, with_rows),
         search_bytes=shape.searched_bytes(rows),
-        partitions=partitions,
+        partitions=settings.partitions,
         partition_disk_bytes=share * vector_bytes + shape.list_bytes(share) + quantizer,
         partition_memory_bytes=float(quantizer) or shape.searched_bytes(share),
         sampled_documents=len(sample.documents),

@@ -58,8 +58,6 @@ PARTS = (CORPUS, VECTORS, LEXICON, CODES, QUANTIZER, SEARCH, DELETED, ROTATION, 
 _NAME = rf"(?:{'|'.join(PARTS)})-[0-9a-f]{{16}}"
 _OURS = re.compile(rf"(?P<part>{_NAME})|\.+(?:{_NAME})\.tmp")
 PartName = Annotated[str, Field(pattern=f"^{_NAME}$")]
-GIVEN_CORPUS = f"{CORPUS}-{0:016x}"
-"""The part that holds the blocks of `index_block_store`, which come without a request."""
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
 Made = TypeVar("Made")
 GROUPS: dict[str, type[Any]] = {
@@ -294,9 +292,6 @@ def _total(segments: Sequence[SegmentRecord]) -> Counts:
     return Counts(*(sum(getattr(each.counts, item.name) for each in segments) for item in fields(Counts)))
 
 
-RECORDED = (*FOLDERS, "deletion")
-
-
 def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:
     """Replace the root manifest by `wanted`, whose digest, parts and counts are found here; returns what was written.
 
@@ -307,7 +302,7 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
         **wanted.settings,
         "generation": wanted.generation,
         "segments": [asdict(segment) for segment in wanted.segments],
-        **{name: getattr(wanted, name) for name in RECORDED},
+        **{name: getattr(wanted, name) for name in (*FOLDERS, "deletion")},
         "searching": asdict(wanted.searching),
         "counts": {**counts, "deleted_documents": wanted.deleted_documents},
     }
@@ -390,17 +385,12 @@ def remove_unlisted(folder: Path, listed: Collection[str], *, kinds: Collection[
     clear_locks(folder)
 
 
-def refuse_file(folder: Path) -> None:
-    """Raise ArtifactError if there is a file where a folder is to be, or an address is given instead of a path."""
+def refuse_others(folder: Path) -> None:
+    """Raise ArtifactError for a file, an address, or what is neither an index nor an unfinished one nor empty."""
     is_address = bool(folder.parts) and re.fullmatch(r"\w[\w+.-]+:", folder.parts[0]) is not None
     if is_address or (folder.exists() and not folder.is_dir()):
         found = "an address; copy the folder to a disk first" if is_address else "a file"
         raise ArtifactError(f"{folder} must be a folder, got {found}")
-
-
-def refuse_others(folder: Path) -> None:
-    """Raise ArtifactError if `folder` contains something, and is neither an index nor an unfinished one."""
-    refuse_file(folder)
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return
     names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))

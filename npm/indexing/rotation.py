@@ -87,11 +87,6 @@ def refuse_few_vectors(count: int, dimensions: int) -> None:
         )
 
 
-def rotation_tokens(rotation: Rotation, token_count: float) -> float:
-    """About how many of a corpus's tokens are encoded for the axes, and once more for their vectors."""
-    return 0.0 if rotation is Rotation.none else min(SAMPLE_TOKENS, token_count)
-
-
 def principal_axes(vectors: np.ndarray, count: int) -> tuple[np.ndarray, float]:
     """The `count` strongest axes f32 [k, d] of `vectors` [n, d], and the share of their squared length that is kept.
 

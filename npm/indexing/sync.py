@@ -17,11 +17,19 @@ from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME, folder_lock, refuse
 from npm.core.errors import ArtifactError, CorpusError, StorageError, named
 from npm.core.files import digest_of, user_folder
 from npm.core.types import Progress, silent
-from npm.corpus.addresses import is_address
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit
-from npm.corpus.sources import HUB_PREFIX, PART_NAMES, Source, file_of_id, file_of_part, find_sources, input_record
+from npm.corpus.sources import (
+    HUB_PREFIX,
+    PART_NAMES,
+    Source,
+    file_of_id,
+    file_of_part,
+    find_sources,
+    input_record,
+    is_address,
+)
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index, no_notice
 from npm.indexing.changes import WORTH_A_COMPACT, add_documents, delete_documents, live_documents
@@ -72,7 +80,9 @@ def sync_index(
         return SyncResult(manifest, False, len(sources), manifest.counts.documents, 0)
     generation = Generation.read(folder)
     refuse_changed(recorded_corpus(corpus), generation.manifest.settings["corpus"], where=folder)
-    known, moved = _recorded_sources(generation), _moved(generation, sources)
+    # of a file that was replaced, the record of the last segment
+    recorded = [record for segment in generation.manifest.segments for record in segment.sources]
+    known, moved = {str(record["name"]): record for record in recorded}, _moved(generation, sources)
     changed = [
         source
         for source, record in zip(sources, input_record(sources), strict=True)
@@ -101,11 +111,6 @@ def sync_index(
     if added + deleted and (share >= WORTH_A_COMPACT or len(manifest.segments) > MOST_SEGMENTS):
         manifest = compact_index(folder, CompactSettings(), progress=progress).manifest
     return SyncResult(manifest, not added + deleted, len(changed), added, deleted)
-
-
-def _recorded_sources(generation: Generation) -> dict[str, dict[str, Any]]:
-    """The record of each file by name; that of the last segment where a file was replaced."""
-    return {str(record["name"]): record for segment in generation.manifest.segments for record in segment.sources}
 
 
 def _is_whole(source: Source, corpus: CorpusSettings) -> bool:

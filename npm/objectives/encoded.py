@@ -42,25 +42,21 @@ class Passes:
     model: nn.Module
     rows_per_pass: int | None = None
 
-    def token_vectors(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Last hidden states [B, L, d] of token ids i64 [B, L]; positions i64 [B, L], if not 0, 1, 2, …"""
-        return self.states(input_ids, attention_mask, position_ids=position_ids)
-
     def states(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
         *,
         layer: int | None = None,
         **further: torch.Tensor | None,
     ) -> torch.Tensor:
-        """States [B, L, d] after a layer, 0 being the embeddings; None: after the last one. `further` are i64 [B, L].
+        """States [B, L, d] of token ids i64 [B, L] after a layer, 0 being the embeddings; None: after the last one.
 
+        Positions, if not 0, 1, 2, …, and `further` are i64 [B, L].
         Rows of similar lengths are encoded together; under padding the states mean nothing.
         """
-        named = {"input_ids": input_ids, "attention_mask": attention_mask, **further}
+        named = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **further}
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
 
         def run(*tensors: torch.Tensor) -> torch.Tensor:
@@ -214,11 +210,11 @@ def key_identities(batch: MaskedBatch) -> torch.Tensor:
     return batch.key_input_ids if batch.key_identities is None else batch.key_identities
 
 
-Rows = TypeVar("Rows", SentenceBatch, LabeledBatch, QuestionBatch)
+Rows = TypeVar("Rows", SentenceBatch, LabeledBatch, QuestionBatch, PassageBatch, DenoisingBatch)
 
 
 class EncodedRows(Generic[Rows]):
-    """States of the rows of a batch."""
+    """States of the rows of a batch; those of passages are packed (`Passes.packed_states`)."""
 
     def __init__(self, passes: Passes, batch: Rows) -> None:
         self.passes = passes
@@ -228,31 +224,16 @@ class EncodedRows(Generic[Rows]):
     def states(self, layer: int | None = None) -> torch.Tensor:
         """States [B, L, d] after a layer, 0 being the embeddings; None: after the last one."""
         if layer not in self._states:
-            types = getattr(self.batch, "token_type_ids", None)  # i64 [B, L]
-            given = (self.batch.input_ids, self.batch.attention_mask)
-            self._states[layer] = self.passes.states(*given, layer=layer, token_type_ids=types)
+            batch: Any = self.batch
+            types = getattr(batch, "token_type_ids", None)  # i64 [B, L]
+            self._states[layer] = self.passes.states(
+                batch.input_ids, batch.attention_mask, layer=layer, token_type_ids=types
+            )
         return self._states[layer]  # [B, L, d]
 
 
-@dataclass
-class EncodedPassages:
-    """States of the rows of a `PassageBatch`."""
-
-    passes: Passes
-    batch: PassageBatch
-
-    @cached_property
-    def states(self) -> torch.Tensor:
-        """Last hidden states [N, d]."""
-        return self.passes.packed_states(self.batch.input_ids, self.batch.lengths)
-
-
-@dataclass
-class EncodedDenoising:
-    """Predictions of an encoder-decoder at every target position of a `DenoisingBatch`."""
-
-    passes: Passes
-    batch: DenoisingBatch
+class EncodedDenoising(EncodedRows[DenoisingBatch]):
+    """Predictions of an encoder-decoder at every target position."""
 
     @cached_property
     def logits(self) -> torch.Tensor:
@@ -271,17 +252,13 @@ class EncodedDenoising:
         return logits
 
 
-ENCODED: dict[type, type] = {DenoisingBatch: EncodedDenoising, PassageBatch: EncodedPassages}
-"""Encoded forms of views that are not rows of text."""
-
-
 def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies: Iterable[str]) -> dict[str, Any]:
     """Every view, ready to compute its vectors; `with_clean_copies` names the views whose keys are needed."""
     encoded: dict[str, Any] = {}
     for name, view in views.items():
         if isinstance(view, MaskedBatch):
-            encoded[name] = EncodedBatch(passes.token_vectors, view, with_clean_copies=name in with_clean_copies)
+            encoded[name] = EncodedBatch(passes.states, view, with_clean_copies=name in with_clean_copies)
         else:
-            encode: Any = ENCODED.get(type(view), EncodedRows)
+            encode: Any = EncodedDenoising if isinstance(view, DenoisingBatch) else EncodedRows
             encoded[name] = encode(passes, view)
     return encoded

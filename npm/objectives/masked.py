@@ -12,7 +12,6 @@ Shapes: n targets, d dimensions, V vocabulary, Q masked copies of length Lq.
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from npm.masking.batches import MaskedBatch
@@ -28,9 +27,7 @@ class MaskedTokens(nn.Module):
     """Cross entropy at the targets only: term `masked`; term `masked_top1` of weight 0 counts right predictions."""
 
     view = "tokens"
-    """The view of a batch that this loss reads."""
     reads_clean_copies = False
-    """The encoder need not run on the clean copies for this loss."""
 
     def __init__(self, head: MaskedHead, *, visible: VisibleOnly | None = None) -> None:
         """With `visible` the encoder reads the visible tokens alone and `visible` makes the vectors at the masks."""
@@ -47,20 +44,14 @@ class MaskedTokens(nn.Module):
         """The terms of one batch."""
         spans = encoded.batch.span_token_ids  # i64 [n, 1]
         assert spans.shape[1] == 1, f"targets of up to {spans.shape[1]} tokens in the view {self.view}"
-        targets = spans[:, 0]  # i64 [n]
-        logits = self.head(self._vectors(encoded)).float()  # f32 [n, V]
-        return classification_terms("masked", logits, targets)
-
-    def _vectors(self, encoded: EncodedBatch) -> torch.Tensor:
-        """Vectors [n, d] from which the targets are predicted."""
         if self.visible is None:
-            return encoded.start_queries
-        batch = encoded.batch
-        decoded = self.visible(
-            encoded.token_vectors, batch.query_input_ids, batch.query_attention_mask
-        ).float()  # f32 [Q, Lq, d]
-        vectors: torch.Tensor = decoded[batch.span_sequences, batch.start_slots]  # f32 [n, d]
-        return vectors
+            vectors = encoded.start_queries  # f32 [n, d]
+        else:
+            batch = encoded.batch
+            decoded = self.visible(encoded.token_vectors, batch.query_input_ids, batch.query_attention_mask)
+            vectors = decoded.float()[batch.span_sequences, batch.start_slots]  # f32 [n, d]
+        logits = self.head(vectors).float()  # f32 [n, V]
+        return classification_terms("masked", logits, spans[:, 0])
 
 
 def masked_tokens(settings: MaskedSettings, encoder: Encoder, place: str | None) -> MaskedTokens:

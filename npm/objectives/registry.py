@@ -1,7 +1,7 @@
 """Objectives by name: the view of each, its construction, and the others that it may be summed with.
 
-A new objective is a file with its loss, its settings in `npm/objectives/settings.py`, and a row here. Only files of
-objectives with a weight are imported.
+A new objective is a file with its loss, its weight and settings in `npm/objectives/settings.py`, and a row here, which
+says what it needs. Only files of objectives with a weight are imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from npm.core.errors import exclusive
+from npm.core.errors import SettingError, exclusive
 from npm.corpus.labeled import LabelLevel
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import DENOISING, LABELED, PASSAGES, PHRASES, QUESTIONS, SENTENCES, TOKENS
@@ -33,6 +33,8 @@ class Objective:
     """It needs the frozen teacher of block vectors."""
     reads_jointly: bool = False
     """It teaches the encoder to read a question and a block together."""
+    check: Callable[[Any], None] = lambda _: None
+    """Raises SettingError for settings of a run that it cannot be trained with."""
 
 
 def _losses(name: str) -> Any:
@@ -74,9 +76,22 @@ def _labeled_contrast(settings: Any, _: Any, __: Any) -> Any:
     return _losses("labeled").LabeledContrast(mean_pooled=settings.labeled.mean_pooled)
 
 
+def _check_labels(settings: Any) -> None:
+    if not (settings.labeled.labels and settings.labeled.level is LabelLevel.sequence):
+        raise SettingError(
+            "objective.labeled_contrast_weight requires texts with labels: set labeled.labels and "
+            "labeled.level=sequence"
+        )
+
+
+def _check_copies(settings: Any) -> None:
+    if not (settings.masking.unit is MaskingUnit.phrase and settings.masking.context_fraction):
+        raise SettingError("objective.reading_weight requires masking.context_fraction above 0 and masking.unit=phrase")
+
+
 def _span_supervision(settings: Any, encoder: Any, teacher: Any) -> Any:
     chosen = settings.objective.span_supervision
-    reader = _losses("reader_teacher").load_reader_teacher(chosen.reader, encoder)
+    reader = _losses("teachers").load_reader_teacher(chosen.reader, encoder)
     return _losses("span_supervision").SpanSupervision(chosen, encoder.similarity_scale, teacher, reader)
 
 
@@ -85,9 +100,12 @@ OBJECTIVES = {
     "masked": Objective(TOKENS, _masked),
     "sentence": Objective(SENTENCES, _sentence),
     "labeled": Objective(LABELED, _labeled),
-    "labeled_contrast": Objective(LABELED, _labeled_contrast),
+    "labeled_contrast": Objective(LABELED, _labeled_contrast, check=_check_labels),
     "reading": Objective(
-        PHRASES, lambda _, encoder, __: _losses("reading").JointReading(encoder.similarity_scale), reads_jointly=True
+        PHRASES,
+        lambda _, encoder, __: _losses("reading").JointReading(encoder.similarity_scale),
+        reads_jointly=True,
+        check=_check_copies,
     ),
     "block_teacher": Objective(PHRASES, lambda _, __, teacher: teacher, has_teacher=True),
     "span_supervision": Objective(
@@ -99,11 +117,11 @@ OBJECTIVES = {
     ),
     "reader": Objective(
         PASSAGES,
-        lambda _, encoder, __: _losses("reader").ReaderLoss(encoder.similarity_scale),
+        lambda _, encoder, __: _losses("reading").ReaderLoss(encoder.similarity_scale),
         beside=(),
         reads_jointly=True,
     ),
-    "token_contrast": Objective(TOKENS, lambda _, encoder, __: _losses("token_contrast").TokenContrast(encoder.model)),
+    "token_contrast": Objective(TOKENS, lambda _, encoder, __: _losses("teachers").TokenContrast(encoder.model)),
     "denoising": Objective(
         DENOISING, lambda settings, _, __: _losses("denoising").Denoising(settings.denoising.families()), beside=()
     ),

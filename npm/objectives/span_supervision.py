@@ -10,11 +10,11 @@ the weight of rivals where k ∉ S⁺_i begins a phrase that could be taken for 
     query_alone   −log Σ_{k ∈ K_i ∩ S⁺_i} exp s(q_i, k) + log Σ_{k ∈ K_i ∪ ⋃_j (K_j ∖ S⁺_i)} exp s(q_i, k)
     query_read    the same with q_i'
     rank          KL(t_i ‖ softmax_j ρ cos(v(question i), v(block j))) over i and the blocks j without an answer of i
-    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.block_teacher`
+    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.teachers`
     distill       KL(p_i ‖ softmax_k s(q_i, k)) over the keys of `query_alone`
 
 The blocks j are those of all questions, and the wrong block that some have. p_i is a distribution over K_i only, so
-that the tokens of other blocks are taught to have none: the reader's (`npm.objectives.reader_teacher`) or, without a
+that the tokens of other blocks are taught to have none: the reader's (`npm.objectives.teachers`) or, without a
 reader, softmax_{k ∈ K_i'} s(q_i', k), without gradient. t_i is all on i or, with a reader, the softmax of `here` over i
 and its wrong block; other blocks would cost a pass each, and hardly any of them could hold an answer.
 
@@ -38,15 +38,14 @@ from torch import nn
 
 from npm.masking.batches import QuestionBatch
 from npm.models.sentences import Pooler, pool
-from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import Term
 from npm.objectives.encoded import EncodedRows
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.objectives.reader_teacher import ReaderTeacher
 from npm.objectives.reading import reading_losses
 from npm.objectives.sentence import contrast_logits
 from npm.objectives.settings import SpanSupervisionSettings
+from npm.objectives.teachers import BlockTeacher, ReaderTeacher
 
 SIDES = ("start", "end")
 RANK_SCALE = 20.0
@@ -98,11 +97,16 @@ class SpanSupervision(nn.Module):
 
     def forward(self, encoded: EncodedRows[QuestionBatch]) -> dict[str, Term]:
         """The terms of one batch; keys and blocks of all ranks are compared with, with gradient."""
-        states = encoded.states().float()  # f32 [R, L, d]
-        teacher_distances = self._teacher.distances(*_blocks(encoded.batch, states))  # f32 [n]
+        batch, states = encoded.batch, encoded.states().float()  # f32 [R, L, d]
+        rows = slice(batch.block_rows.start, batch.block_rows.start + len(batch.start_slots))  # of the right blocks
+        longest = int(batch.attention_mask[rows].sum(1).max())
+        read = (
+            each[rows, :longest] for each in (batch.input_ids, batch.attention_mask, states)
+        )  # [n, longest, …] each
+        teacher_distances = self._teacher.distances(*read)  # f32 [n]
         with torch.autocast(states.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
-            sums = self._sums(encoded.batch, states) | {"teacher": teacher_distances.sum()}
-        counts = self.counts(encoded.batch)
+            sums = self._sums(batch, states) | {"teacher": teacher_distances.sum()}
+        counts = self.counts(batch)
         return {name: Term(sums[name], count, self._weights.get(name, 0.0)) for name, count in counts.items()}
 
     def _sums(self, batch: QuestionBatch, states: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -191,13 +195,6 @@ class SpanSupervision(nn.Module):
         _, right = choice_losses(logits, own, compared)  # bool [n]
         loss = _divergence(_log_shares(odds, judged), judged, logits, compared)
         return {"rank": loss, "rank_top1": right.sum()}
-
-
-def _blocks(batch: QuestionBatch, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rows of the n right blocks: ids and attention i64 [n, longest], states f32 [n, longest, d]."""
-    rows = slice(batch.block_rows.start, batch.block_rows.start + len(batch.start_slots))
-    longest = int(batch.attention_mask[rows].sum(1).max())
-    return batch.input_ids[rows, :longest], batch.attention_mask[rows, :longest], states[rows, :longest]
 
 
 def _block_keys(batch: QuestionBatch, states: torch.Tensor) -> tuple[Keys, int, int]:

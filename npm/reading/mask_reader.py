@@ -1,6 +1,6 @@
 """The reader of this project: the states of the two masks of a question against those of the passage's tokens.
 
-Question and passage are read in one pass, as `npm.objectives.reader` trains it: question with its mask pair, suffix,
+Question and passage are read in one pass, as `npm.objectives.reading` trains it: question with its mask pair, suffix,
 title, passage, suffix. The logit of a token is the scaled inner product of its state with that of the first mask for a
 start and of the last mask for an end; "not here" is the first token of the pass.
 

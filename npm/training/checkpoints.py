@@ -38,9 +38,8 @@ from npm.models.names import is_whole_encoder
 from npm.models.stored import save_tensors
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
-from npm.training.loggers import read_metrics
 from npm.training.model import SavedModel
-from npm.training.record import OF_EACH_RUN
+from npm.training.record import OF_EACH_RUN, read_metrics
 
 CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"

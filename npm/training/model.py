@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,11 +24,11 @@ from npm.models.memory import keep_few_kernels, keep_freed_memory
 from npm.models.names import locate_encoder
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
-from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import Term, WeightedSum
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.registry import OBJECTIVES, Objective, chosen_objectives
 from npm.objectives.settings import BlockTeacherSettings
+from npm.objectives.teachers import BlockTeacher
 from npm.training.optimizer import freeze
 from npm.training.settings import TrainingSettings
 
@@ -41,7 +42,7 @@ MakeObjectives = Callable[[TrainableModel], Mapping[str, tuple[nn.Module, float]
 def load_start(settings: TrainingSettings) -> TrainableModel:
     """An encoder, or an encoder-decoder for denoising: float32, with the scale, dropouts and attention of training."""
     keep_few_kernels()  # before a model is loaded: that asks oneDNN already, which then knows how many it keeps
-    model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
+    model = _loaded(settings)
     freeze(model.model, settings.start.frozen)
     chosen, labeled = settings.objective, settings.labeled
     if chosen.labeled_weight and labeled.layer is not None:
@@ -79,42 +80,34 @@ def _check_first_token(trained: TrainableModel, layer: int | None, max_tokens: i
 
 
 def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
-    """The texts that a vocabulary is trained on; an unused corpus, as with labeled text, may be missing."""
+    # of a vocabulary that is cut; an unused corpus, as with labeled text, may be missing
     for document in read_corpus(settings.corpus):
         yield document.text
 
 
-def _load_denoiser(settings: TrainingSettings) -> Denoiser:
-    start = settings.start
-    given: dict[str, Any] = {
-        "mode_tokens": settings.denoising.modes(),
-        "dropout": start.hidden_dropout,
-        "device": settings.device,
-    }
-    if not start.fresh.layers:
-        return Denoiser.load(settings.encoder, **given)
-    place, texts = locate_encoder(settings.encoder), _corpus_texts(settings)
-    return fresh_denoiser(place, start.fresh, texts=texts, seed=settings.trainer.seed, **given)
-
-
-def _load_encoder(settings: TrainingSettings) -> Encoder:
-    start = settings.start
-    given: dict[str, Any] = {
-        "device": settings.device,
-        "similarity_scale": settings.objective.nonparametric.similarity_scale,
-        "hidden_dropout": start.hidden_dropout,
-        "attention_dropout": start.attention_dropout,
-    }
-    if start.fresh.layers:
-        place, texts = locate_encoder(settings.encoder), _corpus_texts(settings)
-        encoder = fresh_encoder(place, start.fresh, texts=texts, seed=settings.trainer.seed, **given)
+def _loaded(settings: TrainingSettings) -> TrainableModel:
+    start, name = settings.start, settings.encoder
+    given: dict[str, Any] = {"device": settings.device}
+    load: Any = Denoiser.load
+    fresh: Callable[..., TrainableModel] = fresh_denoiser
+    if settings.objective.denoising_weight:
+        given |= {"mode_tokens": settings.denoising.modes(), "dropout": start.hidden_dropout}
     else:
+        given |= {"hidden_dropout": start.hidden_dropout, "attention_dropout": start.attention_dropout}
+        given["similarity_scale"] = settings.objective.nonparametric.similarity_scale
         half_tokens = start.encoder_half_tokens if start.encoder_half else None
-        encoder = Encoder.load(settings.encoder, dtype=Precision.float32, half_input_tokens=half_tokens, **given)
+        load = partial(Encoder.load, dtype=Precision.float32, half_input_tokens=half_tokens)
+        fresh = fresh_encoder
+    model: TrainableModel
+    if start.fresh.layers:
+        texts, seed = _corpus_texts(settings), settings.trainer.seed
+        model = fresh(locate_encoder(name), start.fresh, texts=texts, seed=seed, **given)
+    else:
+        model = load(name, **given)
     # only `transformers` computes the bias of relative positions; on a CPU fused attention is slower
-    if encoder.model.config.model_type not in HALVES and encoder.device.type == "cpu":
-        use_plain_attention(encoder.model)
-    return encoder
+    if isinstance(model, Encoder) and model.device.type == "cpu" and model.model.config.model_type not in HALVES:
+        use_plain_attention(model.model)
+    return model
 
 
 def check_input_length(settings: TrainingSettings, encoder: TrainableModel, views: set[str]) -> None:

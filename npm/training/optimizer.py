@@ -17,15 +17,16 @@ from npm.core.errors import SettingError
 from npm.training.settings import FrozenSettings, OptimizerKind, TrainerSettings
 
 
-def freeze(model: Any, settings: FrozenSettings) -> list[str]:
-    """Take parts of a Hugging Face model out of training; returns the names of the frozen parameters.
+def freeze(model: Any, settings: FrozenSettings) -> None:
+    """Take parts of a Hugging Face model out of training.
 
     A tied parameter is one parameter: frozen as an embedding, it is frozen as an output matrix. Raises SettingError if
     there are fewer layers, or if nothing of the model would be trained.
     """
     frozen: list[nn.Module] = []
-    if settings.embeddings:
-        frozen.append(embeddings_of(model))
+    if settings.embeddings:  # with positions and norm, where the model has a module for all of them
+        beside = getattr(model, "embeddings", None)
+        frozen.append(beside if isinstance(beside, nn.Module) else model.get_input_embeddings())
     if settings.word_embeddings:
         frozen.append(model.get_input_embeddings())
     if settings.layers:
@@ -37,17 +38,8 @@ def freeze(model: Any, settings: FrozenSettings) -> list[str]:
             frozen.extend(stack[: settings.layers])
     for module in frozen:
         module.requires_grad_(False)
-    names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    if frozen and len(names) == len(list(model.named_parameters())):
+    if frozen and not any(parameter.requires_grad for parameter in model.parameters()):
         raise SettingError(f"start.frozen leaves nothing of the encoder to train: reduce layers={settings.layers}")
-    return names
-
-
-def embeddings_of(model: Any) -> nn.Module:
-    """The embeddings of a Hugging Face model: with positions and norm, where it has a module for all of them."""
-    beside = getattr(model, "embeddings", None)
-    chosen: nn.Module = beside if isinstance(beside, nn.Module) else model.get_input_embeddings()
-    return chosen
 
 
 def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:

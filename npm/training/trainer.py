@@ -27,8 +27,7 @@ from npm.masking.batches import TrainingBatch
 from npm.models.memory import return_freed_memory
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, sum_over_ranks, world_size
-from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator, whole_parameters
-from npm.training.averaging import AveragedWeights
+from npm.training.acceleration import AveragedWeights, PreparedModel, kept_modules, make_accelerator, whole_parameters
 from npm.training.checkpoints import (
     BEST_ENCODER,
     ENCODER,
@@ -39,8 +38,8 @@ from npm.training.checkpoints import (
     restore_state,
 )
 from npm.training.data import TrainingBatches, iterate_batches
-from npm.training.loggers import Log, check_loggers, open_loggers
 from npm.training.model import SavedModel, TrainedModel
+from npm.training.record import Log, check_loggers, open_loggers
 from npm.training.settings import TrainingSettings
 from npm.training.validation import HeldOut
 

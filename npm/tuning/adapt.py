@@ -5,6 +5,7 @@ Shapes: d dimensions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,8 +29,7 @@ from npm.reading.reader import Reader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, examples_of
-from npm.tuning.query_maps import Lesson, learned_maps
+from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, Lesson, examples_of, learned_maps
 
 MIN_QUESTIONS = 50
 """Of fewer, the held-out part would be too small to decide."""
@@ -134,14 +134,9 @@ def adapt_index(
     learned_from = [questions[row] for row in order[len(held_out) :].tolist()]
     training = _examples(plain, learned_from, "questions to learn from", progress)
     test = _examples(plain, held_out, "held-out questions", progress)
-    steps = 0
-
-    def on_step(_: float) -> None:
-        nonlocal steps
-        steps += 1
-        progress("maps", steps, None)
-
-    learned = QueryMaps(retrieval.value, _reader_name(filler, settings), learned_maps(training, on_step=on_step))
+    steps, reader = itertools.count(1), _reader(filler, settings)
+    fitted = learned_maps(training, on_step=lambda _: progress("maps", next(steps), None))
+    learned = QueryMaps(retrieval.value, "" if reader is None else reader.fingerprint, fitted)
     adapted = filler.with_index(replace(index, query_maps=learned), settings)
     measures = []
     for each, stage in ((present, "answers before"), (adapted, "answers after")):
@@ -208,11 +203,6 @@ def _examples(filler: PhraseFiller, questions: Sequence[CorrectedAnswer], name: 
 def _reader(filler: PhraseFiller, settings: FillSettings) -> Reader | None:
     """The reader whose queries are learned; None where those of stored vectors are."""
     return filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
-
-
-def _reader_name(filler: PhraseFiller, settings: FillSettings) -> str:
-    reader = _reader(filler, settings)
-    return "" if reader is None else reader.fingerprint
 
 
 def _hits(

@@ -31,9 +31,15 @@ from npm.core.files import FolderWriter, json_bytes, read_object, replace_file, 
 from npm.core.settings import PathText, Settings, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.tokenizers import SPECIALS, make_tokenizer, pieces_of, write_tokenizer
-from studies.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
+from studies.artificial.grammar import (
+    Grammar,
+    GrammarSettings,
+    RelationSampler,
+    count_grammar,
+    read_treebank,
+    treebank_files,
+)
 from studies.artificial.lexicons import SENTENCES, Lexicon, LexiconSettings, stream
-from studies.artificial.treebank import read_treebank, treebank_files
 
 KIND, TEXTS_KIND = "artificial-corpus", "artificial-texts"
 TEXTS, TOKENIZER = "texts", "tokenizer"

@@ -88,19 +88,12 @@ def edit_checkpoint(
     return encoder, record | {"fingerprint": encoder.fingerprint}
 
 
-def _reverse_layers(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
-    _put_layers(checkpoint, range(checkpoint.config.num_hidden_layers)[::-1], step, draw)
-
-
-def _keep_layers(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
-    count = checkpoint.config.num_hidden_layers
-    rules = {"first_half": range(max(1, count // 2)), "every_second": range(0, count, 2)}
-    _put_layers(checkpoint, rules.get(step.keep, step.layers), step, draw)
-
-
-def _put_layers(checkpoint: Checkpoint, order: Sequence[int], step: EditStep, draw: Draw) -> None:
+def _put_layers(checkpoint: Checkpoint, step: EditStep, draw: Draw) -> None:
     """Let layer i be the one that was `order[i]`; config and number of layers follow."""
     config: Any = checkpoint.config
+    layers = range(config.num_hidden_layers)
+    rules = {"first_half": layers[: max(1, len(layers) // 2)], "every_second": layers[::2], "listed": step.layers}
+    order: Sequence[int] = layers[::-1] if step.name == "reverse_layers" else rules[step.keep]
     if config.model_type == "modernbert" and order[0] != 0 and not step.force:
         raise SettingError(
             f"{step.name}: layer 0 must stay first, since it has no norm before its attention, got layer "
@@ -222,8 +215,8 @@ def _untie(checkpoint: Checkpoint, *_: object) -> None:
 
 
 EDITS: dict[EditName, Callable[[Checkpoint, EditStep, Draw], dict[str, Any] | None]] = {
-    "reverse_layers": _reverse_layers,
-    "keep_layers": _keep_layers,
+    "reverse_layers": _put_layers,
+    "keep_layers": _put_layers,
     "reinitialize": _reinitialize,
     "permute_rows": _permute_rows,
     "swap_embeddings": _swap_embeddings,

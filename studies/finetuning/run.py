@@ -24,7 +24,6 @@ from npm.core.errors import ArtifactError, missing
 from npm.core.files import json_bytes, read_object, replace_file
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled, labeled_sources
-from npm.evaluation.metrics import sample_summary
 from npm.evaluation.results import model_facts
 from npm.masking.rendering import LABELED
 from npm.models.batches import length_sorted_batches
@@ -36,17 +35,14 @@ from npm.objectives.ranks import rank, world_size
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.checkpoints import BEST_ENCODER, CHECKPOINTS, ENCODER, RunFolder
 from npm.training.labeled import labeled_batch
-from npm.training.loggers import read_metrics
 from npm.training.model import TrainableModel, load_start
-from npm.training.record import as_record, recorded_sources
+from npm.training.record import as_record, read_metrics, recorded_sources
 from npm.training.run import recorded_facts, run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainingEvaluationSettings, TrainingSettings
+from npm.training.settings import ScheduleSettings, TrainingEvaluationSettings, TrainingSettings
 from npm.training.trainer import StepReport
 from npm.training.validation import Evaluator
-from studies.finetuning.metrics import METRICS, entity_f1
 from studies.finetuning.settings import FinetuneSettings
-from studies.finetuning.tasks import Task, TaskData, chosen_tasks, task_data
+from studies.finetuning.tasks import METRICS, Task, TaskData, chosen_tasks, entity_f1, sample_summary, task_data
 
 RESULT, METRICS_FILE = "result.json", "metrics.json"
 TOKENS_PER_BATCH = 4096

@@ -14,14 +14,6 @@ from npm.models.settings import EncoderChoice
 from npm.training.settings import StartSettings, TrainerSettings
 
 
-def _trainer() -> TrainerSettings:
-    return TrainerSettings(max_gradient_norm=1.0, adam_beta2=0.999, adam_epsilon=1e-8)
-
-
-def _start() -> StartSettings:
-    return StartSettings(hidden_dropout=0.1, attention_dropout=0.1)
-
-
 class FinetuneSettings(EncoderChoice):
     """Fine-tune an encoder on labeled tasks at several rates and seeds; the same command resumes."""
 
@@ -55,9 +47,11 @@ class FinetuneSettings(EncoderChoice):
     """Share λ of supervised contrast in the loss, (1 − λ) · cross entropy + λ · contrast; for texts with labels."""
     keep_encoders: bool = False
     """Keep the encoder of every finished run in its folder; false keeps the measurements alone."""
-    trainer: TrainerSettings = field(default_factory=_trainer)
+    trainer: TrainerSettings = field(
+        default_factory=lambda: TrainerSettings(max_gradient_norm=1.0, adam_beta2=0.999, adam_epsilon=1e-8)
+    )
     """The loop: batches, optimizer, and how often to log and save."""
-    start: StartSettings = field(default_factory=_start)
+    start: StartSettings = field(default_factory=lambda: StartSettings(hidden_dropout=0.1, attention_dropout=0.1))
     """Setup of the encoder for training."""
 
     def check(self) -> None:

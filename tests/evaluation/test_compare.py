@@ -23,7 +23,7 @@ from npm.evaluation.compare import (
     read_answers,
 )
 from npm.evaluation.metrics import Interval
-from npm.evaluation.results import EVALUATION_KIND, write_results
+from npm.evaluation.results import EVALUATION_KIND, Result
 from tests.helpers.command_line import all_bytes
 
 Lines = Iterable[Mapping[str, Any]]
@@ -46,7 +46,7 @@ def lines(
 
 
 def results(folder: Path, predictions: Lines) -> Path:
-    write_results(folder, record={}, predictions=predictions, metrics={})
+    Result({}, list(predictions), {}, []).write(folder)
     return folder
 
 
@@ -198,11 +198,11 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
     assert found.difference.high == pytest.approx(float(np.quantile(means, 0.975)))
     (row,) = comparison_table(compared).rows
     assert row[:3] == ["masked_tokens", "a / b", "20"] and row[-3:] == ["", "", ""]
-    json.dumps(compared.record(), allow_nan=False)
+    json.dumps(asdict(compared), allow_nan=False)
 
 
 def write_number(folder: Path, number: float) -> None:
-    write_results(folder, record={}, predictions=[{"number": number}], metrics={"number": number})
+    Result({}, [{"number": number}], {"number": number}, []).write(folder)
 
 
 def test_results_replace_those_of_an_earlier_evaluation_and_nothing_else(tmp_path: Path) -> None:
@@ -244,27 +244,27 @@ def test_results_that_were_half_replaced_are_known_as_damaged_and_replaced_whole
 
 @pytest.mark.parametrize("name", ["metrics.json", "results.md"])
 def test_a_file_of_that_name_that_no_evaluation_wrote_is_never_replaced(tmp_path: Path, name: str) -> None:
-    write_results(tmp_path / "out", record={}, predictions=[], metrics={})
+    Result({}, [], {}, []).write(tmp_path / "out")
     if name == "metrics.json":
         (tmp_path / "out" / name).unlink()
         (tmp_path / "out" / name).mkdir()
     else:
         (tmp_path / "out" / name).write_text("mine")
-        write_results(tmp_path / "out", record={}, predictions=[], metrics={})  # has no results.md
+        Result({}, [], {}, []).write(tmp_path / "out")  # has no results.md
     before = all_bytes(tmp_path)
     with pytest.raises(ArtifactError, match="not a folder for results"):
-        write_results(tmp_path / "out", record={}, predictions=[], metrics={}, report="a table")
+        Result({}, [], {}, [], report="a table").write(tmp_path / "out")
     assert all_bytes(tmp_path) == before
 
 
 def test_a_forged_manifest_of_results_names_nothing_that_is_removed(tmp_path: Path) -> None:
-    write_results(tmp_path / "out", record={}, predictions=[], metrics={}, report="a table")
+    Result({}, [], {}, [], report="a table").write(tmp_path / "out")
     (tmp_path / "out" / "mine.txt").write_text("mine")
     held = read_manifest(tmp_path / "out", kind="evaluation")
     files = {name: asdict(record) for name, record in held.files.items()}
     files["mine.txt"] = files["results.md"]
     (tmp_path / "out" / "manifest.json").write_bytes(manifest_bytes("evaluation", {}, files, {}))
-    write_results(tmp_path / "out", record={}, predictions=[], metrics={})
+    Result({}, [], {}, []).write(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "manifest.json",
         "metrics.json",

@@ -13,9 +13,9 @@ from npm.core.errors import CorpusError
 from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
-from npm.evaluation.coverage import NO_DOCUMENT
-from npm.evaluation.methods.baselines import OracleBlocks, RandomSpanOfBestBlock
-from npm.evaluation.methods.nonparametric import PhraseAnswers
+from npm.evaluation.methods.baselines import oracle_blocks, random_span
+from npm.evaluation.methods.nonparametric import phrase_answers
+from npm.evaluation.methods.registry import NO_DOCUMENT
 from npm.evaluation.prompts import filled_conditions
 from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
 from npm.evaluation.tasks import Example, Task, TaskData, load_task
@@ -28,7 +28,7 @@ from npm.retrieval.settings import FillSettings
 from studies.decoder import Decoder
 from studies.generative import DecoderWriter, PhraseWriter
 from tests.evaluation.task_samples import OPEN_SMALL, SHIPPED, file_refused, read_examples, task_written, written
-from tests.evaluation.test_evaluate import Told
+from tests.evaluation.test_evaluate import told
 from tests.helpers.language_models import tiny_decoder
 
 TEXTS = {2019: "The coach of the club is Paris.", 2022: "The coach of the club is Oslo."}
@@ -61,8 +61,8 @@ def result(dated: PhraseFiller, tmp_path: Path) -> ResultTable:
     written(tmp_path, ROWS, "q.jsonl")
     task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
     examples = read_examples(task, tmp_path)
-    methods = [*(PhraseAnswers(dated, f"npm-{kind}") for kind in ("dense", "bm25", "hybrid"))]
-    methods = [*methods, RandomSpanOfBestBlock(dated, seed=0)]
+    methods = [*(phrase_answers(dated, f"npm-{kind}") for kind in ("dense", "bm25", "hybrid"))]
+    methods = [*methods, random_span(dated, seed=0)]
     return evaluate_task(task, examples, methods, encoder=dated.encoder, index=dated.index, resamples=20)
 
 
@@ -101,15 +101,15 @@ def test_coverage_counts_in_the_documents_that_the_conditions_of_filling_leave(
     task = Task(
         name="t", suite="open", data=TaskData(file="t.jsonl", columns={"subject": "s"}), template="{{ a }} <mask>"
     )
-    fill, right = FillSettings(where=where, documents=documents), Told("told", [*ANSWERED])
+    fill, right = FillSettings(where=where, documents=documents), told("told", [*ANSWERED])
     result = evaluate_task(task, examples, [right], encoder=encoder, index=dated.index, fill=fill, resamples=5)
     assert [record["answer_held"] for record in task_records(result)] == held
     assert [record["subject_named"] for record in task_records(result)] == named
 
 
 def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: ResultTable) -> None:
-    told = [note for note in task_notes(result) if "no document may answer" in note]
-    assert told[0] == "mine: npm-dense found no phrase for 1 of 3 examples, for 1 of them no document may answer."
+    notes = [note for note in task_notes(result) if "no document may answer" in note]
+    assert notes[0] == "mine: npm-dense found no phrase for 1 of 3 examples, for 1 of them no document may answer."
     assert result.facts["npm-dense"]["counts"]["inadmissible"] == 1
     assert not result["right"][2]
     assert [record["where"] for record in task_records(result)][:2] == [["date=2019"], ["date=2022"]]
@@ -132,8 +132,8 @@ def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: R
 def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:
     asked = [Example(str(number), "<mask>", answers=("New",), old_answers=old) for number, old in enumerate(OLD)]
     task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
-    told = Told("told", ["the Old!", "New", "Old", None])
-    result = evaluate_task(task, asked, [told], encoder=encoder, resamples=5)
+    method = told("told", ["the Old!", "New", "Old", None])
+    result = evaluate_task(task, asked, [method], encoder=encoder, resamples=5)
     old = task_metrics(result)["methods"]["told"]["old_answers"]  # the third has none
     assert (old["count"], old["micro"]["mean"]) == (3, pytest.approx(1 / 3))
 
@@ -154,10 +154,10 @@ def test_conditions_are_filled_with_numbers_dates_and_quoted_text() -> None:
 def test_a_condition_that_cannot_be_filled_is_refused(tmp_path: Path) -> None:
     wrong: tuple[object, ...] = ("soon", "2019-13", None, True, float("nan"), [2019], "")
     dates = (("date<={date}", value, r"q.jsonl:2: 'date' must be") for value in wrong)
-    for where, value, told in (("date<={year}", 2019, "no column 'year'"), *dates):
+    for where, value, message in (("date<={year}", 2019, "no column 'year'"), *dates):
         written(tmp_path, [ROWS[0], {**ROWS[0], "date": value}], "q.jsonl")
         task = load_task(task_written(tmp_path, {**CONTENT, "where": [where]}), folder=SHIPPED)
-        with pytest.raises(CorpusError, match=told):
+        with pytest.raises(CorpusError, match=message):
             read_examples(task, tmp_path)
     for where in ("date<={}", "date<={my date}", "date<={date", "kind={a}}"):
         assert f"braces in {where!r}" in file_refused(tmp_path, {**CONTENT, "where": where})
@@ -176,10 +176,10 @@ def test_every_method_that_reads_an_index_says_which_examples_no_document_may_an
     writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
     task = Task(name="t", suite="open", data=TaskData(file="t.jsonl"), template="{{ a }} <mask>")
     kinds: list[Callable[[PhraseFiller], Any]] = [
-        lambda filler: RandomSpanOfBestBlock(filler, seed=0),
-        OracleBlocks,
+        lambda filler: random_span(filler, seed=0),
+        oracle_blocks,
         lambda filler: PhraseWriter("causal-bm25", writer, filler.index, filler.settings),
-        lambda filler: PhraseAnswers(filler, "npm-bm25"),
+        lambda filler: phrase_answers(filler, "npm-bm25"),
     ]
     for make in kinds:
         method = make(dated)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from npm.core.types import Answer, Occurrence, Phrase, Progress
-from npm.evaluation.methods.nonparametric import PhraseAnswers
+from npm.evaluation.methods.nonparametric import phrase_answers
+from npm.evaluation.methods.registry import Method, Predictions
 from npm.evaluation.metrics import bootstrap_interval, exact_match, macro_f1, wilson_interval
 from npm.evaluation.report import score_tables
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Result
 from npm.evaluation.table import ResultTable, evaluate_task, task_metrics, task_notes, task_records
 from npm.evaluation.tasks import Evidence, Example, Label, LabelPrediction, Macro, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
@@ -45,43 +46,31 @@ EXAMPLES = [
 PLACE = Occurrence("norway", "Norway", 18, 22, "Norway's capital, Oslo, lies there.", 0, 35, 18, 22)
 
 
-@dataclass
-class Fixed:
+def fixed(labels: Sequence[int], name: str = "npm", **facts: Any) -> Method:
     """Predicts the labels that it is given."""
-
-    labels: Sequence[int]
-    name: str = "npm"
-    facts: dict[str, Any] = field(default_factory=lambda: {"temperature": 2.0})
-
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
-        for number in range(len(examples)):
-            progress(f"task {task.name}", number + 1, len(examples))
-        shares = [tuple(0.6 if number == label else 0.2 for number in range(3)) for label in self.labels]
-        return [LabelPrediction(each, (Evidence(1, "good", 2.5, PLACE),)) for each in shares]
+    shares = [tuple(0.6 if number == label else 0.2 for number in range(3)) for label in labels]
+    predictions = [LabelPrediction(each, (Evidence(1, "good", 2.5, PLACE),)) for each in shares]
+    return Method(name, lambda *_: (predictions, {}), **facts)
 
 
-@dataclass
-class Told:
+def told(name: str, phrases: Sequence[str | None], **facts: Any) -> Method:
     """Answers what it was told; None is an answer without a phrase."""
 
-    name: str
-    phrases: Sequence[str | None]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
+    def answer(_: Task, examples: Sequence[Example], __: Progress) -> Predictions:
         answers = []
-        for number, (example, phrase) in enumerate(zip(examples, self.phrases, strict=True), start=1):
+        for example, phrase in zip(examples, phrases, strict=True):
             found = () if phrase is None else (Phrase(phrase, 0.75, 2, (PLACE,)), Phrase("Bergen", 0.25, 1, ()))
             answers.append(Answer(example.text, found))
-            progress(f"task {task.name}", number, len(examples))
-        return answers
+        return answers, {}
+
+    return Method(name, answer, **facts)
 
 
 def labeled(gold: Sequence[int], **values: Any) -> list[Example]:
     return [Example(str(n), f"Film {n}. It was <mask>.", label=label, **values) for n, label in enumerate(gold)]
 
 
-def classified(gold: Sequence[int], *methods: Fixed, **more: Any) -> ResultTable:
+def classified(gold: Sequence[int], *methods: Method, **more: Any) -> ResultTable:
     return evaluate_task(CLOSED, labeled(gold), methods, **{"resamples": 300, **more})
 
 
@@ -92,12 +81,12 @@ def index(index_folder: Path) -> PhraseIndex:
 
 @pytest.fixture
 def result(encoder: Encoder, index: PhraseIndex) -> ResultTable:
-    methods = [Told("good", ["the Reykjavik!", "oslo", "Aarhus", "Lyon", None]), Told("poor", ["Oslo"] * 5)]
+    methods = [told("good", ["the Reykjavik!", "oslo", "Aarhus", "Lyon", None]), told("poor", ["Oslo"] * 5)]
     return evaluate_task(OPEN, EXAMPLES, methods, encoder=encoder, index=index, resamples=500)
 
 
 def test_the_counts_of_four_labels_are_those_counted_by_hand() -> None:
-    metrics = task_metrics(classified([0, 1, 1, 1], Fixed([0, 1, 1, 0])))
+    metrics = task_metrics(classified([0, 1, 1, 1], fixed([0, 1, 1, 0], temperature=2.0)))
     assert json.loads(json.dumps(metrics)) == metrics and metrics["labels"] == ["bad", "good", "mixed"]
     method = metrics["methods"]["npm"]
     assert method["accuracy"]["mean"] == 0.75 and method["facts"] == {"temperature": 2.0}
@@ -127,7 +116,7 @@ def test_f1_equals_plain_loops_over_random_labels_and_is_zero_where_one_is_only_
 
 def test_intervals_are_the_bootstrap_with_the_same_draws_for_every_method() -> None:
     gold, said = [0, 1, 1, 1, 2], [0, 1, 0, 1, 1]
-    result = classified(gold, Fixed(said), Fixed(said, name="mlm"), seed=7)
+    result = classified(gold, fixed(said), fixed(said, name="mlm"), seed=7)
     rights = np.array([g == s for g, s in zip(gold, said, strict=True)], dtype=float)
     expected = bootstrap_interval(rights, np.random.default_rng(7), resamples=300)
     methods = task_metrics(result)["methods"]
@@ -135,7 +124,7 @@ def test_intervals_are_the_bootstrap_with_the_same_draws_for_every_method() -> N
 
 
 def test_a_record_of_a_label_has_scores_and_evidence() -> None:
-    records = list(task_records(classified([0, 1], Fixed([0, 2]), Fixed([1, 1], name="mlm"))))
+    records = list(task_records(classified([0, 1], fixed([0, 2]), fixed([1, 1], name="mlm"))))
     assert [(record["method"], record["id"]) for record in records] == [
         ("npm", "0"), ("npm", "1"), ("mlm", "0"), ("mlm", "1")
     ]  # fmt: skip
@@ -148,7 +137,7 @@ def test_a_record_of_a_label_has_scores_and_evidence() -> None:
 
 
 def test_notes_say_what_was_cut_what_a_method_says_and_which_one_sees_no_difference() -> None:
-    methods = [Fixed([1, 1], facts={"notes": ["no 'mixed'"]}), Fixed([1, 1], name="majority", facts={})]
+    methods = [fixed([1, 1], notes=["no 'mixed'"]), fixed([1, 1], name="majority")]
     result = evaluate_task(CLOSED, labeled([0, 1], cut=True), methods, resamples=5)
     assert list(task_notes(result)) == [
         "films: 2 of 2 texts were cut to the longest prompt allowed.",
@@ -207,12 +196,21 @@ def test_records_of_phrases_hold_gold_prediction_and_where_the_prediction_stands
 
 
 def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_counts(encoder: Encoder) -> None:
-    found = evaluate_task(OPEN, EXAMPLES[1:2], [Told("told", ["Oslo"])], encoder=encoder, resamples=50)
+    found = evaluate_task(OPEN, EXAMPLES[1:2], [told("told", ["Oslo"])], encoder=encoder, resamples=50)
     metrics = task_metrics(found)
     assert "covered" not in metrics["methods"]["told"] and "coverage" not in metrics
     assert not {"subject_named", "answer_held"} & set(next(task_records(found)))
     second = [Example("0", "Where? <mask>", answers=("Bergen",))]
-    assert not evaluate_task(OPEN, second, [Told("told", ["Oslo"])], encoder=encoder, resamples=5)["right"][0]
+    assert not evaluate_task(OPEN, second, [told("told", ["Oslo"])], encoder=encoder, resamples=5)["right"][0]
+
+
+def test_the_share_of_an_answer_is_that_of_its_first_phrase_unless_its_scores_are_no_shares(encoder: Encoder) -> None:
+    methods = [
+        told(name, ["Oslo", None], filling={"scoring": {"reference": name == "other"}}) for name in ("told", "other")
+    ]
+    found = evaluate_task(OPEN, EXAMPLES[:2], methods, encoder=encoder, resamples=5)
+    assert found.by("method")["told"]["share"].tolist() == [0.75, 0.0]
+    assert np.isnan(found.by("method")["other"]["share"]).all()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -230,10 +228,10 @@ def test_all_numbers_equal_those_of_plain_loops(encoder: Encoder, index: PhraseI
         )
         for number in range(count)
     ]
-    told = [None if rng.random() < 0.2 else str(rng.choice(names)) for _ in examples]
-    task, methods = replace(OPEN, macro=macro), [Told("told", told)]
+    said = [None if rng.random() < 0.2 else str(rng.choice(names)) for _ in examples]
+    task, methods = replace(OPEN, macro=macro), [told("told", said)]
     found = evaluate_task(task, examples, methods, encoder=encoder, index=index, seed=seed, resamples=50)
-    pairs = zip(told, examples, strict=True)
+    pairs = zip(said, examples, strict=True)
     right = [phrase is not None and exact_match(phrase, example.answers) for phrase, example in pairs]
     groups = {
         "none": [""] * count,
@@ -273,10 +271,10 @@ def test_phrases_of_an_index_are_counted_and_written_in_the_same_bytes_each_time
     contents = []
     for run in ("first", "second"):
         filler = PhraseFiller(index, encoder, FillSettings(bm25_blocks=1))
-        methods = [PhraseAnswers(filler, name) for name in ("npm-bm25", "npm-dense")]
+        methods = [phrase_answers(filler, name) for name in ("npm-bm25", "npm-dense")]
         found = evaluate_task(OPEN, EXAMPLES, methods, encoder=encoder, index=index, resamples=100)
         metrics = {"tasks": {OPEN.name: task_metrics(found)}}
-        write_results(tmp_path / run, record={}, predictions=task_records(found), metrics=metrics)
+        Result({}, list(task_records(found)), metrics, []).write(tmp_path / run)
         contents.append([(tmp_path / run / name).read_bytes() for name in ("predictions.jsonl", "metrics.json")])
     assert contents[0] == contents[1]
     records = [json.loads(line) for line in contents[0][0].splitlines()]

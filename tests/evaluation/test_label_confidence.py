@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import CorpusError, SettingError
-from npm.evaluation.label_confidence import fit_label_confidence, label_features
-from npm.evaluation.labeling import LabeledText, ScoredLabel, label_task
+from npm.evaluation.labeling import LabeledText, ScoredLabel, fit_label_confidence, label_features, label_task
 
 TASK = label_task({"world": ["politics"], "sports": ["sport"]})
 

@@ -16,8 +16,7 @@ from npm.core.errors import CorpusError, QueryError, SettingError, UserError
 from npm.core.types import silent
 from npm.evaluation import labeling
 from npm.evaluation.labeling import LabeledText, label_rows, label_task, read_examples
-from npm.evaluation.methods.label_words import corpus_prompts
-from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels, corpus_prompts
 from npm.evaluation.methods.occurrences import find_occurrences
 from npm.evaluation.tasks import Task
 from npm.retrieval.settings import FillSettings

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npm.core.types import Answer, Phrase
 from npm.evaluation.metrics import (
     STEPS,
     bootstrap_interval,
     exact_match,
-    first_shares,
     group_mean_interval,
     open_answer,
     reliability,
@@ -31,11 +29,11 @@ def test_the_interval_equals_a_plain_bootstrap_with_the_same_draws(
 ) -> None:
     monkeypatch.setattr("npm.evaluation.metrics.RESAMPLED_AT_ONCE", at_once)
     values = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    found = bootstrap_interval(values, np.random.default_rng(3), resamples=200, confidence=0.9)
+    found = bootstrap_interval(values, np.random.default_rng(3), resamples=200)
     draws = np.random.default_rng(3).integers(0, 5, size=(200, 5))
     means = sorted(float(np.mean([values[place] for place in draw])) for draw in draws)
     assert found.mean == pytest.approx(0.6)
-    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
+    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.025), np.quantile(means, 0.975)))
 
 
 def test_clusters_are_drawn_whole_and_empty_ones_never() -> None:
@@ -87,9 +85,9 @@ def test_the_interval_of_a_mean_over_groups_is_that_of_all_possible_resamples_wi
         for second in itertools.product(second_group, repeat=2)
     ]
     hits, groups = np.array([*second_group, *first_group]), np.array([1, 1, 0, 0, 0])
-    found = group_mean_interval(hits, groups, np.random.default_rng(0), resamples=100_000, confidence=0.9)
+    found = group_mean_interval(hits, groups, np.random.default_rng(0), resamples=100_000)
     assert found.mean == pytest.approx((sum(first_group) / 3 + 1 / 2) / 2)
-    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
+    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.025), np.quantile(means, 0.975)))
 
 
 def test_no_examples_have_no_mean() -> None:
@@ -110,7 +108,7 @@ def test_bins_and_the_threshold_are_those_counted_by_hand() -> None:
     counts = [(each["from"], each["count"], each["right"]) for each in found["bins"]]
     assert counts == [(0.0, 6, 0), (0.2, 2, 1), (0.4, 2, 1), (0.6, 0, 0), (0.8, 2, 2)]
     assert found["suggested_min_share"] == 0.15  # without the six below it, and with the four right ones of six
-    assert [row[2:4] for row in reliability_table([("demo", "npm", found)]).rows][:2] == [
+    assert [row[2:4] for row in reliability_table({"demo": {"methods": {"npm": {"reliability": found}}}}).rows][:2] == [
         ("0.0 to 0.2", "6"),
         ("0.2 to 0.4", "2"),
     ]
@@ -122,11 +120,6 @@ def test_few_answers_or_right_ones_suggest_nothing() -> None:
     assert suggested_min_share(SHARES, np.ones(12, dtype=bool)) is None
     assert "no min_share is suggested" in reliability_note("demo", SHARES[5:], RIGHT[5:])
     assert reliability_note("demo", np.full(9, 0.01), np.zeros(9, dtype=bool)).endswith("below it, 0% of them right.")
-
-
-def test_the_share_of_an_answer_is_that_of_its_first_phrase() -> None:
-    phrases = (Phrase("one", 0.7, 1, ()), Phrase("two", 0.2, 1, ()))
-    assert first_shares([Answer("<mask>", phrases), Answer("<mask>", ())]).tolist() == [0.7, 0.0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.booleans()), min_size=1, max_size=60))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents
+from npm.indexing.estimate import Estimate, estimate_build
 from npm.indexing.generation import Generation
-from npm.indexing.settings import AddSettings, IndexBuildSettings, VectorDtype, VectorSettings
+from npm.indexing.settings import AddSettings, EstimateSettings, IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import Overlaps, Retrieval
@@ -112,3 +113,9 @@ def part_of(folder: Path, kind: str, segment: int = 0) -> Path:
     if len(found) == 1:
         return found[0]
     return folder / str(getattr(Generation.read(folder).manifest.segments[segment], kind))
+
+
+def estimated(settings: IndexBuildSettings, encoder: Encoder) -> Estimate:
+    """The estimate of a build with these settings."""
+    asked = EstimateSettings(**{item.name: getattr(settings, item.name) for item in fields(settings)})
+    return estimate_build(asked, encoder)

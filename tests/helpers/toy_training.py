@@ -25,9 +25,9 @@ from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
 from npm.training.checkpoints import RunFolder
 from npm.training.data import BlockSource, TrainingBatches
-from npm.training.schedule import ScheduleSettings
 from npm.training.settings import (
     GroupSettings,
+    ScheduleSettings,
     StartSettings,
     TrainerSettings,
     TrainingEvaluationSettings,

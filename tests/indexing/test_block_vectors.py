@@ -22,14 +22,13 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import BlockVectors, open_vectors, recorded_pooler
-from npm.indexing.estimate import estimated_sizes
 from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, VectorSettings
 from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from tests.helpers.live_indexes import added, all_bytes, part_of, record, write_records
+from tests.helpers.live_indexes import added, all_bytes, estimated, part_of, record, write_records
 from tests.helpers.tiny_models import tiny_encoder
 
 RECORDS = [record(number) for number in range(8)]
@@ -256,9 +255,7 @@ def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:
 def test_inspect_and_an_estimate_tell_what_they_take(
     encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, without = (
-        estimated_sizes(settings_for(folder, blocks=blocks), encoder)[0].disk for blocks in (True, False)
-    )
+    counted, without = (estimated(settings_for(folder, blocks=blocks), encoder).disk for blocks in (True, False))
     assert counted["block vectors"] == pytest.approx(inspect_index(folder).counts["blocks"] * (32 + 2))
     added(folder, [record(8)], encoder)
     inspection = inspect_index(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.indexing import estimate as estimate_module
 from npm.indexing.build import build_index
 from npm.indexing.changes import partition_index
-from npm.indexing.estimate import CorpusSample, estimate_build, estimated_sizes, sample_corpus
+from npm.indexing.estimate import CorpusSample, estimate_build, sample_corpus
 from npm.indexing.generation import Generation
 from npm.indexing.settings import EstimateSettings, VectorSettings
 from npm.models.encoder import Encoder
+from npm.models.memory import private_bytes
 from tests.helpers.command_line import zstd
 from tests.helpers.tiny_models import SENTENCES
 
@@ -190,7 +192,8 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     assert estimate.tier == " ".join(searched[name] for name in ("tier", "factory") if name in searched)
     found = part_bytes(tmp_path / "index")
     assert estimate.disk == pytest.approx(found, rel=0.03, abs=700)  # FAISS files have headers of some hundred bytes
-    assert estimated_sizes(settings, encoder)[0].disk_bytes == pytest.approx(estimate.disk_bytes, rel=0.2)
+    few = estimate_build(replace(settings, sample_documents=32), encoder)
+    assert few.disk_bytes == pytest.approx(estimate.disk_bytes, rel=0.2)
     vectors = sum(path.stat().st_size - 128 for path in (tmp_path / "index").rglob("vectors.npy"))
     partition_index(tmp_path / "index", 3)
     lists, quantizer = part_bytes(tmp_path / "index").get("search", 0), found.get("quantizer", 0)
@@ -213,15 +216,15 @@ def test_a_sample_of_a_larger_corpus_foretells_its_counts_and_bytes(
     assert estimate.documents == pytest.approx(500, rel=0.1)
     assert estimate.rows < estimate.tokens
     assert estimate.encoding_seconds > 0
-    assert estimate.build_bytes > estimated_sizes(settings, encoder)[0].build_bytes > 0
+    assert estimate.build_bytes > private_bytes() / 2  # that of the process counts too
 
 
 def test_a_corpus_of_so_many_tokens_has_the_shares_of_the_sample(
     encoder: Encoder, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    settings = estimate_settings(settings_for(write_documents(tmp_path / "corpus.jsonl", rng, 60)))
-    once, _ = estimated_sizes(settings, encoder, sample_documents=60)
-    many, _ = estimated_sizes(settings, encoder, sample_documents=60, tokens=round(100 * once.tokens))
+    settings = estimate_settings(settings_for(write_documents(tmp_path / "corpus.jsonl", rng, 60)), sample_documents=60)
+    once = estimate_build(settings, encoder)
+    many = estimate_build(replace(settings, tokens=round(100 * once.tokens)), encoder)
     for name in ("documents", "tokens", "rows"):
         assert getattr(many, name) == pytest.approx(100 * getattr(once, name), rel=1e-6)
     assert many.disk["vectors"] == pytest.approx(100 * once.disk["vectors"], rel=1e-6)

@@ -311,7 +311,7 @@ def test_words_stand_in_the_order_of_their_bytes_and_each_is_found(rng: np.rando
     offsets = np.load(tmp_path / "shard/word_offsets.npy", allow_pickle=False).tolist()
     in_file = [stored[start:stop] for start, stop in pairwise(offsets)]
     assert in_file == [word.encode() for word in sorted([*counted, "oslo"], key=str.encode)]
-    shard = LexiconShard(tmp_path / "shard")
+    shard = LexiconShard.open(tmp_path / "shard")
     for word in in_file:
         assert shard.postings(word)[0].tolist() == [0]
     for absent in (b"", b"\x00", b"a" * 9, b"\xff", "日日日日".encode()):

@@ -25,7 +25,7 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors
-from npm.indexing.estimate import estimate_build, estimated_sizes
+from npm.indexing.estimate import estimate_build
 from npm.indexing.generation import Generation
 from npm.indexing.inspect import inspect_index, verify_index, verify_vectors
 from npm.indexing.partitions import local_searcher
@@ -59,6 +59,7 @@ from tests.helpers.live_indexes import (
     all_bytes,
     answers,
     assert_same_answers,
+    estimated,
     part_of,
     record,
     search_settings,
@@ -348,12 +349,11 @@ def test_axes_count_among_the_bytes_that_a_build_needs_and_no_length_gets_a_note
     settings = settings_for(tmp_path / "index", range(8), **ROTATED)
     build_index(tmp_path / "index", settings, encoder, notice=told.append)
     assert told == []
-    plain, cut = replace(settings, rotation=Rotation.none), encoder.cut_to(CUT)
-    asked = ((plain, cut), (replace(plain, dimensions=None), encoder))
-    shorter, whole = (estimated_sizes(each, of)[0].disk for each, of in asked)
+    plain = replace(settings, rotation=Rotation.none)
+    shorter, whole = (estimated(each, encoder).disk for each in (plain, replace(plain, dimensions=None)))
     assert "rotation" not in shorter
     assert shorter["vectors"] == pytest.approx(CUT / WHOLE * whole["vectors"], rel=0.02)
-    assert estimated_sizes(settings, cut)[0].disk["rotation"] == 4 * CUT * WHOLE
+    assert estimated(settings, encoder).disk["rotation"] == 4 * CUT * WHOLE
 
 
 def test_segments_on_other_axes_are_not_opened_as_one(finished: Path, encoder: Encoder, tmp_path: Path) -> None:

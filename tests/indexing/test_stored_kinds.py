@@ -14,7 +14,6 @@ from npm.core.types import Answer
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.estimate import estimated_sizes
 from npm.indexing.inspect import verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
@@ -23,7 +22,7 @@ from npm.models.settings import PoolerKind
 from npm.reading.mask_reader import MaskReader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from tests.helpers.live_indexes import added, all_bytes, build_settings, record, write_records
+from tests.helpers.live_indexes import added, all_bytes, build_settings, estimated, record, write_records
 from tests.helpers.tiny_models import tiny_encoder
 
 RECORDS = [record(number) for number in range(8)]
@@ -137,7 +136,7 @@ def test_an_index_of_words_grows_shrinks_and_is_rewritten(tmp_path: Path, encode
 
 @pytest.mark.parametrize("kind", ["none", "blocks"])
 def test_the_estimate_has_the_bytes_of_the_disk(indexes: dict[str, Path], encoder: Encoder, kind: str) -> None:
-    estimate = estimated_sizes(settings_of(indexes[kind], kind), encoder)[0]
+    estimate = estimated(settings_of(indexes[kind], kind), encoder)
     vectors = sum(len(data) for name, data in all_bytes(indexes[kind]).items() if name.startswith("vectors"))
     expected = estimate.disk.get("vectors", 0) + estimate.disk.get("block vectors", 0)
     assert expected <= vectors <= expected + 10_000  # headers and manifests

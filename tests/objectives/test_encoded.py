@@ -63,7 +63,7 @@ def test_vectors_of_masked_and_clean_copies_equal_those_of_one_copy_at_a_time(
         lambda _, __, given: calls.append(given["input_ids"].shape), with_kwargs=True
     )
     with torch.no_grad():
-        encoded = EncodedBatch(Passes(encoder.model).token_vectors, batch)
+        encoded = EncodedBatch(Passes(encoder.model).states, batch)
         _ = encoded.query_vectors
         hook.remove()
         queries = alone(encoder, batch.query_input_ids, batch.query_attention_mask)
@@ -85,7 +85,7 @@ def test_gradients_reach_the_encoder_from_copies_of_both_passes(encoder: Encoder
     for together in (True, False):
         encoder.model.zero_grad()
         if together:
-            queries = EncodedBatch(Passes(encoder.model).token_vectors, batch).query_vectors
+            queries = EncodedBatch(Passes(encoder.model).states, batch).query_vectors
             chosen = queries[batch.span_sequences, batch.start_slots]
         else:
             rows = alone(encoder, batch.query_input_ids, batch.query_attention_mask)

@@ -19,10 +19,10 @@ from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskRenderer
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch, EncodedRows
-from npm.objectives.reader_teacher import ReaderScores
 from npm.objectives.reading import JointReading, reading_losses
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
+from npm.objectives.teachers import ReaderScores
 from npm.training.questions import question_batch
 from tests.helpers.groups import WORD, group
 from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID, masked_copies_as

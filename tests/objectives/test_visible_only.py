@@ -58,7 +58,7 @@ def recording(encoder: Encoder, **settings: Any) -> tuple[Any, list[tuple[torch.
     passes, calls = Passes(encoder.model, **settings), []
 
     def token_vectors(*given: torch.Tensor) -> torch.Tensor:
-        vectors = passes.token_vectors(*given)
+        vectors = passes.states(*given)
         calls.append((*given, vectors))
         return vectors
 

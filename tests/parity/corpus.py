@@ -1,4 +1,4 @@
-"""The corpus of the recorded predictions as a block store: token ids and boundaries, without text."""
+"""The corpus of the recorded predictions, token ids and boundaries without text, as a block store and an index."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.artifact import MANIFEST_NAME
 from npm.core.types import Block, TokenFlag
 from npm.corpus.store import BlockStore, write_block_store
+from npm.indexing.generation import CORPUS, IndexManifest, SegmentRecord, as_record, write_generation
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import encoded_parts, finish_search, make_segments
 from npm.models.encoder import Encoder
+
+GIVEN_CORPUS = f"{CORPUS}-{0:016x}"
+"""The part of an index that holds the blocks, which come without a request."""
 
 
 def write_parity_store(folder: Path, recorded: dict[str, Any], encoder: Encoder) -> BlockStore:
@@ -34,3 +41,20 @@ def parity_block(recorded_block: dict[str, Any], stopword_ids: list[int], specia
     flags[np.isin(token_ids, stopword_ids)] |= TokenFlag.STOPWORD.value
     flags[np.isin(token_ids, special_ids)] |= TokenFlag.SPECIAL.value
     return Block(token_ids=token_ids, flags=flags)
+
+
+def index_block_store(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
+    """Build the index of the block store in `folder` / GIVEN_CORPUS, whose ids are without text, unless it is there."""
+    if (folder / MANIFEST_NAME).is_file():
+        return
+    corpus = folder / GIVEN_CORPUS
+    pooler = settings.vectors.block_pooler(encoder)
+    parts = encoded_parts(folder, corpus, BlockStore.open(corpus), encoder, settings, pooler)
+    make_segments([parts])
+    segment, counts = parts.finish()
+    wanted = IndexManifest(
+        as_record(settings, encoder),
+        segments=(SegmentRecord.of(segment, [], counts),),
+        search_folder=finish_search(folder, [segment], None).name,
+    )
+    write_generation(folder, wanted)

@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from npm.core.types import Answer, Sequences, Spans
-from npm.indexing.build import index_block_store
-from npm.indexing.generation import GIVEN_CORPUS
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorDtype, VectorSettings
 from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
@@ -23,7 +21,7 @@ from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.parity.corpus import write_parity_store
+from tests.parity.corpus import GIVEN_CORPUS, index_block_store, write_parity_store
 
 SCORE_TOLERANCE = 1e-4
 PRUNING_OF_EXPECTED = {

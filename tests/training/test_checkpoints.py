@@ -22,8 +22,7 @@ from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
 from npm.training.record import as_record
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings, TrainingSettings
+from npm.training.settings import OptimizerKind, ScheduleSettings, StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.made_once import made_once
 from tests.helpers.power_cut import Disk
 from tests.helpers.tiny_models import tiny_encoder

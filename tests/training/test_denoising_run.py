@@ -19,8 +19,7 @@ from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings, Precision
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, TrainerSettings, TrainingSettings
+from npm.training.settings import GroupSettings, ScheduleSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.helpers.toy_training import metrics_of
 

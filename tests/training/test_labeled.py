@@ -20,8 +20,13 @@ from npm.objectives.labeled import LabeledText
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.labeled import LabeledSource
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import StartSettings, TrainerSettings, TrainingEvaluationSettings, TrainingSettings
+from npm.training.settings import (
+    ScheduleSettings,
+    StartSettings,
+    TrainerSettings,
+    TrainingEvaluationSettings,
+    TrainingSettings,
+)
 from tests.helpers.labeled_texts import PAIRS, SENTENCES, encoder_of_pairs, write_rows
 from tests.helpers.toy_training import untimed_metrics_of
 

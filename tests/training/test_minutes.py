@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.training import trainer as trainer_module
-from npm.training.schedule import ScheduleSettings
+from npm.training.settings import ScheduleSettings
 from npm.training.trainer import StepReport, Trainer
 from tests.helpers.toy_training import metrics_of, toy_trainer
 

@@ -14,9 +14,9 @@ from npm.core.errors import SettingError
 from npm.objectives.settings import MaskedSettings, ObjectiveSettings
 from npm.training.model import load_start, make_objective
 from npm.training.optimizer import Lion, freeze, make_optimizer, parameter_groups
-from npm.training.schedule import ScheduleSettings
 from npm.training.settings import (
     FrozenSettings,
+    ScheduleSettings,
     StartSettings,
     TrainerSettings,
     TrainingSettings,

@@ -146,7 +146,7 @@ def kept_for_backward(rows_per_pass: int | None, *, checkpointing: bool = False)
     view = sentence_batch(8).views["sentences"]
     assert isinstance(view, SentenceBatch)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        Passes(model.encoder_model, rows_per_pass=rows_per_pass).token_vectors(view.input_ids, view.attention_mask)
+        Passes(model.encoder_model, rows_per_pass=rows_per_pass).states(view.input_ids, view.attention_mask)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 

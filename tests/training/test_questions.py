@@ -21,17 +21,17 @@ from npm.masking.masker import MaskingSettings
 from npm.models.batches import masked_inputs
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from npm.objectives.encoded import EncodedPassages, Passes
-from npm.objectives.reader import ReaderLoss
-from npm.objectives.reader_teacher import ReaderTeacher
+from npm.objectives.encoded import EncodedRows, Passes
+from npm.objectives.reading import ReaderLoss
 from npm.objectives.settings import ObjectiveSettings, SpanSupervisionSettings
+from npm.objectives.teachers import ReaderTeacher
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage
 from npm.training.questions import AlternatingSource, QuestionSource, passage_batch, question_batch
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
 from npm.training.settings import (
     FrozenSettings,
+    ScheduleSettings,
     StartSettings,
     TrainerSettings,
     TrainingEvaluationSettings,
@@ -272,7 +272,7 @@ def test_a_question_is_shown_with_its_passage_as_the_reader_reads_them(encoder: 
 
 def test_the_loss_is_that_of_each_row_alone_without_packing(encoder: Encoder, tmp_path: Path) -> None:
     batch = toy_batch(encoder, tmp_path)
-    terms = ReaderLoss(encoder.similarity_scale)(EncodedPassages(Passes(encoder.model), batch))
+    terms = ReaderLoss(encoder.similarity_scale)(EncodedRows(Passes(encoder.model), batch))
     first, expected, right = 0, torch.zeros(2), []
     for length, slots in zip(batch.lengths, batch.mask_slots, strict=True):
         own = slice(first, first + length)

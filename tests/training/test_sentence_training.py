@@ -19,8 +19,7 @@ from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.settings import ObjectiveSettings, SentenceSettings
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import StartSettings, TrainerSettings, TrainingSettings
+from npm.training.settings import ScheduleSettings, StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.helpers.toy_training import metrics_of
 from tests.training.sentence_ranks import COLUMNS, LABELS, PAIRS, SHARES, gradients, labeled_gradients

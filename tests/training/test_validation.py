@@ -13,7 +13,7 @@ from torch import nn
 
 from npm.core.errors import ArtifactError, SettingError
 from npm.models.encoder import Encoder
-from npm.training.averaging import AveragedWeights
+from npm.training.acceleration import AveragedWeights
 from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import EarlyStopping, StepReport, Trainer
 from tests.helpers.toy_training import Stopped, parameters_of, stop_at, toy_trainer, untimed_metrics_of

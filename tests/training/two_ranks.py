@@ -32,7 +32,7 @@ from npm.objectives.encoded import EncodedBatch
 from npm.training import trainer as trainer_module
 from npm.training.model import TrainedModel
 from npm.training.run import run_training
-from npm.training.schedule import ScheduleSettings
+from npm.training.settings import ScheduleSettings
 from tests.helpers.groups import group
 from tests.helpers.toy_training import (
     STEEP,

@@ -25,8 +25,7 @@ from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.adapt import Adaptation, Measures, corrected_answers, merged, read_corrections, remove_adaptation
-from npm.tuning.examples import CorrectedAnswer, Example, examples_of
-from npm.tuning.query_maps import Lesson, learned_maps
+from npm.tuning.examples import CorrectedAnswer, Example, Lesson, examples_of, learned_maps
 from tests.helpers.tuned_indexes import WORDS, build_measured
 
 COUNT = 50

@@ -1,7 +1,8 @@
 """Retrieval: labels by the occurrences of their words in a corpus that fit the masked position, phrases by filling it.
 
 Methods `npm` (a mask pair, or one mask where the encoder was trained so), `npm-single` and `mlm-knn` (one mask, one
-query) differ in how they ask, and in the index.
+query) differ in how they ask, and in the index. The evidence of a label's words is calibrated by the empty template or
+by sentences of the corpus, here and where a language model scores the words.
 
 Shapes: q examples, W words of all labels, L labels, w words of one label.
 """
@@ -11,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from npm.core.errors import SettingError
+from npm.core.errors import SettingError, named
 from npm.core.settings import as_json
-from npm.core.types import Answer, Progress
-from npm.evaluation.coverage import NO_DOCUMENT, admissible_parts, answered
-from npm.evaluation.methods.label_words import LabelWords, corpus_prompts, label_shares, scored_batches
+from npm.core.types import MASK_TEXT, Answer, Progress
+from npm.corpus.text import sentence_bounds
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, Resources, admissible_parts, answered
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks import (
     BY_CORPUS,
+    Calibration,
     ClosedScoring,
     Evidence,
     Example,
+    LabelMean,
     LabelPrediction,
     ResolvedScoring,
     Task,
@@ -34,19 +37,191 @@ from npm.evaluation.tasks import (
     load_verbalizer,
     task_scoring,
 )
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_masks
 from npm.retrieval.settings import Combination, Retrieval
 
-if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import Encoder
-
-
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 TEXTS_PER_CALL = 64
+WORDS_NAMED = 12  # words that a message lists at most
+VECTORLESS = (
+    "function words, such as no, and marks have none unless the index is built with vectors.pruning=word_boundaries: "
+    "choose other words"
+)
+PROMPT_COUNT = 256
+SHORTEST_CHARS, LONGEST_CHARS = 30, 250  # key of a sentence that represents an example
+SEED = 0
+
+
+class LabelWords:
+    """The words of each label with their occurrences in a corpus; words with equal occurrences count once."""
+
+    def __init__(
+        self, task: Task, verbalizer: Verbalizer, occurrences: WordOccurrences, settings_key: str = "zero_shot.closed"
+    ) -> None:
+        """`settings_key` is the group of the verb's settings for messages about a task's file.
+
+        Raises SettingError if a label has no word with a vector, or two labels have words of the same tokens."""
+        self.numbers: list[np.ndarray] = []  # indices of the words that count for each label, L times i64 [w]
+        self.notes: list[str] = []
+        self.counts: dict[str, dict[str, int]] = {}  # occurrences with vectors, by label and word
+        words = occurrences.words
+        place, also = "", ""
+        if task.digest:
+            place, also = f"task {task.name}, verbalizer {verbalizer.name}: ", f" or {settings_key}.verbalizer"
+        counts, totals = occurrences.counts.tolist(), occurrences.total_counts.tolist()
+        owners: dict[tuple[bytes, bytes] | int, tuple[str, int]] = {}  # occurrences → label and word they count for
+        for name, own in zip((label.name for label in task.labels), verbalizer.words, strict=True):
+            numbers, kept = [words.index(word) for word in own], []
+            absent = [f"{words[number]} ({totals[number]})" for number in numbers if not counts[number]]
+            shown = f"in the corpus, by their counts: {named(absent, most=WORDS_NAMED)}"
+            if len(absent) == len(numbers):
+                raise SettingError(
+                    f"{place}no word of the label {name!r} has a vector {shown}; "
+                    f"{VECTORLESS if any(totals[number] for number in numbers) else 'choose words that occur'}, in "
+                    f"labels{also}",
+                    code="label_unknown",
+                )
+            for number in numbers:
+                here = slice(*occurrences.offsets[number : number + 2].tolist())
+                places = occurrences.starts[here].tobytes(), occurrences.lengths[here].tobytes()
+                owner, counted = owners.setdefault(places if counts[number] else number, (name, number))
+                both = f"{words[counted]!r} and {words[number]!r}"
+                if owner != name:
+                    raise SettingError(f"{place}{both} of {owner!r} and {name!r} are the same tokens: take one out")
+                if counted == number:
+                    kept.append(number)
+                else:
+                    self.notes.append(f"{both} of the label {name!r} occur at the same positions: they count once")
+            self.numbers.append(np.array(kept, dtype=np.int64))
+            self.counts[name] = {words[number]: counts[number] for number in kept}
+            if absent:
+                self.notes.append(
+                    f"{len(absent)} of the {len(numbers)} words of the label {name!r} have no vector {shown}"
+                )
+
+
+def label_logs(numbers: Sequence[np.ndarray], scores: WordScores, mean: LabelMean) -> np.ndarray:
+    """log of the evidence of each label's words `numbers`, f64 [q, L]; -inf without any.
+
+    With E_v the evidence of word v over its n_v occurrences: `sum` is Σ E_v, `occurrences` is Σ E_v / Σ n_v, `words`
+    is the mean of E_v / n_v over the words that have occurrences.
+    """
+    columns = []
+    for own in numbers:
+        held = own[scores.counts[own] > 0]  # i64 [w]
+        logs, counts = scores.log_sums[:, held], scores.counts[held]  # f64 [q, w], i64 [w]
+        divisor = {"words": len(held), "occurrences": counts.sum(), "sum": 1}[mean]
+        each = logs - np.log(counts) if mean == "words" else logs  # f64 [q, w]
+        columns.append(np.logaddexp.reduce(each, axis=1) - np.log(divisor))
+    return np.stack(columns, axis=1)  # [q, L]
+
+
+def scored_batches(
+    task: Task,
+    examples: Sequence[Example],
+    word_scores: Callable[[Sequence[str]], WordScores],
+    numbers: Sequence[np.ndarray],
+    progress: Progress,
+    *,
+    mean: LabelMean,
+    calibration: Calibration,
+    prompts: Sequence[str] = (),
+    at_once: int,
+    settings_key: str = "zero_shot.closed",
+) -> Iterator[tuple[WordScores, np.ndarray]]:
+    """Evidence of words, and calibrated logs of labels f64 [q, L], of `at_once` examples at a time.
+
+    `word_scores` maps texts to the evidence of words; calibration by the corpus needs its `prompts`. Raises
+    SettingError if a label has no evidence at the empty template that calibrates.
+    """
+    prior, at_prompts = np.zeros(len(numbers)), None  # f64 [L]
+    if calibration == "prompt":
+        (prior,) = label_logs(numbers, word_scores([task.prompt.empty()]), mean)  # f64 [L]
+        if np.isneginf(prior).any():
+            absent = ", ".join(task.labels[label].name for label in np.flatnonzero(np.isneginf(prior)))
+            raise SettingError(
+                f"{settings_key}.calibration: {task.name} has no evidence for {absent} at the empty template: "
+                f"set {settings_key}.retrieval=exact, a larger k, or {settings_key}.calibration=none"
+            )
+    elif calibration in BY_CORPUS:
+        at_prompts = word_scores(prompts).log_sums  # f64 [prompts, W]
+    for first in range(0, len(examples), at_once):
+        batch = examples[first : first + at_once]
+        scores = word_scores([example.text for example in batch])
+        if at_prompts is not None:
+            held = scores.counts > 0  # bool [W]
+            logs = scores.log_sums.copy()  # f64 [q, W]
+            scaled = calibration == "corpus_scaled"
+            relative = relative_logs(logs[:, held], at_prompts[:, held], scaled=scaled)  # f64 [q, held words]
+            logs[:, held] = relative + np.log(scores.counts[held])
+            scores = replace(scores, log_sums=logs)
+        yield scores, label_logs(numbers, scores, mean) - prior
+        progress(f"task {task.name}", first + len(batch), len(examples))
+
+
+def label_shares(logs: np.ndarray) -> np.ndarray:
+    """e^x over the sum of its row, f64 [q, L]; equal shares where no label has evidence.
+
+    >>> label_shares(np.log([[1.0, 3.0]])).round(6).tolist()
+    [[0.25, 0.75]]
+    >>> label_shares(np.full((1, 2), -np.inf)).tolist()
+    [[0.5, 0.5]]
+    """
+    tops = logs.max(axis=1, keepdims=True)  # f64 [q, 1]
+    weights = np.where(np.isneginf(tops), 1.0, np.exp(logs - np.where(np.isneginf(tops), 0.0, tops)))  # f64 [q, L]
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def corpus_prompts(task: Task, index: PhraseIndex, settings_key: str = "zero_shot.closed") -> list[str]:
+    """`PROMPT_COUNT` prompts, fewer where the corpus has fewer: each field of the template is a sentence.
+
+    The sentences of one prompt follow each other in one block, except those omitted as too short, too long or with a
+    mask; blocks are drawn without replacement among those of documents that are not deleted. Raises SettingError if
+    the index has no text, or no such sentences.
+    """
+    template = task.prompt
+    live = np.arange(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
+    rng = np.random.default_rng(SEED)
+    prompts: list[str] = []
+    blocks = rng.permutation(live).tolist() if index.store.start_chars is not None else []  # i64 [live blocks]
+    for block in blocks:
+        if len(prompts) == PROMPT_COUNT:
+            break
+        text = index.store.block_text(block)
+        found = (" ".join(text[first:last].split()) for first, last in sentence_bounds(text).tolist())
+        sentences = [each for each in found if SHORTEST_CHARS <= len(each) <= LONGEST_CHARS and MASK_TEXT not in each]
+        positions = len(sentences) - len(template.fields) + 1
+        if positions >= 1:
+            first = int(rng.integers(positions))
+            prompts.append(template.render(dict(zip(template.fields, sentences[first:], strict=False)), answers=("x",)))
+    if not prompts:
+        is_file = settings_key and task.digest
+        remedy = f"set {settings_key}.calibration to prompt or none" if is_file else "choose an index with such texts"
+        raise SettingError(
+            f"index={index.folder} has no sentences of {SHORTEST_CHARS} to {LONGEST_CHARS} characters to calibrate "
+            f"{task.name} with: {remedy}"
+        )
+    return prompts
+
+
+def relative_logs(logs: np.ndarray, at_prompts: np.ndarray, *, scaled: bool) -> np.ndarray:
+    """Fit of each word to a text beyond its fit to texts in general, f64 [q, W], of `logs` f64 [q, W].
+
+    The mean of `at_prompts` f64 [prompts, W] is subtracted from each column; `scaled` divides by the standard deviation
+    too, where there is one.
+
+    >>> relative_logs(np.array([[3.0, 1.0]]), np.array([[0.0, 1.0], [4.0, 1.0]]), scaled=True).tolist()
+    [[0.5, 0.0]]
+    """
+    relative = logs - at_prompts.mean(axis=0)  # f64 [q, W]
+    if not scaled:
+        return relative
+    spreads = at_prompts.std(axis=0)  # f64 [W]
+    return relative / np.where(spreads > 0, spreads, 1.0)
 
 
 class PreparedLabels(NamedTuple):
@@ -59,9 +234,7 @@ class PreparedLabels(NamedTuple):
     prompts: Sequence[str]  # that calibrate by the corpus
 
 
-def closed_method(
-    name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]
-) -> NonparametricLabels:
+def closed_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `npm`, `npm-single` or `mlm-knn`."""
     index, encoder = resources.index(task, parametric=name == "mlm-knn")
     one_mask = None if name == "npm" else True
@@ -70,13 +243,13 @@ def closed_method(
     return method
 
 
-def open_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PhraseAnswers:
+def open_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `npm`, which searches as the settings say, or one that names its retrieval."""
-    return PhraseAnswers(PhraseFiller(*resources.index(task), resources.fill_settings(task)), name)
+    return phrase_answers(PhraseFiller(*resources.index(task), resources.fill_settings(task)), name)
 
 
-class NonparametricLabels:
-    """A closed method: scores labels by the occurrences of their words in an index."""
+class NonparametricLabels(Method):
+    """Scores labels by the occurrences of their words in an index."""
 
     def __init__(
         self,
@@ -92,13 +265,12 @@ class NonparametricLabels:
 
         Raises ArtifactError if `encoder` did not make the index.
         """
-        self.name = name
-        self.facts: dict[str, Any] = {}
+        super().__init__(name, self._answer)
         self._index = index
         self._encoder = index.check_encoder(encoder)
         self._one_mask = encoder.query_masks == 1 if one_mask is None else one_mask
         self._settings_key = settings_key
-        self._scoring = scoring if scoring is not None else ClosedScoring()
+        self._scoring = scoring or ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
         self._queries = lru_cache(1)(self._encoded)  # of the prompts that calibrate, which labeling asks for again
@@ -123,8 +295,7 @@ class NonparametricLabels:
         prompts = corpus_prompts(task, self._index, self._settings_key)
         return PreparedLabels(scoring, verbalizer, occurrences, labels, prompts)
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
-        """One prediction per example. Raises what `prepare` raises."""
+    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         prepared = self.prepare(task)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
@@ -133,7 +304,7 @@ class NonparametricLabels:
             evidence = self.evidence(prepared, scores)
             shares = label_shares(logs).tolist()  # q lists of L
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
-        self.facts = {
+        return predictions, {
             "encoder": model_facts(self._encoder),
             "index": self._index.manifest.digest,
             "masks": "single" if self._one_mask else "pair",
@@ -143,7 +314,6 @@ class NonparametricLabels:
             "notes": prepared.labels.notes,
             "without_evidence": without_evidence,
         }
-        return predictions
 
     def batches(
         self, task: Task, prepared: PreparedLabels, examples: Sequence[Example], progress: Progress, *, at_once: int
@@ -216,38 +386,34 @@ class NonparametricLabels:
         ]
 
 
-class PhraseAnswers:
-    """Fills the mask with phrases of an index: an open method."""
+def phrase_answers(filler: PhraseFiller, name: str = "npm") -> Method:
+    """Fills the mask with phrases of an index, under the conditions of each example.
 
-    def __init__(self, filler: PhraseFiller, name: str = "npm") -> None:
-        """`npm` searches as the filler's settings say; `npm-NAME` names the retrieval, and its index must serve it."""
-        self.name = name
-        self._filler = filler
-        retrieval = filler.settings.retrieval if name == "npm" else Retrieval(name.removeprefix("npm-"))
-        self._settings = replace(filler.settings, retrieval=retrieval)
-        self._facts = filler_facts(filler, self._settings)
-        self.facts: dict[str, Any] = self._facts
-        if retrieval in (Retrieval.bm25, Retrieval.hybrid) and filler.index.lexicon is None:
-            raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
+    `npm` searches as the filler's settings say; `npm-NAME` names the retrieval. Raises SettingError for an index that
+    does not serve it.
+    """
+    retrieval = filler.settings.retrieval if name == "npm" else Retrieval(name.removeprefix("npm-"))
+    settings = replace(filler.settings, retrieval=retrieval)
+    if retrieval in (Retrieval.bm25, Retrieval.hybrid) and filler.index.lexicon is None:
+        raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
+    # At least one occurrence, even if the filler would show none: a prediction says where it was found.
+    unfiltered = replace(settings, where=[], documents=None, occurrences=max(1, settings.occurrences))
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer per example, under its conditions; without phrases where no document may answer."""
-        # At least one occurrence, even if the filler would show none: a prediction says where it was found.
-        shown = max(1, self._settings.occurrences)
-        unfiltered = replace(self._settings, where=[], documents=None, occurrences=shown)
-        fillers = (
-            (None if part is None else PhraseFiller(part, self._filler.encoder, unfiltered), numbers)
-            for part, numbers in admissible_parts(self._filler.index, examples, self._settings)
+    def answer(task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        parts = (
+            (None if part is None else PhraseFiller(part, filler.encoder, unfiltered), numbers)
+            for part, numbers in admissible_parts(filler.index, examples, settings)
         )
-
-        def fill(filler: PhraseFiller, own: list[Example]) -> list[Answer]:
-            return filler.fill([example.text for example in own])
-
-        answers = answered(task, examples, fillers, fill, progress, at_once=TEXTS_PER_CALL)
+        answers = answered(task, examples, parts, _filled, progress, at_once=TEXTS_PER_CALL)
         counts = {
             "cut": sum(answer.cut for answer in answers),
             "unanswered": sum(not answer.phrases for answer in answers),
             "inadmissible": sum(NO_DOCUMENT in answer.notes for answer in answers),
         }
-        self.facts = {**self._facts, "counts": counts}
-        return answers
+        return answers, {"counts": counts}
+
+    return Method(name, answer, **filler_facts(filler, settings))
+
+
+def _filled(filler: PhraseFiller, examples: list[Example]) -> list[Answer]:
+    return filler.fill([example.text for example in examples])

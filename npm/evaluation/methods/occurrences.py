@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,16 +23,12 @@ from index.arrays import to_float32
 from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.evaluation.prompts import plain_token_ids
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import Combination
 
-if TYPE_CHECKING:
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.models.encoder import Encoder
-    from npm.retrieval.queries import QueryVectors
-
-
-TOKENS_PER_CHUNK = 1 << 20
-"""Tokens scanned together: about 20 MB for any corpus."""
+TOKENS_PER_CHUNK = 1 << 20  # tokens scanned together: about 20 MB for any corpus
 SCORES_PER_CHUNK, MAX_OCCURRENCES_PER_CHUNK = 1 << 21, 8192
 MAX_TEXTS_PER_SCAN = 64
 """Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""
@@ -73,7 +68,7 @@ def find_occurrences(
     encoder = index.check_encoder(encoder)
     totals = np.zeros(len(words), dtype=np.int64)  # [W]
     pieces = [tuple(np.zeros(0, dtype=np.int64) for _ in range(5))]
-    forms = single_token_forms(encoder, words) if single_tokens else token_forms(encoder, words)
+    forms = token_forms(encoder, words, single_tokens=single_tokens)
     for of_word, starts, lengths in _found_in(index, forms, whole_words=not single_tokens):
         totals += np.bincount(of_word, minlength=len(words))
         start_rows, has_start = index.rows.rows_at(starts)  # i64 [n], bool [n]
@@ -104,26 +99,19 @@ def name_blocks(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> l
     return np.split(found[1], np.searchsorted(found[0], np.arange(1, len(names))))[: len(names)]
 
 
-def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
+def token_forms(encoder: Encoder, words: Sequence[str], *, single_tokens: bool = False) -> list[set[tuple[int, ...]]]:
     """The token ids that may represent each of `words` [W]; none for one that the tokenizer does not know.
 
-    A cased tokenizer writes a word in up to four ways: with a space before it or not, with a capital or as given.
+    A cased tokenizer writes a word in up to four ways: with a space before it or not, with a capital or as given. With
+    `single_tokens` it is the one token that it is after a space, if it is one.
     """
-    spellings = [(word, word[:1].upper() + word[1:]) for word in words]
-    texts = [before + form for pair in spellings for form in pair for before in ("", " ")]
-    encoded = plain_token_ids(encoder, texts)
+    spellings = [[word] if single_tokens else [word, word[:1].upper() + word[1:]] for word in words]
+    forms = [[f" {each}" for each in own] + ([] if single_tokens else own) for own in spellings]
+    encoded = iter(plain_token_ids(encoder, [form for own in forms for form in own]))
     unknown = encoder.tokenizer.unk_token_id
-    forms: list[set[tuple[int, ...]]] = []
-    for first in range(0, len(texts), 4):
-        # A token for "anything unknown" would find every word that the tokenizer does not know.
-        forms.append({tuple(ids) for ids in encoded[first : first + 4] if ids and unknown not in ids})
-    return forms
-
-
-def single_token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
-    """The one token that represents each of `words` [W] after a space; none for a word of several."""
-    encoded = plain_token_ids(encoder, [f" {word}" for word in words])
-    return [{(ids[0],)} if len(ids) == 1 and ids[0] != encoder.tokenizer.unk_token_id else set() for ids in encoded]
+    # A token for "anything unknown" would find every word that the tokenizer does not know.
+    known = [{tuple(ids) for ids in islice(encoded, len(own)) if ids and unknown not in ids} for own in forms]
+    return [{ids for ids in own if len(ids) == 1} for own in known] if single_tokens else known
 
 
 def _found_in(

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,102 +28,69 @@ import torch
 from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
-from npm.evaluation.coverage import answered
-from npm.evaluation.methods.label_words import corpus_prompts, label_shares, scored_batches
+from npm.evaluation.methods.nonparametric import corpus_prompts, label_shares, scored_batches
 from npm.evaluation.methods.occurrences import WordScores
+from npm.evaluation.methods.registry import Method, Predictions, Resources, answered
 from npm.evaluation.prompts import plain_token_ids
 from npm.evaluation.results import model_facts
-from npm.evaluation.tasks import (
-    BY_CORPUS,
-    Calibration,
-    Example,
-    LabelPrediction,
-    Task,
-    Verbalizer,
-    load_verbalizer,
-)
+from npm.evaluation.tasks import BY_CORPUS, Calibration, Example, LabelPrediction, Task, Verbalizer, load_verbalizer
 from npm.models.batches import encode_sequences, mask_strips, masked_inputs
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import MaskedHead
+from npm.models.stored import StoredModel
 from npm.retrieval.queries import encode_masks, query_notes
 
-if TYPE_CHECKING:
-    from npm.evaluation.methods.registry import Resources
-    from npm.models.encoder import Encoder
-    from npm.models.masked_lm import MaskedHead
-    from npm.models.stored import StoredModel
-
-
-LOGITS_AT_ONCE = 1 << 23
-"""Logits held at once, 32 MiB of float32; bounds memory for any number of texts."""
+LOGITS_AT_ONCE = 1 << 23  # logits held at once, 32 MiB of float32; bounds memory for any number of texts
 EXAMPLES_PER_CALL = 256
 TOKENS_PER_BATCH = 8192
-ANSWERS_KEPT = 32
-"""Batches of texts whose word logs are cached: 8192 examples, 10 MB for 150 words."""
+ANSWERS_KEPT = 32  # batches of texts whose word logs are cached: 8192 examples, 10 MB for 150 words
 TOO_LONG = "the shortest gold answer has more tokens than the language model takes"
 WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
 """Maps q texts and W words to log P(word | text) f64 [q, W], and whether a text was cut, bool [q]."""
 
 
-class PromptedLabels:
-    """Chooses the label whose words a language model finds likeliest in the mask's place: a closed method."""
+def prompted_labels(
+    name: str,
+    word_logs: WordLogs,
+    *,
+    facts: dict[str, Any],
+    verbalizer: Verbalizer,
+    calibration: Calibration = "none",
+    prompts: Sequence[str] = (),
+    examples_per_call: int = EXAMPLES_PER_CALL,
+) -> Method:
+    """Chooses the label whose words a language model finds likeliest in the mask's place: a closed method.
 
-    def __init__(
-        self,
-        name: str,
-        word_logs: WordLogs,
-        *,
-        facts: dict[str, Any],
-        verbalizer: Verbalizer,
-        calibration: Calibration = "none",
-        prompts: Sequence[str] = (),
-        examples_per_call: int = EXAMPLES_PER_CALL,
-    ) -> None:
-        """`verbalizer` has the words of a task's labels, `facts` identify the model; calibration by the corpus needs
-        its `prompts`."""
-        self.name = name
-        self.facts = facts
-        self._model_facts = facts
-        self._word_logs = word_logs
-        self._verbalizer = verbalizer
-        self._calibration = calibration
-        self._prompts = prompts
-        self._examples_per_call = examples_per_call
+    `verbalizer` has the words of a task's labels, `facts` identify the model; calibration by the corpus needs its
+    `prompts`. To predict raises SettingError for a word that the tokenizer cannot write.
+    """
+    words = tuple(word for own in verbalizer.words for word in own)
+    edges = np.cumsum([0, *map(len, verbalizer.words)]).tolist()
+    numbers = [np.arange(first, stop) for first, stop in pairwise(edges)]
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
-        """One prediction per example. Raises SettingError for a word that the tokenizer cannot write."""
-        label_words = self._verbalizer.words
-        words = tuple(word for own in label_words for word in own)
-        edges = np.cumsum([0, *map(len, label_words)]).tolist()
+    def answer(task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         cut_counts: list[int] = []  # of the prompts that calibrate, and of each batch
 
         def word_scores(texts: Sequence[str]) -> WordScores:
-            logs, cut = self._word_logs(tuple(texts), words)  # f64 [q, W], bool [q]
+            logs, cut = word_logs(tuple(texts), words)  # f64 [q, W], bool [q]
             cut_counts.append(int(cut.sum()))
             once = np.ones(len(words), dtype=np.int64)  # [W], no word is counted more often than another
             return replace(WordScores.empty(len(texts), once), log_sums=logs)
 
-        batches = scored_batches(
-            task,
-            examples,
-            word_scores,
-            [np.arange(first, stop) for first, stop in pairwise(edges)],
-            progress,
-            mean="words",
-            calibration=self._calibration,
-            prompts=self._prompts,
-            at_once=self._examples_per_call,
-        )
-        shares = [label_shares(logs).tolist() for _, logs in batches]
-        self.facts = {
-            **self._model_facts,
-            "verbalizer": self._verbalizer.facts,
-            "calibration": self._calibration,
-            "words_per_label": [len(words) for words in label_words],
-            "cut_texts": sum(cut_counts[self._calibration != "none" :]),
+        chosen: dict[str, Any] = {"mean": "words", "calibration": calibration, "prompts": prompts}
+        batches = scored_batches(task, examples, word_scores, numbers, progress, at_once=examples_per_call, **chosen)
+        rows = [row for _, logs in batches for row in label_shares(logs).tolist()]
+        return [LabelPrediction(tuple(row)) for row in rows], {
+            "verbalizer": verbalizer.facts,
+            "calibration": calibration,
+            "words_per_label": [len(own) for own in verbalizer.words],
+            "cut_texts": sum(cut_counts[calibration != "none" :]),
         }
-        return [LabelPrediction(tuple(row)) for batch in shares for row in batch]
+
+    return Method(name, answer, **facts)
 
 
-def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], Sequence[Example]]) -> PromptedLabels:
+def closed_method(name: str, task: Task, resources: Resources) -> Method:
     """One of the `mlm` methods, which differ in calibration; `fuzzy` ones take the task's list of words."""
     encoder, head = resources.language_model
     scoring = resources.scoring(task)
@@ -135,7 +102,7 @@ def closed_method(name: str, task: Task, resources: Resources, _: Callable[[], S
     word_logs: WordLogs = resources.shared.setdefault("mlm", cached)  # methods ask for the same texts and words
     verbalizer = load_verbalizer(task, scoring.verbalizer if "fuzzy" in name else "label_words")
     check_words(word_logs, task, verbalizer, calibration)
-    return PromptedLabels(
+    return prompted_labels(
         name,
         word_logs,
         facts=language_model_facts(encoder, head),
@@ -152,9 +119,7 @@ def check_words(word_logs: WordLogs, task: Task, verbalizer: Verbalizer, calibra
     word_logs((task.prompt.empty() if calibration == "prompt" else prompt,), words)
 
 
-def open_method(
-    name: str, _: Task, resources: Resources, __: Callable[[], Sequence[Example]]
-) -> ParametricPhrases | GoldLengthPhrases:
+def open_method(name: str, _: Task, resources: Resources) -> Method:
     """Method `mlm` or `mlm-n`."""
     return (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model)
 
@@ -165,11 +130,7 @@ def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
     for name, tensor in sorted(head.state_dict().items()):
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return {
-        "encoder": model_facts(encoder),
-        "head": digest.hexdigest(),
-        "dtype": encoder.dtype_name,
-    }
+    return {"encoder": model_facts(encoder), "head": digest.hexdigest(), "dtype": encoder.dtype_name}
 
 
 def word_log_probabilities(
@@ -241,69 +202,49 @@ def masked_logits(head: MaskedHead, vectors: np.ndarray) -> Iterator[tuple[slice
 PHRASES_PER_ANSWER = 5
 
 
-@dataclass(frozen=True, slots=True)
-class WordTokens:
-    """The tokens of a vocabulary that are words by themselves, in one place of a text."""
+def word_candidates(encoder: Encoder, *, after_space: bool) -> tuple[np.ndarray, list[str], dict[str, list[int]]]:
+    """Tokens whose text, with or without a space before it, the tokenizer turns into that one token.
 
-    token_ids: np.ndarray  # i64 [c], ascending
-    surfaces: tuple[str, ...]  # [c]
-    places_of: dict[str, list[int]]  # case-folded word → where in the two above
-
-    @classmethod
-    def of(cls, encoder: Encoder, *, after_space: bool) -> WordTokens:
-        """Tokens whose text, with or without a space before it, the tokenizer turns into that one token.
-
-        It has a letter or digit and is no stop-word, as no phrase of an index is one.
-        """
-        special = set(encoder.tokenizer.all_special_ids)
-        known = [token for token in range(len(encoder.tokenizer)) if token not in special]
-        decoded = encoder.tokenizer.backend_tokenizer.decode_batch([[token] for token in known])
-        written = [(token, text.strip()) for token, text in zip(known, decoded, strict=True)]
-        # a word with a letter or digit that is no stop-word
-        written = [
-            (token, text)
-            for token, text in written
-            if any(char.isalnum() for char in text)
-            and len(text.split()) == 1
-            and text.casefold() not in STOP_WORDS | CONTRACTION_TAILS
-        ]
-        again = word_tokens(encoder, [text for _, text in written], after_space=after_space)
-        kept = [pair for pair, ids in zip(written, again, strict=True) if ids == [pair[0]]]
-        places_of: dict[str, list[int]] = {}
-        for place, (_, text) in enumerate(kept):
-            for word in words_of(text)[:1]:
-                places_of.setdefault(word, []).append(place)
-        token_ids = np.array([token for token, _ in kept], dtype=np.int64)  # [c]
-        return cls(token_ids, tuple(text for _, text in kept), places_of)
+    It has a letter or digit and is no stop-word, as no phrase of an index is one. Their ids i64 [c], their texts, and
+    where in both the tokens of a case-folded word are.
+    """
+    special = set(encoder.tokenizer.all_special_ids)
+    known = [token for token in range(len(encoder.tokenizer)) if token not in special]
+    decoded = encoder.tokenizer.backend_tokenizer.decode_batch([[token] for token in known])
+    words = [
+        (token, word)
+        for token, word in zip(known, map(str.strip, decoded), strict=True)
+        if any(char.isalnum() for char in word)
+        and len(word.split()) == 1
+        and word.casefold() not in STOP_WORDS | CONTRACTION_TAILS
+    ]
+    again = word_tokens(encoder, [word for _, word in words], after_space=after_space)
+    kept = [pair for pair, ids in zip(words, again, strict=True) if ids == [pair[0]]]
+    places_of: dict[str, list[int]] = {}
+    for place, (_, word) in enumerate(kept):
+        for plain in words_of(word)[:1]:
+            places_of.setdefault(plain, []).append(place)
+    return np.array([token for token, _ in kept], dtype=np.int64), [word for _, word in kept], places_of
 
 
-class ParametricPhrases:
+class ParametricPhrases(Method):
     """Fills the mask with the likeliest tokens; their scores are probabilities over the full vocabulary.
 
     Words of the question are no answers, as they are none of `PhraseFiller` by default.
     """
 
-    name = "mlm"
-
     def __init__(self, encoder: Encoder, head: MaskedHead, *, phrase_count: int = PHRASES_PER_ANSWER) -> None:
-        self.facts: dict[str, Any] = {}
+        super().__init__("mlm", self._answer, answers="one token that is a word", **language_model_facts(encoder, head))
         self._encoder = encoder
         self._head = head
         self._phrase_count = phrase_count
-        self._candidates = lru_cache(2)(lambda after_space: WordTokens.of(encoder, after_space=after_space))
+        self._candidates = lru_cache(2)(partial(word_candidates, encoder))
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer an example, its phrases best first."""
-        answers: list[Answer] = []
-        for first in range(0, len(examples), EXAMPLES_PER_CALL):
-            answers += self.fill([example.text for example in examples[first : first + EXAMPLES_PER_CALL]])
-            progress(f"task {task.name}", len(answers), len(examples))
-        self.facts = {
-            **language_model_facts(self._encoder, self._head),
-            "answers": "one token that is a word",
-            "cut_texts": sum(answer.cut for answer in answers),
-        }
-        return answers
+    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        def fill(own: list[Example]) -> list[Answer]:
+            return self.fill([example.text for example in own])
+
+        return _filled(task, examples, [(fill, [*range(len(examples))])], progress)
 
     def fill(self, texts: Sequence[str]) -> list[Answer]:
         """The answer to each of q texts that passed `check_query`."""
@@ -313,41 +254,39 @@ class ParametricPhrases:
             totals = logits.logsumexp(1)  # f32 [rows]
             for text, own, total in zip(texts[rows], logits, totals, strict=True):
                 phrases.append(self._best(text, own - total))
-        room = self._encoder.max_input_tokens
-        return [
-            Answer(text, found, cut, query_notes(text, cut=cut, max_input_tokens=room))
-            for text, found, cut in zip(texts, phrases, masks.cut.tolist(), strict=True)
-        ]
+        return _answers(self._encoder, texts, phrases, masks.cut)
 
     def _best(self, text: str, log_probabilities: torch.Tensor) -> tuple[Phrase, ...]:
         """The best words for `text` by the log probabilities f32 [V] of all tokens."""
-        candidates = self._candidates(mask_takes_space(self._encoder, text))
-        scores = log_probabilities[torch.from_numpy(candidates.token_ids).to(log_probabilities.device)]  # f32 [c]
+        token_ids, words, places_of = self._candidates(after_space=mask_takes_space(self._encoder, text))
+        scores = log_probabilities[torch.from_numpy(token_ids).to(log_probabilities.device)]  # f32 [c]
         asked = set(words_of(text.replace(MASK_TEXT, " ")))
-        barred = [place for word in asked for place in candidates.places_of.get(word, ())]
+        barred = [place for word in asked for place in places_of.get(word, ())]
         scores[barred] = -torch.inf
         found = scores.topk(min(self._phrase_count, len(scores) - len(barred)))
         return tuple(
-            Phrase(candidates.surfaces[place], score, 0, ())
+            Phrase(words[place], score, 0, ())
             for place, score in zip(found.indices.tolist(), found.values.double().exp().tolist(), strict=True)
         )
 
 
-class GoldLengthPhrases:
+class GoldLengthPhrases(Method):
     """Fills one mask per token of the shortest gold answer, from left to right: an upper bound for such models.
 
-    No other method knows that number.
+    No other method knows that number. The score of an answer is the probability of its tokens, each given those to its
+    left.
     """
 
-    name = "mlm-n"
-
     def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
+        facts = {
+            "answers": "as many tokens as the shortest gold answer has: an upper bound",
+            "notes": ["it is told how many tokens the gold answer has: an upper bound"],
+        }
+        super().__init__("mlm-n", self._answer, **facts, **language_model_facts(encoder, head))
         self._encoder = encoder
         self._head = head
-        self.facts: dict[str, Any] = {}
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer an example; its score is the probability of its tokens, each given those to its left."""
+    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         encoder, by_count = self._encoder, dict[int, list[int]]()
         for number, example in enumerate(examples):
             space = mask_takes_space(encoder, example.text)
@@ -359,15 +298,9 @@ class GoldLengthPhrases:
             texts = [example.text for example in own]
             return self.fill(texts, count) if count <= room else [Answer(each, (), notes=(TOO_LONG,)) for each in texts]
 
-        parts = sorted(by_count.items())
-        answers = answered(task, examples, parts, fill, progress, at_once=EXAMPLES_PER_CALL)
-        self.facts = {
-            **language_model_facts(encoder, self._head),
-            "answers": "as many tokens as the shortest gold answer has: an upper bound",
-            "cut_texts": sum(answer.cut for answer in answers),
-            "notes": ["it is told how many tokens the gold answer has: an upper bound"],
-        }
-        return answers
+        return _filled(
+            task, examples, [(partial(fill, count), own) for count, own in sorted(by_count.items())], progress
+        )
 
     def fill(self, texts: Sequence[str], count: int) -> list[Answer]:
         """The answer of `count` tokens to each of q texts that passed `check_query`."""
@@ -384,12 +317,32 @@ class GoldLengthPhrases:
                 scores[rows] += best.values.double().cpu().numpy()
                 for number, token in enumerate(best.indices.tolist(), start=rows.start):
                     inputs.sequences[number][slots[number]] = token
-        own = [
-            ids[at[0] : at[0] + count] for ids, at in zip(inputs.sequences, inputs.slots, strict=True)
-        ]  # i64 [count]
-        found = self._encoder.tokenizer.backend_tokenizer.decode_batch([ids.tolist() for ids in own])
-        room = self._encoder.max_input_tokens
-        return [
-            Answer(text, (Phrase(line.strip(), score, 0, ()),), cut, query_notes(text, cut=cut, max_input_tokens=room))
-            for text, line, score, cut in zip(texts, found, np.exp(scores).tolist(), inputs.cut.tolist(), strict=True)
-        ]
+        slotted = zip(inputs.sequences, inputs.slots, strict=True)
+        filled = [ids[at[0] : at[0] + count].tolist() for ids, at in slotted]  # [q] of `count` tokens each
+        lines = self._encoder.tokenizer.backend_tokenizer.decode_batch(filled)
+        pairs = zip(lines, np.exp(scores).tolist(), strict=True)
+        return _answers(
+            self._encoder, texts, [(Phrase(line.strip(), score, 0, ()),) for line, score in pairs], inputs.cut
+        )
+
+
+Fill = Callable[[list[Example]], list[Answer]]
+
+
+def _filled(
+    task: Task, examples: Sequence[Example], parts: Sequence[tuple[Fill, list[int]]], progress: Progress
+) -> Predictions:
+    """The answers to all examples, each by the function of its part, and how many texts were cut."""
+    answers = answered(task, examples, parts, lambda fill, own: fill(own), progress, at_once=EXAMPLES_PER_CALL)
+    return answers, {"cut_texts": sum(answer.cut for answer in answers)}
+
+
+def _answers(
+    encoder: Encoder, texts: Sequence[str], phrases: Sequence[tuple[Phrase, ...]], cut: np.ndarray
+) -> list[Answer]:
+    """An answer of each text, with its notes; `cut` bool [q]."""
+    room = encoder.max_input_tokens
+    return [
+        Answer(text, found, is_cut, query_notes(text, cut=is_cut, max_input_tokens=room))
+        for text, found, is_cut in zip(texts, phrases, cut.tolist(), strict=True)
+    ]

@@ -1,26 +1,27 @@
-"""Methods by name with the settings that each needs, and the indexes and models that settings name.
+"""Methods by name with the settings that each needs, and the examples, indexes and models that settings name.
 
-A method's file is imported when the method is used.
+A method's file is imported when the method is used. Examples are asked in parts, those of equal conditions together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from npm.core.artifact import MANIFEST_NAME
 from npm.core.errors import SettingError, unknown
 from npm.core.settings import changed_settings, has_studies, merged, read_settings
-from npm.core.types import Progress
+from npm.core.types import Answer, Progress
+from npm.evaluation.data import read_task
 from npm.evaluation.prompts import is_templated
 from npm.evaluation.settings import ZeroShotEvaluation
-from npm.evaluation.tasks import Example, ResolvedScoring, Suite, Task, task_scoring
-from npm.indexing.phrase_index import PhraseIndex
+from npm.evaluation.tasks import Example, ResolvedScoring, Split, Suite, Task, task_scoring
+from npm.indexing.phrase_index import NoDocumentError, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 
@@ -64,13 +65,14 @@ METHODS: dict[Suite, dict[str, tuple[str, ...]]] = {
     },
 }
 """The module of each method, and the settings that it needs."""
-GENERATORS: tuple[str, ...] = ("causal", "t5")
-"""Groups of `zero_shot` that name a model that writes."""
+GENERATORS: tuple[str, ...] = ("causal", "t5")  # groups of `zero_shot` that name a model that writes
 if not has_studies():
     METHODS = {
         suite: {name: each for name, each in own.items() if each[0] != GENERATIVE} for suite, own in METHODS.items()
     }
     GENERATORS = ()
+Part = TypeVar("Part")
+NO_DOCUMENT = "no document of the index meets the conditions of this example"
 ONLY_IF_NAMED = ("npm", "mlm-n", "oracle-blocks")
 """Open methods: `npm` is one of the three retrievals; the others are told more than the rest."""
 
@@ -123,6 +125,20 @@ class Resources:
         name, device, dtype = self.settings.zero_shot.mlm.encoder, self.settings.device, self.settings.precision
         return load_masked_lm(name, device=device, dtype=dtype)
 
+    def examples(self, task: Task, split: Split, limit: int | None = None) -> list[Example]:
+        """The examples of a split, at most `limit` of them. Raises CorpusError for data that does not fit the task."""
+        settings, is_open = self.settings, task.suite == "open"
+        return read_task(
+            task,
+            Path(settings.data_dir) if settings.data_dir else None,
+            split=split,
+            limit=limit,
+            seed=settings.seed,
+            encoder=self.encoder(task),
+            cut=is_open or self.scoring(task).last_tokens is None,
+            conditions=list(filter(is_templated, settings.fill.where)) if is_open else (),
+        )
+
     def encoder(self, task: Task) -> Encoder | None:
         """The encoder whose tokens prompts are measured in: the index's, else the language model; None without."""
         if self.settings.index:
@@ -145,15 +161,73 @@ def index_folder(given: str, task: Task, *, setting: str) -> Path:
     raise SettingError(f"{setting}={given} has no index for task {task.name}: it has {held}, expected {expected}")
 
 
-class Method(Protocol):
+Predictions = tuple[list[Any], dict[str, Any]]
+"""A LabelPrediction or Answer of each example, and facts: settings, fingerprints and counts that they depend on."""
+
+
+class Method:
     """Chooses among the labels of a closed task, or fills the mask of an open one with phrases, best first."""
 
-    name: str
-    facts: dict[str, Any]
-    """Settings, fingerprints and counts that the predictions of the last call depend on, for metrics.json."""
+    def __init__(
+        self, name: str, answer: Callable[[Task, Sequence[Example], Progress], Predictions], **facts: Any
+    ) -> None:
+        self.name = name
+        self.facts = facts  # those of the method, and of the last predictions
+        self._answered_by = answer
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Sequence[Any]:
-        """One LabelPrediction, or one Answer, per example."""
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Any]:
+        """One prediction per example."""
+        predictions, facts = self._answered_by(task, examples, progress)
+        self.facts = self.facts | facts
+        return predictions
+
+
+def admissible_parts(
+    index: PhraseIndex, examples: Sequence[Example], fill: FillSettings
+) -> Iterator[tuple[PhraseIndex | None, list[int]]]:
+    """`index` with only those documents live that may answer, and the indices of the examples that these are for.
+
+    Those that meet the conditions of `fill` and the examples' own, None if there is none. The lexicon and block vectors
+    stay as they are. Raises as `select` does, NoDocumentError where examples have no conditions themselves.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, example in enumerate(examples):
+        groups.setdefault(example.where, []).append(number)
+    for conditions, numbers in groups.items():
+        part: PhraseIndex | None = index
+        if fill.where or conditions or fill.documents is not None:
+            try:
+                allowed = select(index, fill.documents, [*fill.where, *conditions])
+                part = replace(index, live_blocks=allowed.blocks, live_rows=allowed.rows)
+            except NoDocumentError:
+                if not conditions:
+                    raise
+                part = None
+        yield part, numbers
+
+
+def answered(
+    task: Task,
+    examples: Sequence[Example],
+    parts: Iterable[tuple[Part | None, list[int]]],
+    answer: Callable[[Part, list[Example]], Iterable[Answer]],
+    progress: Progress,
+    *,
+    at_once: int = 1,
+) -> list[Answer]:
+    """The answers to all examples in their order; without phrases to those that no document may answer.
+
+    `parts` are those of `admissible_parts`, or made of them, and `answer` answers some examples from a part.
+    """
+    found: dict[int, Answer] = {}
+    for part, numbers in parts:
+        for first in range(0, len(numbers), at_once):
+            batch = numbers[first : first + at_once]
+            own = [examples[number] for number in batch]
+            none = (Answer(example.text, (), notes=(NO_DOCUMENT,)) for example in own)
+            found |= zip(batch, none if part is None else answer(part, own), strict=True)
+            progress(f"task {task.name}", len(found), len(examples))
+    return [found[number] for number in range(len(examples))]
 
 
 def absent_settings(settings: ZeroShotEvaluation, name: str, task: Task) -> str:
@@ -182,13 +256,10 @@ def method_names(settings: ZeroShotEvaluation, task: Task) -> list[str]:
     return found
 
 
-def load_method(name: str, task: Task, resources: Resources, development: Callable[[], Sequence[Example]]) -> Method:
-    """The method `name` for `task`; `development` reads its examples to choose settings on.
-
-    Raises UserError for anything that would stop its `predict`, before any task is run.
-    """
+def load_method(name: str, task: Task, resources: Resources) -> Method:
+    """The method `name` for `task`. Raises UserError for anything that would stop its `predict`."""
     module = import_module(METHODS[task.suite][name][0])
-    method: Method = getattr(module, f"{task.suite}_method")(name, task, resources, development)
+    method: Method = getattr(module, f"{task.suite}_method")(name, task, resources)
     return method
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from npm.core.types import Answer, silent
-from npm.evaluation.methods.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
+from npm.evaluation.methods.baselines import frequent_answer, majority_label, random_label, random_span
 from npm.evaluation.tasks import Example, Label, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
@@ -44,7 +44,7 @@ def first_phrases(answers: Sequence[Answer]) -> list[str | None]:
 
 
 def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_that_classes_share() -> None:
-    method, examples = MajorityLabel(), labeled([2, 1, 2, 0, 2])
+    method, examples = majority_label(), labeled([2, 1, 2, 0, 2])
     predictions = method.predict(CLOSED, examples, silent)
     assert [prediction.scores for prediction in predictions] == [(0.2, 0.2, 0.6)] * 5
     assert sum(p.label == e.label for p, e in zip(predictions, examples, strict=True)) == 3
@@ -53,13 +53,13 @@ def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_tha
 
 def test_random_labels_are_about_equally_frequent_and_belong_to_seed_and_example() -> None:
     examples = labeled([0] * 3000)
-    labels = [prediction.label for prediction in RandomLabel(seed=1).predict(CLOSED, examples, silent)]
+    labels = [prediction.label for prediction in random_label(seed=1).predict(CLOSED, examples, silent)]
     assert np.abs(np.bincount(labels) - 1000).max() < 4 * np.sqrt(3000 * 2 / 9)
-    some = RandomLabel(seed=1).predict(CLOSED, examples[100:200], silent)
+    some = random_label(seed=1).predict(CLOSED, examples[100:200], silent)
     assert [prediction.label for prediction in some] == labels[100:200]
-    other = [prediction.label for prediction in RandomLabel(seed=2).predict(CLOSED, examples, silent)]
+    other = [prediction.label for prediction in random_label(seed=2).predict(CLOSED, examples, silent)]
     assert 0.28 < np.mean(np.array(other) == labels) < 0.39
-    assert RandomLabel(seed=2).facts == {"seed": 2}
+    assert random_label(seed=2).facts == {"seed": 2}
     assert sum(some[0].scores) == 1
 
 
@@ -73,7 +73,7 @@ def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_grou
         fact(5, "author", "Cervantes"),
         fact(6, "moon", "Rhein"),
     ]
-    method = FrequentAnswer(development)
+    method = frequent_answer(development)
     asked = [fact(number, group) for number, group in enumerate(("river", "capital", "author", "painter"))]
     answers = method.predict(OPEN, asked, silent)
     assert first_phrases(answers) == ["Rhein", "Paris", "Cervantes", "Rhein"]
@@ -84,7 +84,7 @@ def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_grou
 
 def drawn(filler: PhraseFiller, text: str, *, draws: int) -> Counter[str | None]:
     examples = [Example(str(number), text) for number in range(draws)]
-    return Counter(first_phrases(RandomSpanOfBestBlock(filler, seed=0).predict(OPEN, examples, silent)))
+    return Counter(first_phrases(random_span(filler, seed=0).predict(OPEN, examples, silent)))
 
 
 def test_spans_are_drawn_from_the_best_block_alone_each_place_as_often(filler: PhraseFiller) -> None:
@@ -101,9 +101,7 @@ def test_a_phrase_that_stands_in_two_places_is_drawn_twice_as_often(filler: Phra
 
 
 def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseFiller) -> None:
-    (answer,) = RandomSpanOfBestBlock(filler, seed=3).predict(
-        OPEN, [Example("7", "Norway's capital is <mask>.")], silent
-    )
+    (answer,) = random_span(filler, seed=3).predict(OPEN, [Example("7", "Norway's capital is <mask>.")], silent)
     (phrase,) = answer.phrases
     (occurrence,) = phrase.occurrences
     assert (occurrence.document, phrase.score, phrase.occurrence_count) == ("norway", 0.2, 1)
@@ -113,10 +111,10 @@ def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseF
 
 def test_what_is_drawn_belongs_to_seed_and_example(filler: PhraseFiller) -> None:
     examples = [Example(str(number), "Norway's capital is <mask>.") for number in range(40)]
-    first = first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples, silent))
-    assert first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples[20:], silent)) == first[20:]
-    assert first_phrases(RandomSpanOfBestBlock(filler, seed=2).predict(OPEN, examples, silent)) != first
-    facts = RandomSpanOfBestBlock(filler, seed=1).facts
+    first = first_phrases(random_span(filler, seed=1).predict(OPEN, examples, silent))
+    assert first_phrases(random_span(filler, seed=1).predict(OPEN, examples[20:], silent)) == first[20:]
+    assert first_phrases(random_span(filler, seed=2).predict(OPEN, examples, silent)) != first
+    facts = random_span(filler, seed=1).facts
     assert (facts["seed"], facts["index"]["corpus_digest"]) == (1, filler.index.store.digest)
 
 

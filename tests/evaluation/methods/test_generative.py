@@ -359,6 +359,6 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     labels, data = [Label(value="bad", words=["bad"]), Label(value="good", words=["good"])], TaskData(file="t.jsonl")
     behind = Task(name="t", suite="closed", data=data, template="<mask> is {{ text }}", labels=labels)
     before = replace(behind, template="{{ text }} It is <mask>")
-    assert load_method("causal", before, resources, list).name == "causal"
+    assert load_method("causal", before, resources).name == "causal"
     with pytest.raises(EncoderError, match="bos_token"):
-        load_method("causal", behind, resources, list)  # before anything is asked
+        load_method("causal", behind, resources)  # before anything is asked

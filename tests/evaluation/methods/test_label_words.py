@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from npm.core.errors import SettingError
-from npm.evaluation.methods.label_words import LabelWords, label_logs, label_shares
+from npm.evaluation.methods.nonparametric import LabelWords, label_logs, label_shares
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores
 from npm.evaluation.tasks import Label, LabelMean, Task, TaskData, Verbalizer, load_task, load_verbalizer
 from tests.evaluation.task_samples import SHIPPED

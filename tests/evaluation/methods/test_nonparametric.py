@@ -12,8 +12,7 @@ import pytest
 from npm.core.errors import SettingError
 from npm.core.types import silent
 from npm.evaluation.methods import nonparametric
-from npm.evaluation.methods.label_words import corpus_prompts
-from npm.evaluation.methods.nonparametric import NonparametricLabels
+from npm.evaluation.methods.nonparametric import NonparametricLabels, corpus_prompts
 from npm.evaluation.methods.occurrences import find_occurrences
 from npm.evaluation.tasks import (
     ClosedRetrieval,

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.evaluation.coverage import coverage_of, overlapping_examples
 from npm.evaluation.data import answer_groups
 from npm.evaluation.methods import occurrences
 from npm.evaluation.methods.occurrences import WordOccurrences, find_occurrences, token_forms
+from npm.evaluation.table import coverage_of, overlapping_examples
 from npm.evaluation.tasks import Example
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder

@@ -20,10 +20,11 @@ from npm.evaluation.methods.parametric import (
     TOO_LONG,
     GoldLengthPhrases,
     ParametricPhrases,
-    PromptedLabels,
     language_model_facts,
+    prompted_labels,
     word_log_probabilities,
 )
+from npm.evaluation.methods.registry import Method
 from npm.evaluation.table import evaluate_task, task_notes
 from npm.evaluation.tasks import Example, Label, Task, TaskData, Verbalizer
 from npm.models.encoder import Encoder
@@ -66,8 +67,8 @@ def label_scores(logs: np.ndarray, labels: Sequence[Sequence[str]]) -> np.ndarra
     return np.stack([np.log(np.exp(logs[:, a:b]).mean(1)) for a, b in pairwise(edges)], axis=1)
 
 
-def labels_by(name: str, encoder: Encoder, head: MaskedHead, *words: Sequence[str], **more: Any) -> PromptedLabels:
-    return PromptedLabels(
+def labels_by(name: str, encoder: Encoder, head: MaskedHead, *words: Sequence[str], **more: Any) -> Method:
+    return prompted_labels(
         name,
         partial(word_log_probabilities, encoder, head),
         facts=language_model_facts(encoder, head),

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from npm.core.types import Answer, silent
-from npm.evaluation.methods.baselines import NO_BLOCK, OracleBlocks
-from npm.evaluation.methods.nonparametric import TEXTS_PER_CALL, PhraseAnswers
+from npm.evaluation.methods.baselines import NO_BLOCK, blocks_with_answer, oracle_blocks
+from npm.evaluation.methods.nonparametric import TEXTS_PER_CALL, phrase_answers
 from npm.evaluation.methods.occurrences import name_blocks
 from npm.evaluation.methods.registry import ONLY_IF_NAMED, Resources, load_method, method_names
 from npm.evaluation.results import filler_facts
@@ -47,17 +47,17 @@ def test_answers_are_those_of_the_filler_with_the_retrieval_that_the_name_says(f
     expected = PhraseFiller(
         filler.index, filler.encoder, replace(filler.settings, retrieval=retrieval, occurrences=1)
     ).fill(TEXTS)
-    method = PhraseAnswers(filler, name)
+    method = phrase_answers(filler, name)
     assert method.name == name
     assert method.predict(TASK, EXAMPLES, silent) == expected
     assert method.facts["filling"]["retrieval"] == retrieval.value
 
 
 def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler: PhraseFiller) -> None:
-    few = PhraseAnswers(filler).predict(TASK, EXAMPLES, silent)
+    few = phrase_answers(filler).predict(TASK, EXAMPLES, silent)
     many = [EXAMPLES[number % len(EXAMPLES)] for number in range(TEXTS_PER_CALL + 7)]
     seen: list[tuple[int, int]] = []
-    answers = PhraseAnswers(filler).predict(TASK, many, lambda _, done, total: seen.append((done, total)))
+    answers = phrase_answers(filler).predict(TASK, many, lambda _, done, total: seen.append((done, total)))
     assert seen == [(TEXTS_PER_CALL, len(many)), (len(many), len(many))]
     for number, answer in enumerate(answers):
         expected = few[number % len(EXAMPLES)]
@@ -69,7 +69,7 @@ def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler
 
 
 def test_facts_hold_settings_and_fingerprints_but_no_path_and_nothing_that_is_only_shown(filler: PhraseFiller) -> None:
-    facts = PhraseAnswers(filler, "npm-dense").facts
+    facts = phrase_answers(filler, "npm-dense").facts
     assert json.loads(json.dumps(facts)) == facts
     assert str(filler.index.folder) not in json.dumps(facts)
     assert facts["encoder"] == {"name": "tiny-bert", "fingerprint": filler.encoder.fingerprint}
@@ -96,7 +96,7 @@ def oracle_filler(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def blocks_of(oracle_filler: PhraseFiller, examples: Sequence[Example]) -> list[list[int]]:
-    return [blocks.tolist() for blocks in OracleBlocks(oracle_filler).blocks(examples)]
+    return [blocks.tolist() for blocks in blocks_with_answer(oracle_filler, oracle_filler.index, examples)]
 
 
 def test_of_the_blocks_with_an_answer_those_are_told_that_bm25_ranks_best(oracle_filler: PhraseFiller) -> None:
@@ -115,7 +115,7 @@ def test_phrases_come_from_these_blocks_and_what_stands_nowhere_is_unanswered(or
         Example("0", "The capital of France is <mask>.", answers=("Oslo",)),
         Example("1", "The capital is <mask>.", answers=("Rome",)),
     ]
-    method = OracleBlocks(oracle_filler)
+    method = oracle_blocks(oracle_filler)
     told, nothing = method.predict(FACTS, asked, silent)
     assert {place.document for phrase in told.phrases for place in phrase.occurrences} == {"d2"} and told.phrases
     assert nothing == Answer(asked[1].text, (), notes=(NO_BLOCK,))
@@ -142,4 +142,4 @@ def test_it_is_asked_only_if_it_is_named(oracle_filler: PhraseFiller, tmp_path: 
     assert "oracle-blocks" not in method_names(ZeroShotEvaluation(**places), FACTS)
     named = ZeroShotEvaluation(method=["oracle-blocks"], **places)
     assert method_names(named, FACTS) == ["oracle-blocks"]
-    assert isinstance(load_method("oracle-blocks", FACTS, Resources(named), list), OracleBlocks)
+    assert load_method("oracle-blocks", FACTS, Resources(named)).name == "oracle-blocks"

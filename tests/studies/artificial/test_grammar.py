@@ -12,8 +12,18 @@ import numpy as np
 import pytest
 
 from npm.core.errors import ArtifactError, CorpusError, SettingError
-from studies.artificial.grammar import Grammar, GrammarSettings, Relation, RelationSampler, Rule, count_grammar
-from studies.artificial.treebank import ROOT, Tree, read_treebank, treebank_files
+from studies.artificial.grammar import (
+    ROOT,
+    Grammar,
+    GrammarSettings,
+    Relation,
+    RelationSampler,
+    Rule,
+    Tree,
+    count_grammar,
+    read_treebank,
+    treebank_files,
+)
 from tests.studies.treebanks import BARKS, LIST, SEES, Word, conllu, write_treebank
 
 FRENCH = Path(__file__).parents[4] / "shared" / "data" / "treebanks" / "fr_gsd-dev.conllu"

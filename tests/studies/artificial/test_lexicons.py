@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from npm.corpus.text import STOP_WORDS
-from studies.artificial.grammar import GrammarSettings, count_grammar
+from studies.artificial.grammar import GrammarSettings, count_grammar, read_treebank
 from studies.artificial.lexicons import Lexicon, LexiconSettings
-from studies.artificial.treebank import read_treebank
 from tests.studies.artificial.test_grammar import FRENCH, TREES, grammar_of
 
 GRAMMAR = grammar_of(*TREES)

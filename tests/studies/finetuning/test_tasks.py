@@ -15,10 +15,9 @@ from scipy import stats
 from npm.core.errors import CorpusError, SettingError
 from npm.corpus.labeled import encode_labeled, read_labeled
 from npm.models.encoder import Encoder
-from studies.finetuning.metrics import METRICS, entity_f1
 from studies.finetuning.run import prepare
 from studies.finetuning.settings import FinetuneSettings
-from studies.finetuning.tasks import TASKS, chosen_tasks, task_data
+from studies.finetuning.tasks import METRICS, TASKS, chosen_tasks, entity_f1, task_data
 from tests.helpers.labeled_texts import write_rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
