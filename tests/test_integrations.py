@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from npm.core.errors import QueryError
+from npm.core.errors import QueryError, SettingError
 from npm.integrations import FoundSentence, found_sentences
 from npm.retrieval.filler import PhraseFiller
+from npm.retrieval.settings import FillSettings
 from tests.helpers.shell_blocks import pages_of_docs
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when the package is imported
@@ -84,6 +85,22 @@ def test_a_retriever_returns_these_sentences_in_the_types_of_its_framework(
     assert retrieved(filler, occurrences=2) == [(each.text, each.metadata, each.share) for each in expected]
     with pytest.raises(Exception, match="kept field lang"):  # the condition reaches the index
         retrieved(filler, where=["lang=en"])
+
+
+def test_a_saved_haystack_pipeline_answers_as_before(filler: PhraseFiller, built_index: Path) -> None:
+    haystack = pytest.importorskip("haystack")
+    from npm.integrations.haystack import PhraseRetriever
+
+    few = PhraseFiller.open(built_index, settings=FillSettings(max_phrase_tokens=2))
+    pipeline = haystack.Pipeline()
+    pipeline.add_component("retriever", PhraseRetriever(few, top_k=2, occurrences=2))
+    again = haystack.Pipeline.loads(pipeline.dumps(), allowed_modules=["npm.integrations.haystack"])
+    asked = {"retriever": {"query": QUESTION}}
+    before, after = (each.run(asked)["retriever"]["documents"] for each in (pipeline, again))
+    assert [each.to_dict() for each in after] == [each.to_dict() for each in before] and before
+    assert again.dumps() == pipeline.dumps()
+    with pytest.raises(SettingError, match="memory"):
+        PhraseRetriever(PhraseFiller.over(["Oslo is a town."])).to_dict()
 
 
 def langchain_tools(filler: PhraseFiller) -> dict[str, Called]:

@@ -80,9 +80,8 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
         filler = settings.open_filler(settings)
     else:
         from npm.cli.fillers import demo_filler, files_filler
-        from npm.models.encoder import Encoder
 
-        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
+        encoder = settings.load_reading_encoder()
         filler = files_filler(settings.files, encoder, settings) if settings.files else demo_filler(encoder, settings)
     from npm.retrieval.blocks import lacks_block_vectors
 

@@ -12,6 +12,7 @@ from npm.core.settings import PathText, Settings
 from npm.models.settings import EncoderChoice
 
 if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
     from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.settings import FillSettings
 
@@ -47,6 +48,12 @@ class EncoderCommand(EncoderChoice, IndexCommand):
         return PhraseFiller.open(
             self.index, self.encoder or None, settings=settings, device=self.device, dtype=self.precision
         )
+
+    def load_reading_encoder(self) -> Encoder:
+        """The encoder where no index says which: as chosen, or the shipped one."""
+        from npm.models.encoder import Encoder
+
+        return Encoder.load(self.encoder, device=self.device, dtype=self.precision, for_reading=True)
 
 
 def say(message: str) -> None:

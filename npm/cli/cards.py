@@ -16,7 +16,7 @@ from rich.text import Text
 from npm.cli.base import Output, decoded, say
 from npm.core.display import PASSAGE_CHARS, indented, marked_context, one_line, printable, write_rendered
 from npm.core.errors import QueryError, exclusive
-from npm.core.types import LIKELY, MASK_TEXT, SURE, Answer, JointAnswer, Occurrence, Phrase
+from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, confidence_word
 from npm.retrieval.queries import MAX_MASKS, Query
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
 CLOSEST_SENTENCES = 3
 """Sentences that are shown in place of an answer, at most."""
-CONFIDENCE_WORDS = ((SURE, "sure"), (LIKELY, "likely"), (0.0, "unsure"))
 
 
 def answer_json(answer: Answer, *, line: int | None = None) -> str:
@@ -97,9 +96,8 @@ def confidence_text(confidence: float) -> str:
     >>> confidence_text(0.934), confidence_text(0.5), confidence_text(0.004)
     ('sure, 93 %', 'likely, 50 %', 'unsure, under 1 %')
     """
-    word = next(word for least, word in CONFIDENCE_WORDS if confidence >= least)
     percent = round(100 * confidence)
-    return f"{word}, {percent if percent else 'under 1'} %"
+    return f"{confidence_word(confidence)}, {percent if percent else 'under 1'} %"
 
 
 def _cards(phrases: Sequence[Phrase], first: int, confidence: float | None = None) -> list[RenderableType]:

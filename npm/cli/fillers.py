@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from npm.cli.base import say
+from npm.cli.base import EncoderCommand, say
 from npm.cli.progress import StageProgress
 from npm.core.types import Progress, silent
 from npm.corpus.settings import CorpusSettings
@@ -15,7 +15,6 @@ from npm.corpus.sources import find_sources, input_record
 from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.sync import cache_errors, cached_index, files_index
 from npm.models.encoder import Encoder
-from npm.models.settings import EncoderChoice
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings
 
@@ -67,11 +66,9 @@ def _shown(stack: ExitStack, work: str) -> tuple[Progress, Callable[[str], None]
 class FollowedFiles:
     """Files of a server, whose index of words follows them."""
 
-    def __init__(self, files: list[str], settings: EncoderChoice) -> None:
+    def __init__(self, files: list[str], settings: EncoderCommand) -> None:
         self._files = files
-        self.encoder = Encoder.load(
-            settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True
-        )
+        self.encoder = settings.load_reading_encoder()
         self._seen = self._state()
         with StageProgress() as progress:
             self.folder = files_index(self._files, self.encoder, progress=progress, notice=progress.say)[0]

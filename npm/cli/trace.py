@@ -16,10 +16,11 @@ from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, w
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.display import csv_lines
-from npm.core.errors import QueryError, SettingError, missing
+from npm.core.errors import QueryError, SettingError, exclusive, missing
 from npm.core.files import replace_file
 from npm.core.settings import PathText
-from npm.retrieval.settings import FilterSettings
+from npm.core.types import SURE
+from npm.retrieval.settings import FillSettings, FilterSettings
 from npm.tracing.settings import VERDICTS, TraceSettings, Verdict
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ def run_find(settings: FindCommand, texts: list[str]) -> int:
 class TraceCommand(TraceSettings, EncoderCommand):
     """Trace the names, numbers, dates and quotations of a text back to the corpus."""
 
+    index: PathText = ""
+    """Folder of the index."""
+    files: list[PathText] = field(default_factory=list)
+    """Files and folders to trace in instead of an index, read as `fill` reads them."""
     output: Literal["marks", "json", "csv"] = "marks"
     """`marks`: the text with marks, and below it a card per span; `json`: an object per text; `csv`: a row per span."""
     out: PathText = ""
@@ -92,11 +97,14 @@ class TraceCommand(TraceSettings, EncoderCommand):
 @verb(
     TraceCommand,
     "npmlm trace index=DIR draft.txt",
-    "index kinds documents where output out fail_on encoder device precision",
+    "index files kinds documents where output out fail_on encoder device precision",
+    required=None,
     takes_texts=True,
 )
 def run_trace(settings: TraceCommand, texts: list[str]) -> int:
     """Trace files and texts of the command line, or what comes through a pipe."""
+    if bool(settings.index) == bool(settings.files):
+        raise exclusive("index=DIR", "files") if settings.index else missing("index", "index=DIR or files=FOLDER")
     given = [_read(each) for each in texts]
     if not given and sys.stdin is not None and not sys.stdin.isatty():
         given = [("", decoded(sys.stdin.buffer.read(), "standard input"))]
@@ -106,9 +114,14 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
         raise SettingError(
             f"out must be a file .html, got {settings.out}; output=csv and output=json go through a pipe"
         )
+    from npm.cli.fillers import files_filler
     from npm.tracing.trace import Tracer
 
-    tracer = Tracer(settings.open_filler(), settings)
+    if settings.files:
+        filler = files_filler(settings.files, settings.load_reading_encoder(), FillSettings())
+    else:
+        filler = settings.open_filler()
+    tracer = Tracer(filler, settings)
     if settings.output == "csv":
         _write_rows([COLUMNS])
     traces: list[tuple[str, Trace]] = []
@@ -170,6 +183,7 @@ def _print_trace(trace: Trace) -> None:
         heading = Text(f"{number:>3}  ")
         heading.append(f"{span.verdict.replace('_', ' '):<9}", style=STYLES[span.verdict])
         heading.append(f"  {span.support:.2f}  ").append(span.text, style="bold")
+        heading.append(f"  ({span.certainty})" if span.support < SURE and span.certainty else "")
         place = span.place if span.other is None else span.other_place
         if span.other is not None:
             heading.append(f" → {span.other}  {span.other_score:.2f}")

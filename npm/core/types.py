@@ -159,7 +159,16 @@ class Phrase:
 
 
 SURE, LIKELY = 0.8, 0.5
-"""Least confidence of an answer that is called sure, and likely; below it is unsure."""
+"""Least confidence of an answer, or support of a traced span, that is called sure, and likely; below it is unsure."""
+
+
+def confidence_word(confidence: float) -> str:
+    """The word for a confidence or support from 0 to 1.
+
+    >>> confidence_word(0.8), confidence_word(0.79), confidence_word(0.3)
+    ('sure', 'likely', 'unsure')
+    """
+    return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unsure"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -167,7 +176,7 @@ class Answer:
     """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes.
 
     With `status` `low_evidence` there is no clear answer, and the phrases are candidates only: the confidence is below
-    `min_confidence`, or, with the setting `min_share`, the best share is below it or the corpus lacks a name of the
+    `min_confidence`, the best share is below a `min_share`, or, with either of them, the corpus lacks a name of the
     text.
     """
 

@@ -114,7 +114,7 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
         records = _parts(source, settings, part_name, on_bad, note) if part_name else _records(source, settings, on_bad)
         for number, record in records:
             where = f"{source.path}:{number}"
-            document = _document(record, settings, fields, place=f"{source.name}:{number}")
+            document = _document(record, settings, fields, place=f"{source.identifier}:{number}")
             if isinstance(document, tuple):
                 on_bad(where, *document)
             elif seen.add(document.id):

@@ -37,8 +37,8 @@ class CorpusSettings(Settings):
     """Read single line breaks within a paragraph of a .txt, .md or .pdf file as spaces; not with split=line."""
 
     id_field: str = "id"
-    """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat.
-    The id of a .txt, .md or .html file that is one document is its path as given, of a part "path, page 7"."""
+    """Field with the document's id; where it is missing the id is "path:line", with the path of the file as given.
+    The id of a .txt, .md or .html file that is one document is its path, of a part "path, page 7"."""
 
     title_field: str = "title"
     """Field with the document's title; may be missing."""

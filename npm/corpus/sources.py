@@ -155,7 +155,7 @@ INDEX_PART = f"corpus-{16 * '[0-9a-f]'}"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file or hub data set: `name` is part of ids, `path`, which may be an address, of messages."""
+    """One file or hub data set: `path`, which may be an address, is as given, `name` what tells it from the others."""
 
     path: str
     name: str
@@ -168,7 +168,7 @@ class Source:
 
     @property
     def identifier(self) -> str:
-        """The id of the file where it is one document, and the beginning of the ids of its parts."""
+        """The id of the file where it is one document, and the beginning of the ids of its parts and rows."""
         return self.file.as_posix() if isinstance(self.file, Path) else str(self.file)
 
     @property
@@ -300,6 +300,16 @@ def file_of_part(identifier: str) -> str:
     name, _, number = place.partition(" ")
     is_part = number.isdecimal() and name == PART_NAMES.get(FORMATS.get(format_suffix(Path(file)), ""))
     return file if is_part else ""
+
+
+def file_of_id(identifier: str) -> str:
+    """The file of which this id names a part or a row without an id; the id as it is if it has no such form.
+
+    >>> file_of_id("a/b.pdf, page 7"), file_of_id("a/prices.csv:12"), file_of_id("a/notes.txt")
+    ('a/b.pdf', 'a/prices.csv', 'a/notes.txt')
+    """
+    file, _, number = identifier.rpartition(":")
+    return file_of_part(identifier) or (file if file and number.isdecimal() else identifier)
 
 
 def is_table(name: str) -> bool:

@@ -179,7 +179,8 @@ def add_documents(
             )
         corpus = replace(settings.corpus, kept_fields=kept)
         sources = find_sources(corpus.files) if sources is None else sources
-        place, request = corpus_part(folder, sources, corpus, manifest.blocks, encoder.tokenizer_fingerprint)
+        tokenizer = encoder.tokenizer_fingerprint
+        place, request = corpus_part(folder, sources, corpus, manifest.blocks, tokenizer, is_change=True)
         last = manifest.segments[-1]
         documents_before = manifest.counts.documents - last.counts.documents
         if last.corpus == place.name and not (before.deleted_documents() >= documents_before).any():

@@ -43,7 +43,7 @@ from npm.core.artifact import (
     write_manifest,
 )
 from npm.core.errors import ArtifactError, CorpusError
-from npm.core.files import check_room, stored_bytes
+from npm.core.files import check_room, digest_of, stored_bytes
 from npm.core.settings import WHOLE, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.sources import input_record
@@ -281,14 +281,21 @@ def corpus_part(
     blocks: BlockSettings,
     tokenizer_fingerprint: str,
     recorded: Sequence[Mapping[str, Any]] = (),
+    *,
+    is_change: bool = False,
 ) -> tuple[Path, dict[str, Any]]:
-    """The part that holds the blocks of `sources`, and what it is made from; `recorded` as in `input_record`."""
+    """The part that holds the blocks of `sources`, and what it is made from; `recorded` as in `input_record`.
+
+    A change of an index tells files of one name and content by their paths, which are in the ids of their documents.
+    """
     request = {
         "sources": input_record(sources, recorded),
         "corpus": recorded_corpus(corpus),
         "blocks": as_json(asdict(blocks)),
         "tokenizer_fingerprint": tokenizer_fingerprint,
     }
+    if is_change:
+        request["paths"] = digest_of([source.identifier for source in sources])
     return part(folder, CORPUS, request), request
 
 

@@ -20,7 +20,16 @@ from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit
-from npm.corpus.sources import HUB_PREFIX, PART_NAMES, Source, file_of_part, find_sources, input_record, is_address
+from npm.corpus.sources import (
+    HUB_PREFIX,
+    PART_NAMES,
+    Source,
+    file_of_id,
+    file_of_part,
+    find_sources,
+    input_record,
+    is_address,
+)
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index, no_notice
 from npm.indexing.changes import WORTH_A_COMPACT, add_documents, delete_documents, live_documents
@@ -73,7 +82,7 @@ def sync_index(
     refuse_changed(recorded_corpus(corpus), generation.manifest.settings["corpus"], where=folder)
     # of a file that was replaced, the record of the last segment
     recorded = [record for segment in generation.manifest.segments for record in segment.sources]
-    known, moved = {str(record["name"]): record for record in recorded}, _moved(generation, sources, corpus)
+    known, moved = {str(record["name"]): record for record in recorded}, _moved(generation, sources)
     changed = [
         source
         for source, record in zip(sources, input_record(sources), strict=True)
@@ -111,16 +120,14 @@ def _is_whole(source: Source, corpus: CorpusSettings) -> bool:
     return source.format in PART_NAMES
 
 
-def _moved(generation: Generation, sources: Sequence[Source], corpus: CorpusSettings) -> list[Source]:
-    """The sources whose documents have the path of a file of the same name that is no source any more."""
-    paths = {source.identifier for source in sources}
-    files = {file_of_part(identifier) or identifier for identifier in _live_ids(generation)}
-    left = {Path(file).name for file in files - paths}
-    return [
-        source
-        for source in sources
-        if _is_whole(source, corpus) and source.identifier not in files and Path(source.identifier).name in left
-    ]
+def _moved(generation: Generation, sources: Sequence[Source]) -> list[Source]:
+    """The sources whose documents have the path of a file of the same name that is no source any more.
+
+    Rows once had ids with the name of the file alone: they are read again in the same way.
+    """
+    files = {file_of_id(identifier) for identifier in _live_ids(generation)}
+    left = {Path(file).name for file in files - {source.identifier for source in sources}}
+    return [source for source in sources if source.identifier not in files and Path(source.identifier).name in left]
 
 
 def _live_ids(generation: Generation) -> list[str]:
@@ -148,12 +155,12 @@ def files_index(
 ) -> tuple[Path, SyncResult]:
     """The index of words over `files` in the user's cache, made or brought up to date, and what that changed.
 
-    Each list of files and each encoder has its own. Raises as `cached_index` does.
+    Each list of files, in any order, and each encoder has its own. Raises as `cached_index` does.
     """
-    whole = [
+    whole = sorted(
         name if name.startswith(HUB_PREFIX) or is_address(name) else str(Path(name).absolute())
         for name in map(str, files)
-    ]
+    )
     settings = IndexBuildSettings(
         corpus=CorpusSettings(files=whole, skip_bad=True), vectors=VectorSettings(tokens=False, blocks=False)
     )

@@ -75,6 +75,7 @@ class StoredModel:
         self.for_reading = False  # loaded for inference, perhaps without the parts needed only for saving
         self.language_model: PreTrainedModel | None = None  # once `attach_masked_head` has given it one
         self._weights_digest: str | None = None
+        self._tokenizer_digest: tuple[int, str] | None = None  # with the size of the vocabulary that it is of
 
     def placed(self, device: str, dtype: Precision | str) -> Self:
         """Move itself to a device and a number format, for evaluation; returns itself."""
@@ -173,7 +174,11 @@ class StoredModel:
     @property
     def tokenizer_fingerprint(self) -> str:
         """SHA-256 of the tokenizer's definition."""
-        return tokenizer_fingerprint(self.tokenizer)
+        size = self.tokenizer.backend_tokenizer.get_vocab_size()
+        if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
+            # kept, since it takes 4 ms and each question asks for it several times
+            self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
+        return self._tokenizer_digest[1]
 
 
 def choose_device(device: str) -> torch.device:

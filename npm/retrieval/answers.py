@@ -231,6 +231,11 @@ def occurrence_in(document: Document, first: int, last: int, context: tuple[int,
     return Occurrence(document.id, document.title, first, last, read.text, start, end, *phrase)
 
 
+def lacks_name(text: str, lexicon: BlockLexicon | None) -> bool:
+    """Return True if the corpus lacks a name of a text; capitals alone may abbreviate words that it spells out."""
+    return lexicon is not None and any(not word.isupper() for word in unknown_words(text, lexicon))
+
+
 def compose(
     index: PhraseIndex,
     text: str,
@@ -372,9 +377,17 @@ def confidence_features(
 
 
 def with_confidence(
-    answer: Answer, known: Confidence | None, features: np.ndarray | None, settings: FillSettings
+    answer: Answer,
+    known: Confidence | None,
+    features: np.ndarray | None,
+    settings: FillSettings,
+    *,
+    lacks_name: bool,
 ) -> Answer:
-    """The answer with its confidence, if its reader has one; unclear where that is too small."""
+    """The answer with its confidence, if its reader has one; unclear where that is too small or a name is lacking.
+
+    With `min_confidence` 0 every answer is clear.
+    """
     if known is None or features is None:
         if not settings.min_confidence:
             return answer
@@ -382,6 +395,8 @@ def with_confidence(
         return replace(answer, notes=(*answer.notes, note))
     confidence, least = float(known.of(features)), known.threshold(settings.min_confidence)
     answer = replace(answer, confidence=confidence)
+    if lacks_name and least:
+        return replace(answer, status="low_evidence")  # a note says which one
     if confidence >= least:
         return answer
     note = f"no clear answer: the confidence is {confidence:.2f}, below min_confidence={least:.2f}"

@@ -24,7 +24,14 @@ from npm.models.batches import masked_inputs
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.reading.loading import NO_READER, open_reader
-from npm.retrieval.answers import SurfaceReader, compose, confidence_features, ranked_phrases, with_confidence
+from npm.retrieval.answers import (
+    SurfaceReader,
+    compose,
+    confidence_features,
+    lacks_name,
+    ranked_phrases,
+    with_confidence,
+)
 from npm.retrieval.blocks import (
     BlockPlan,
     Blocks,
@@ -378,14 +385,12 @@ class PhraseFiller:
         """The answer to one text by the phrases of its masks and the blocks that they are from."""
         most = self.encoder.max_input_tokens
         answer = compose(self.index, text, phrases, plans, settings, cut=cut, given=blocks, max_input_tokens=most)
-        return self._with_confidence(answer, phrases[0], plans[0], settings) if len(plans) == 1 else answer
-
-    def _with_confidence(
-        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
-    ) -> Answer:
+        if len(plans) > 1:
+            return answer
         known = self._known_confidence(settings)
-        features = None if known is None else self.features(answer.text, found, plan, settings)
-        return with_confidence(answer, known, features, settings)
+        features = None if known is None else self.features(text, phrases[0], plans[0], settings)
+        lacking = blocks is None and lacks_name(text, self.index.lexicon)
+        return with_confidence(answer, known, features, settings, lacks_name=lacking)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:
         """The confidence of the reader of `settings`, an object that reads among them."""

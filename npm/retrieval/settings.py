@@ -100,7 +100,8 @@ class FillSettings(FilterSettings):
     and sums of scoring.reference: every answer counts."""
     min_confidence: Annotated[Fraction | None, PerRequest()] = None
     """Least confidence of a clear answer, where the reader has one: the probability that the first phrase is right.
-    Unset: what was chosen when it was fitted (`npmlm calibrate`); 0: every answer counts."""
+    Unset: what was chosen when it was fitted (`npmlm calibrate`). A text with a name that is not in the corpus has no
+    clear answer either; 0: every answer counts."""
     overlaps: Overlaps = Overlaps.merge
     """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
     their scores; `keep` leaves each its own, as evaluations do."""

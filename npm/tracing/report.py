@@ -16,14 +16,17 @@ PAGE = """\
 <meta name="viewport" content="width=device-width">
 <title>Traced: {title}</title>
 <style>
-:root {{ color-scheme: light dark; --line: light-dark(#ccc, #555) }}
+:root {{ color-scheme: light dark }}
 body {{ max-width: 46rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif }}
 .text {{ white-space: pre-wrap; overflow-wrap: anywhere }}
-.text a {{ color: inherit; text-decoration: none; border-bottom: 2px solid; padding: 0 .1em }}
+a {{ color: inherit; text-decoration: none; border-width: 0 0 2px; border-bottom-style: solid; padding: 0 .1em }}
 .found, .supported {{ border-color: light-dark(#2a7d3f, #6fcf8b) }}
+.likely {{ border-bottom-style: dashed; border-left-style: dashed }}
+.unsure {{ border-bottom-style: dotted; border-left-style: dotted; border-color: light-dark(#6b6b6b, #a8a8a8) }}
+.text .unsure::after {{ content: "?" }}
 .other {{ border-color: light-dark(#b26a00, #ffb84d); background: light-dark(#fff1d6, #4a3510) }}
 .not_found {{ border-color: light-dark(#b3261e, #ff8a80); background: light-dark(#fde4e1, #4d1f1b) }}
-li {{ margin: 1rem 0; padding-left: .7rem; border-left: 4px solid var(--line) }}
+li {{ margin: 1rem 0; padding-left: .7rem; border-width: 0 0 0 4px; border-left-style: solid }}
 blockquote {{ margin: .2rem 0 }}
 small {{ opacity: .8 }}
 </style>
@@ -46,7 +49,7 @@ def _section(number: int, name: str, trace: Trace) -> Iterator[str]:
     yield f"<h1>{escape(name)}</h1>\n<p>{len(trace.spans)} names, numbers, dates and quotations: {counts}</p>"
     marked, done = [], 0
     for place, span in enumerate(trace.spans):
-        link = f'<a class="{span.verdict}" href="#s{number}-{place}">'
+        link = f'<a class="{_classes(span)}" href="#s{number}-{place}">'
         marked += [escape(trace.text[done : span.start_char]), link, escape(span.text), "</a>"]
         done = span.end_char
     yield f'<p class="text">{"".join(marked)}{escape(trace.text[done:])}</p>\n<ol>'
@@ -58,8 +61,13 @@ def _entry(anchor: str, span: TracedSpan) -> str:
     """A span with its verdict, and the sentence that supports it or has another phrase instead."""
     instead = "" if span.other is None else f" The documents have <b>{escape(span.other)}</b>."
     place = span.place if span.other is None else span.other_place
-    heading = f"<b>{escape(span.text)}</b>: {_words(span.verdict)}, support {span.support:.2f}.{instead}"
-    return f'<li id="{anchor}" class="{span.verdict}">{heading}{_quotation(place)}</li>'
+    support = f"support {span.support:.2f}" + (f" ({span.certainty})" if span.certainty else "")
+    heading = f"<b>{escape(span.text)}</b>: {_words(span.verdict)}, {support}.{instead}"
+    return f'<li id="{anchor}" class="{_classes(span)}">{heading}{_quotation(place)}</li>'
+
+
+def _classes(span: TracedSpan) -> str:
+    return f"{span.verdict} {span.certainty}".rstrip()
 
 
 def _quotation(place: Occurrence | None) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from npm.core.errors import SettingError
-from npm.core.types import MASK_TEXT, Answer, Occurrence, Phrase, Progress, silent
+from npm.core.types import MASK_TEXT, Answer, Occurrence, Phrase, Progress, confidence_word, silent
 from npm.corpus.folding import folded
 from npm.corpus.markdown import joined_lines
 from npm.corpus.markup import visible
@@ -74,6 +74,11 @@ class TracedSpan:
     """Score of that phrase; 0 without one."""
     other_place: Occurrence | None = None
     """Best place of that phrase."""
+
+    @property
+    def certainty(self) -> str:
+        """`sure`, `likely` or `unsure`, by the support of a span that is found or supported; "" for another one."""
+        return confidence_word(self.support) if self.verdict in ("found", "supported") else ""
 
     @property
     def places(self) -> dict[str, Occurrence | None]:

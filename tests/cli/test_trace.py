@@ -79,10 +79,25 @@ def test_the_page_of_a_trace_links_spans_to_sentences(npmlm: CommandLine, demo_i
     assert "<script" not in page and not re.findall(r"(?:src|href)=\"(?!#)", page)
     shown = re.search(r'<p class="text">(.*?)</p>', page, re.DOTALL)
     assert shown is not None and unescape(re.sub(r"<[^>]*>", "", shown[1])) == text
-    links = re.findall(r'<a class="(\w+)" href="#([\w-]+)">([^<]*)</a>', page)
+    links = re.findall(r'<a class="(\w+)[\w ]*" href="#([\w-]+)">([^<]*)</a>', page)
     assert [(verdict, span) for verdict, _, span in links] == [("found", "Mona Lisa"), ("other", "Michelangelo")]
     assert re.findall(r'<li id="([\w-]+)"', page) == [anchor for _, anchor, _ in links]
     assert "<b>Leonardo da Vinci</b>" in page and "by <mark>Leonardo da Vinci</mark>" in page
+
+
+def test_trace_reads_files_without_an_index(
+    npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "depots.md").write_text("The depot in Porto opened in 1998.\n")
+    outcome = npmlm("trace", f"files={folder}", "output=json", "The depot in Porto opened in 1998. So did Graz.")
+    spans = {span["text"]: span for span in json.loads(outcome.out)["spans"]}
+    assert spans["1998"]["verdict"] == "found" and spans["1998"]["place"]["document"] == f"{folder}/depots.md"
+    assert spans["Graz"]["verdict"] == "not_found"
+    monkeypatch.setattr("sys.stdin", None)
+    npmlm("trace", "Paris").refused("index=DIR or files=FOLDER")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +107,7 @@ def test_the_page_of_a_trace_links_spans_to_sentences(npmlm: CommandLine, demo_i
         (["find"], ["required"]),
         (["find", "Paris", "documents=[nowhere]"], ["nowhere"]),
         (["trace"], ["required"]),
+        (["trace", "Paris", "files=docs"], ["index=DIR", "files", "one"]),
         (["trace", "Paris", "kinds=[names]"], ["kinds", "names", "'name'"]),
         (["trace", "Paris", "fail_on=[wrong]"], ["fail_on", "wrong"]),
         (["trace", " "], ["empty"]),

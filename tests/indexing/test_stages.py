@@ -284,7 +284,7 @@ def test_names_in_ids_tell_files_of_all_segments_apart(encoder: Encoder, tmp_pat
         file.write_text(json.dumps({"text": SENTENCES[0]}), encoding="utf-8")
     build_index(tmp_path / "index", settings_of(files, 2, TIERS["exact"]), encoder)
     store = BlockStore.open(*(segment.corpus for segment in Generation.read(tmp_path / "index").segments))
-    assert store.document_ids(range(2)) == ["a/notes.jsonl:1", "b/notes.jsonl:1"]
+    assert store.document_ids(range(2)) == [f"{file}:1" for file in files]
 
 
 def test_what_is_skipped_is_listed_for_each_segment(encoder: Encoder, tmp_path: Path) -> None:

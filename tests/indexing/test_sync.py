@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from npm.core.errors import ArtifactError, CorpusError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.settings import CorpusSettings, DocumentSplit
+from npm.corpus.sources import Source
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from npm.indexing.sync import MOST_SEGMENTS, SyncResult, files_index, sync_index
@@ -150,6 +152,56 @@ def test_a_file_that_has_moved_is_found_under_its_new_path_alone(docs: Path, enc
     assert (synced(docs, encoder).files, synced(docs, encoder).was_current) == (1, True)
     opened = PhraseIndex.open(docs.parent / "index")
     assert opened.document(str(docs / "more/b.md")) is not None and opened.document(str(docs / "b.md")) is None
+
+
+def ids(index: Path) -> list[str]:
+    """The ids of the live documents, sorted."""
+    opened = PhraseIndex.open(index)
+    live = opened.live_documents
+    numbers = range(opened.store.document_count) if live is None else np.flatnonzero(live).tolist()
+    return sorted(opened.store.document_ids(numbers))
+
+
+def test_ids_of_rows_stay_where_other_folders_have_files_of_the_same_name(docs: Path, encoder: Encoder) -> None:
+    index, other = docs.parent / "index", docs.parent / "other"
+    sync_index(index, settings_of(docs), encoder)
+    before = ids(index)
+    assert f"{docs}/rows.jsonl:1" in before
+    other.mkdir()
+    (other / "rows.jsonl").write_text(json.dumps({"text": "A line of another log."}))
+    for files in ([str(docs), str(other)], [str(other), str(docs)], [str(docs), str(other)]):
+        settings = settings_of(docs)
+        sync_index(index, replace(settings, corpus=replace(settings.corpus, files=files)), encoder)
+        assert ids(index) == sorted([*before, f"{other}/rows.jsonl:1"])
+    assert sync_index(index, settings_of(docs), encoder).deleted_documents == 1
+    assert ids(index) == before
+
+
+def test_rows_with_ids_of_an_earlier_release_get_those_of_this_one(
+    docs: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (docs / "rows.csv").write_text("text\nThe first row.\nThe second row.\n")
+    with monkeypatch.context() as earlier:
+        identifier = Source.identifier
+        by_name = property(lambda each: each.name if each.format in ("jsonl", "table") else identifier.fget(each))
+        earlier.setattr(Source, "identifier", by_name)
+        sync_index(docs.parent / "index", settings_of(docs), encoder)
+    assert "rows.csv:2" in ids(docs.parent / "index")
+    assert synced(docs, encoder).files == 2
+    assert f"{docs}/rows.csv:2" in ids(docs.parent / "index") and "rows.csv:2" not in ids(docs.parent / "index")
+    assert synced(docs, encoder).was_current
+
+
+@pytest.mark.parametrize("name", ["b.md", "rows.csv", "rows.jsonl"])
+def test_the_only_file_may_move(docs: Path, encoder: Encoder, name: str) -> None:
+    index, before = docs.parent / "index", docs / name
+    if name == "rows.csv":
+        before.write_text("text\nThe first row.\n")
+    sync_index(index, settings_of(before), encoder)
+    after = before.rename(docs / "more" / name)
+    sync_index(index, settings_of(after), encoder)
+    assert all(identifier.startswith(str(after)) for identifier in ids(index))
+    assert sync_index(index, settings_of(after), encoder).was_current
 
 
 def test_a_file_that_cannot_be_read_any_more_keeps_its_text(

@@ -114,6 +114,25 @@ def test_confidence_is_that_of_the_features_and_decides_the_status(filler: Phras
     assert without.fill("Oslo is in <mask>.").confidence is None
 
 
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("What is at the end of Norway's capital Oslo?", "ok"),
+        ("What is at the end of Zorkland's capital Oslo?", "low_evidence"),  # a name that the corpus lacks
+        ("What is at the end of the CBD's capital Oslo?", "ok"),  # an abbreviation of what it may spell out
+        ("What is at the end of zorkland's capital Oslo?", "ok"),
+    ],
+)
+def test_no_answer_about_what_the_corpus_does_not_name_is_clear(filler: PhraseFiller, text: str, status: str) -> None:
+    reader = SureReader("Oslofjord")
+    reader.confidence = Confidence((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 2.0, 0.5)
+    sure = PhraseFiller(filler.index, filler.encoder, SETTINGS, reader=reader)
+    answer = sure.fill(text)
+    assert (answer.status, answer.phrases[0].phrase) == (status, "Oslofjord")
+    assert (status == "ok") or any("Zorkland" in note for note in answer.notes)
+    assert sure.fill(text, min_confidence=0.0).status == "ok"
+
+
 def test_confidence_does_not_depend_on_the_number_of_phrases_shown(filler: PhraseFiller) -> None:
     reader = SureReader("Oslofjord")
     reader.confidence = Confidence((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 0.0, 0.0)

@@ -106,7 +106,7 @@ RIGHT = {
     "Penicillin was discovered by <mask> in <mask>.": ["Alexander Fleming", "September 1928"],
     "What is the currency of Hungary?": ["forint"],
 }
-CLEAR_SHARE = 0.4  # below it the page calls no phrase the answer
+CLEAR_SHARE = 0.4  # below it the page calls the evidence weak
 
 
 def best(answer: Answer) -> tuple[list[str], float]:

@@ -48,6 +48,18 @@ def test_an_answer_without_enough_evidence_is_not_put_into_the_sentence(pages: W
     said(page, re.compile(f"{re.escape(chip.locator('b').inner_text())} – answered in"))
 
 
+def test_weak_evidence_is_said_and_withholds_no_answer_that_programs_get(
+    pages: WatchedPages, page_server: RunningServer
+) -> None:
+    text = "What is a soft cheese?"
+    (best,) = answer(page_server, text=text, k=1)["answers"][0]["phrases"]
+    assert best["score"] < 0.4
+    page = pages.open(link(text, k=1))
+    answered(page)
+    expect(page.locator("h2.filled mark")).to_have_text(best["phrase"])
+    expect(page.locator(".trust > p")).to_have_text(f"Weak evidence – {percent(best['score'])} of it points here.")
+
+
 def test_a_text_is_asked_and_answered_with_its_candidates(pages: WatchedPages, page_server: RunningServer) -> None:
     page = pages.open()
     expect(page.locator("aside")).to_contain_text("Eight short texts")

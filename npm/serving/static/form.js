@@ -2,7 +2,6 @@
 
 import { button, byId, element } from "./elements.js";
 
-const CLEAR_SHARE = 0.4; // below it no phrase is called the answer, where the server has no min_share of its own
 const NUMBERS = ["k", "occurrences", "min_share"];
 const ID = "document ID"; // of the filter by documents, among the fields
 
@@ -10,11 +9,10 @@ let filters = { where: [], documents: [], scoring: "default" }; // shown as chip
 let example = ""; // the first of the index, shown while nothing is asked
 let changed = null; // called when a chip is removed or added
 
-/** The defaults of a request over an index. */
+/** The defaults of a request, those of the server: the page, the command line and programs get the same answers. */
 function defaults(index) {
-  const { k, occurrences, retrieval, min_share, min_confidence } = index.defaults;
-  const least = min_confidence == null ? CLEAR_SHARE : 0; // where the confidence is known, it decides
-  return { k, occurrences, retrieval, min_share: min_share || least };
+  const { k, occurrences, retrieval, min_share } = index.defaults;
+  return { k, occurrences, retrieval, min_share };
 }
 
 /** What the form holds, with a filter that was typed and not added. */
