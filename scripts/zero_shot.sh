@@ -11,7 +11,7 @@ npmlm=${NPMLM:-.venv/bin/npmlm}
 corpora=$data/corpora
 wiki="corpus.files=[$corpora/enwiki/enwiki-00.jsonl.zst]"
 
-# as many steps as the second edition of encoder-mini; the shipped third has 673 more, with questions
+# as many steps as the second edition of encoder-mini; those after it have some hundred more, with questions
 $npmlm train experiment=mlm_uniform schedule.max_steps=6708 run="$out/mlm-6708" "corpus.files=[$corpora/enwiki/enwiki-0[0-6].jsonl.zst]"
 
 indexes() { # indexes FOLDER [encoder=…]: labels may be function words (No), so that only punctuation has no vectors

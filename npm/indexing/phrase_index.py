@@ -214,7 +214,7 @@ def load_index_encoder(
     index or the one inside is damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     from npm.models.encoder import Encoder
-    from npm.models.names import shipped_folder
+    from npm.models.names import SHIPPED, shipped_folder
     from npm.models.stored import choose_device
 
     if isinstance(given, Encoder):
@@ -230,6 +230,11 @@ def load_index_encoder(
         inside = part_folder(folder, manifest.encoder_folder)
         verify_folder(inside, ENCODER_KIND)
         encoder = load(str(inside))
+    elif made_by.name == SHIPPED:
+        raise ArtifactError(
+            f"{folder} was built with another edition of {SHIPPED} (fingerprint {made_by.fingerprint}) than this "
+            "version of npmlm has: build it again, or set encoder to a folder with that edition"
+        )
     else:
         raise ArtifactError(
             f"{folder} was built with the encoder {made_by.name} (fingerprint {made_by.fingerprint}), which is not "

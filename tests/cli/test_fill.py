@@ -19,7 +19,7 @@ from npm.core.types import Answer, Phrase
 from npm.models import names
 from npm.models.settings import PoolerKind
 from npm.retrieval.settings import FillSettings
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, write_corpus
 from tests.helpers.live_indexes import part_of
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -214,6 +214,19 @@ def test_another_encoder_than_that_of_the_index_and_a_damaged_shipped_one_are_re
     (shipped / "model.safetensors").write_bytes(b"no weights")
     monkeypatch.setattr(names, "shipped_folder", lambda *_: shipped)
     npmlm("fill", f"index={built_index}", QUESTION).refused("shipped")
+
+
+def test_an_index_of_an_earlier_edition_of_the_shipped_encoder_says_to_build_it_again(
+    npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editions = [tmp_path / "third", tmp_path / "fourth"]
+    for seed, folder in enumerate(editions):
+        tiny_encoder("bert", seed=seed).save(folder)
+    monkeypatch.setattr(names, "shipped_folder", lambda *_: editions[0])
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    npmlm("build", f"corpus.files={corpus}", f"index={tmp_path / 'index'}", "blocks.max_block_tokens=64").done()
+    monkeypatch.setattr(names, "shipped_folder", lambda *_: editions[1])
+    npmlm("fill", f"index={tmp_path / 'index'}", QUESTION).refused("another edition of encoder-mini", "build it again")
 
 
 @pytest.mark.parametrize(("verb", "resumes"), [("fill", False), ("build", True)])
