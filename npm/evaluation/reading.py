@@ -325,7 +325,7 @@ class _ObservedFiller(PhraseFiller):
         self.seen: np.ndarray | None = None
 
     def _with_confidence(
-        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
+        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings, *, lacking: bool
     ) -> Answer:
         self.seen = self.features(answer.text, found, plan, settings)
         return answer

@@ -387,9 +387,14 @@ class PhraseFiller:
         answer = compose(self.index, text, phrases, plans, settings, cut=cut, given=blocks, max_input_tokens=most)
         if len(plans) > 1:
             return answer
-        known = self._known_confidence(settings)
-        features = None if known is None else self.features(text, phrases[0], plans[0], settings)
         lacking = blocks is None and lacks_name(text, self.index.lexicon)
+        return self._with_confidence(answer, phrases[0], plans[0], settings, lacking=lacking)
+
+    def _with_confidence(
+        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings, *, lacking: bool
+    ) -> Answer:
+        known = self._known_confidence(settings)
+        features = None if known is None else self.features(answer.text, found, plan, settings)
         return with_confidence(answer, known, features, settings, lacks_name=lacking)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:
