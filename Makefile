@@ -79,8 +79,8 @@ format: $(INSTALLED)  ## Rewrite the files as `check` wants them
 wheel: $(INSTALLED)  ## Build a wheel with the weights into dist/ (python -m build makes one of the source archive, which has none)
 	$(BIN)/python -m build --no-isolation --wheel
 
-release: $(INSTALLED)  ## Check, build and try the files of a release, and stop before the upload: make release VERSION=0.2.0
-	@[ -n "$(VERSION)" ] || { echo "which version? make release VERSION=0.2.0" >&2; exit 2; }
+release: $(INSTALLED)  ## Check, build and try the files of a release, and stop before the upload: make release VERSION=0.3.0
+	@[ -n "$(VERSION)" ] || { echo "which version? make release VERSION=0.3.0" >&2; exit 2; }
 	PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" $(BIN)/python scripts/release.py "$(VERSION)"
 
 clean:  ## Remove what was built

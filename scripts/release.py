@@ -1,4 +1,4 @@
-"""Check, build and try a release: `make release VERSION=0.2.0` calls it. The upload is left to a person."""
+"""Check, build and try a release: `make release VERSION=0.3.0` calls it. The upload is left to a person."""
 
 import hashlib
 import os
