@@ -239,8 +239,8 @@ class BlockLexicon:
         for folder, own in zip(folders, recorded, strict=True):
             refuse_changed(recorded[0], own, where=folder)
         settings = settings_from(LexiconSettings, recorded[0])
-        parts = [place / name for place, each in zip(folders, manifests, strict=True) for name in each.parts]
-        shards = [LexiconShard.open(place) for place in parts]
+        parts = [folder / name for folder, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
+        shards = [LexiconShard.open(part) for part in parts]
         return cls(shards, settings, np.concatenate([shard.block_lengths for shard in shards]))
 
     @classmethod

@@ -49,6 +49,8 @@ MAX_UNKNOWN_SHARE = 0.5
 """Share of unknown tokens above which a reader is of another language than the passages."""
 MAX_LOOKED_UP = 32
 """Words of a text with a capital that are looked up in the corpus; names of a question are among them."""
+ADJECTIVE_ENDINGS = ("ish", "ian", "ean", "ese")
+"""Endings of words with a capital that come from the name of a place, as Finnish from Finland."""
 
 
 def ranked_phrases(
@@ -232,8 +234,14 @@ def occurrence_in(document: Document, first: int, last: int, context: tuple[int,
 
 
 def lacks_name(text: str, lexicon: BlockLexicon | None) -> bool:
-    """Return True if the corpus lacks a name of a text; capitals alone may abbreviate words that it spells out."""
-    return lexicon is not None and any(not word.isupper() for word in unknown_words(text, lexicon))
+    """Return True if the corpus lacks a name of a text, or a code such as P500.
+
+    Capitals alone may abbreviate words that it spells out, and adjectives may be of a place that it names.
+    """
+    return lexicon is not None and any(
+        any(map(str.isdigit, word)) or not (word.isupper() or word.endswith(ADJECTIVE_ENDINGS))
+        for word in unknown_words(text, lexicon)
+    )
 
 
 def compose(
@@ -399,7 +407,8 @@ def with_confidence(
         return replace(answer, status="low_evidence")  # a note says which one
     if confidence >= least:
         return answer
-    note = f"no clear answer: the confidence is {confidence:.2f}, below min_confidence={least:.2f}"
+    digits = 2 if round(confidence, 2) < round(least, 2) else 4
+    note = f"no clear answer: the confidence is {confidence:.{digits}f}, below min_confidence={least:.{digits}f}"
     return replace(answer, notes=(*answer.notes, note), status="low_evidence")
 
 

@@ -16,11 +16,12 @@ all examples.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from npm.core.errors import SettingError
 from npm.corpus.text import is_title, normalized_text
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from npm.retrieval.filler import PhraseFiller
     from npm.retrieval.search import Search
     from npm.retrieval.spans import CandidateSpans
-from collections.abc import Callable
-
-import torch
-
 MAX_QUESTIONS_AT_ONCE = 16
 CANDIDATES = 256
 """Best candidates of a question, next to those that are right among the first `MAX_CANDIDATES`."""

@@ -14,7 +14,7 @@ from index.exact import ExactSearcher
 from npm.core.errors import SettingError
 from npm.core.types import JointAnswer, Occurrence, Phrase
 from npm.corpus.text import words_of
-from npm.retrieval.answers import best_groups, says_nothing_new, without_overlaps
+from npm.retrieval.answers import best_groups, lacks_name, says_nothing_new, without_overlaps
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
@@ -197,3 +197,18 @@ def test_capitalized_words_that_occur_nowhere_are_named(filler: PhraseFiller) ->
     known, _, unknown = (" ".join(answer.notes) for answer in filler.fill(["Strolling <mask>.", *TEXTS[1:]]))
     assert "not in the corpus" not in known
     assert "not in the corpus: Zorkville, iGnusto" in unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "lacking"),
+    [
+        ("Who is the dealer in Zorkville?", True),
+        ("When was the P500 released?", True),
+        ("Who is the CEO of the club?", False),  # may be spelled out
+        ("Who won the Spanish race?", False),  # of Spain
+        ("Who wrote in Madrid?", False),
+        ("Zorkville is where?", False),  # a sentence begins with a capital
+    ],
+)
+def test_a_name_or_code_that_the_corpus_lacks(filler: PhraseFiller, text: str, lacking: bool) -> None:
+    assert lacks_name(text, filler.index.lexicon) == lacking
