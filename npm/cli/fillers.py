@@ -9,6 +9,7 @@ from pathlib import Path
 
 from npm.cli.base import EncoderCommand, say
 from npm.cli.progress import StageProgress
+from npm.core.display import counted
 from npm.core.types import Progress, silent
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.sources import find_sources, input_record
@@ -26,7 +27,7 @@ def files_filler(files: list[str], encoder: Encoder, settings: FillSettings) -> 
         folder, synced = files_index(files, encoder, progress=progress, notice=notice)
     manifest = synced.manifest
     count = manifest.counts.documents - manifest.deleted_documents
-    say(f"note: {count:,} documents of {', '.join(files)}, read into {folder}")
+    say(f"note: {counted(count, 'document')} of {', '.join(files)}, indexed in {folder}")
     with cache_errors(folder):
         return PhraseFiller.open(folder, encoder, settings=settings)
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
-from npm.core.display import csv_lines
+from npm.core.display import counted, csv_lines
 from npm.core.errors import QueryError, SettingError, exclusive, missing
 from npm.core.files import replace_file
 from npm.core.settings import PathText
@@ -190,4 +190,4 @@ def _print_trace(trace: Trace) -> None:
         cards += [heading, *(indented(marked_context(place.parts), place.document_name) if place else [])]
     marked.append(printable(trace.text[done:]).rstrip())
     counts = ", ".join(f"{trace.count(verdict)} {verdict.replace('_', ' ')}" for verdict in VERDICTS)
-    write_rendered(Group(marked, "", *cards, "", f"{len(trace.spans)} spans: {counts}", ""))
+    write_rendered(Group(marked, "", *cards, "", f"{counted(len(trace.spans), 'span')}: {counts}", ""))

@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
+from npm.core.display import counted
 from npm.core.errors import CorpusError, named
 from npm.core.types import SURROGATE
 from npm.corpus.sources import COMPRESSED, FORMATS, HUB_PREFIX, Source, StoredFile, file_format, format_suffix
@@ -243,7 +244,7 @@ def _table_rows(
             if header:
                 continue
         if same_length and cells and len(cells) != len(names):
-            found = f"{len(cells)} cells for {len(names)} columns: {cells!r:.80}"
+            found = f"{counted(len(cells), 'cell')} for {counted(len(names), 'column')}: {cells!r:.80}"
             on_bad(f"{file}:{place}", "is not a row of the table", found)
         elif cells:
             yield place, dict(zip(names, cells, strict=False))

@@ -183,7 +183,7 @@ def test_rows_are_numbered_by_line_and_items_by_place(tmp_path: Path) -> None:
         ("a.json", '{"a":\n1}', "is not a JSON object", "a.json:1"),
         ("a.json", "[", "is not JSON", "a.json"),
         ("a.json", '[{"a": 1}, 2]', "is not a JSON object", "a.json: item 2"),
-        ("a.csv", "text,label\na,0\nb\n", "1 cells", "a.csv:3"),
+        ("a.csv", "text,label\na,0\nb\n", "1 cell", "a.csv:3"),
         ("a.csv", "text,label\na,0,x\n", "3 cells", "a.csv:2"),
         ("a.csv", "text,text\na,0\n", "name", "a.csv:1"),
         ("a.csv", 'text,label\n"a"b,0\n', "quote", "a.csv:2"),
