@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES = 255
 """Longest name of a file; a longer argument is a text."""
-FILE_NAME = re.compile(r"\S*(/\S+|\w\.(txt|md|html?|csv|tsv|jsonl?|docx?|pdf))")
-"""An argument that is meant as a file: one word with a slash or with the ending of a file."""
+FILE_NAME = re.compile(r"\S*/\S+|[^.!?\n]*\w\.(txt|md|html?|csv|tsv|jsonl?|docx?|pdf)")
+"""An argument that is meant as a file: one word with a slash, or words that end as a file does, not a sentence."""
 COLUMNS = [
     *("file", "start_char", "end_char", "kind", "text", "verdict", "support"),
     *("place", "other", "other_score", "other_place"),
@@ -152,7 +152,7 @@ def _read(argument: str) -> tuple[str, str]:
     except OSError as error:
         raise QueryError(f"cannot read {argument}: {error.strerror}") from error
     if FILE_NAME.fullmatch(argument):
-        raise QueryError(f"no file {argument}: name one that exists, or give a text of several words")
+        raise QueryError(f"no file {argument}: name one that exists, or end a text with a full stop")
     return "", argument
 
 

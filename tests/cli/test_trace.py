@@ -123,6 +123,7 @@ def test_mistakes_are_one_sentence(
 
 def test_a_file_that_is_not_there_or_not_utf8_is_refused(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     npmlm("trace", f"index={built_index}", "draft.txt").refused("draft.txt")
+    npmlm("trace", f"index={built_index}", "my missing draft.txt").refused("my missing draft.txt")
     (tmp_path / "draft.txt").write_bytes(b"Paris \xff")
     npmlm("trace", f"index={built_index}", tmp_path / "draft.txt").refused("draft.txt", "0xff", "6")
     assert json.loads(npmlm("trace", f"index={built_index}", "so it is", "output=json").out)["spans"] == []
