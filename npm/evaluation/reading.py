@@ -325,13 +325,7 @@ class _ObservedFiller(PhraseFiller):
         self.seen: np.ndarray | None = None
 
     def _with_confidence(
-        self,
-        answer: Answer,
-        found: Sequence[Phrase],
-        plan: BlockPlan,
-        settings: FillSettings,
-        *,
-        lacking: bool,  # noqa: ARG002 - no feature of the fit
+        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
         self.seen = self.features(answer.text, found, plan, settings)
         return answer

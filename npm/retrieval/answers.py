@@ -233,15 +233,13 @@ def occurrence_in(document: Document, first: int, last: int, context: tuple[int,
     return Occurrence(document.id, document.title, first, last, read.text, start, end, *phrase)
 
 
-def lacks_name(text: str, lexicon: BlockLexicon | None) -> bool:
-    """Return True if the corpus lacks a name of a text, or a code such as P500.
+def is_name(word: str) -> bool:
+    """Return True for a word with a capital that is a name, or a code such as P500.
 
-    Capitals alone may abbreviate words that it spells out, and adjectives may be of a place that it names.
+    Capitals alone may abbreviate words that the corpus spells out; adjectives may derive from a place that it names.
     """
-    return lexicon is not None and any(
-        any(map(str.isdigit, word)) or not (word.isupper() or word.endswith(ADJECTIVE_ENDINGS))
-        for word in unknown_words(text, lexicon)
-    )
+    has_digit = any(map(str.isdigit, word))
+    return has_digit or not (word.isupper() or word.endswith(ADJECTIVE_ENDINGS))
 
 
 def compose(
@@ -253,13 +251,14 @@ def compose(
     *,
     cut: bool,
     given: np.ndarray | None,
+    unknown: Sequence[str],
     max_input_tokens: int,
 ) -> Answer:
     """The answer to one text by the phrases of its masks and their plans, with notes and status.
 
-    `given` are the blocks i64 [n] that a caller gave, if any; a text with several masks gets a JointAnswer.
+    `given` are the blocks i64 [n] that a caller gave, if any, `unknown` the `unknown_words` of the text; a text with
+    several masks gets a JointAnswer.
     """
-    unknown = () if given is not None or index.lexicon is None else unknown_words(text, index.lexicon)
     shown = [without_overlaps(own, settings) for own in phrases]
     by_words = vector_share(index, settings) == 0
     notes = (
@@ -385,17 +384,9 @@ def confidence_features(
 
 
 def with_confidence(
-    answer: Answer,
-    known: Confidence | None,
-    features: np.ndarray | None,
-    settings: FillSettings,
-    *,
-    lacks_name: bool,
+    answer: Answer, known: Confidence | None, features: np.ndarray | None, settings: FillSettings
 ) -> Answer:
-    """The answer with its confidence, if its reader has one; unclear where that is too small or a name is lacking.
-
-    With `min_confidence` 0 every answer is clear.
-    """
+    """The answer with its confidence, if its reader has one; unclear where that is too small."""
     if known is None or features is None:
         if not settings.min_confidence:
             return answer
@@ -403,8 +394,6 @@ def with_confidence(
         return replace(answer, notes=(*answer.notes, note))
     confidence, least = float(known.of(features)), known.threshold(settings.min_confidence)
     answer = replace(answer, confidence=confidence)
-    if lacks_name and least:
-        return replace(answer, status="low_evidence")  # a note says which one
     if confidence >= least:
         return answer
     digits = 2 if round(confidence, 2) < round(least, 2) else 4

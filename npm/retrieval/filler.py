@@ -28,8 +28,9 @@ from npm.retrieval.answers import (
     SurfaceReader,
     compose,
     confidence_features,
-    lacks_name,
+    is_name,
     ranked_phrases,
+    unknown_words,
     with_confidence,
 )
 from npm.retrieval.blocks import (
@@ -383,19 +384,25 @@ class PhraseFiller:
         blocks: np.ndarray | None,
     ) -> Answer:
         """The answer to one text by the phrases of its masks and the blocks that they are from."""
-        most = self.encoder.max_input_tokens
-        answer = compose(self.index, text, phrases, plans, settings, cut=cut, given=blocks, max_input_tokens=most)
+        most, lexicon = self.encoder.max_input_tokens, self.index.lexicon
+        unknown = () if blocks is not None or lexicon is None else unknown_words(text, lexicon)
+        answer = compose(
+            self.index, text, phrases, plans, settings, cut=cut, given=blocks, unknown=unknown, max_input_tokens=most
+        )
         if len(plans) > 1:
             return answer
-        lacking = blocks is None and lacks_name(text, self.index.lexicon)
-        return self._with_confidence(answer, phrases[0], plans[0], settings, lacking=lacking)
+        answer = self._with_confidence(answer, phrases[0], plans[0], settings)
+        # The reader may be sure of an answer about another name; min_confidence=0 makes every answer clear.
+        if answer.confidence is not None and self.least_confidence(settings) and any(map(is_name, unknown)):
+            return replace(answer, status="low_evidence")
+        return answer
 
     def _with_confidence(
-        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings, *, lacking: bool
+        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
         known = self._known_confidence(settings)
         features = None if known is None else self.features(answer.text, found, plan, settings)
-        return with_confidence(answer, known, features, settings, lacks_name=lacking)
+        return with_confidence(answer, known, features, settings)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:
         """The confidence of the reader of `settings`, an object that reads among them."""
