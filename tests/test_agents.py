@@ -128,21 +128,40 @@ def test_a_mistake_is_one_sentence(filler: PhraseFiller, tool: str, arguments: d
     assert "\n" not in result.content[0].text
 
 
+def started(setting: str, **environment: str) -> StdioServerParameters:
+    """The command, as a client starts it."""
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "npm", "mcp", setting],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        cwd=str(REPOSITORY),
+    )
+
+
 def test_the_command_serves_a_client_that_starts_it(demo_index: Path) -> None:
-    command = ["-m", "npm", "mcp", f"index={demo_index}"]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    server = StdioServerParameters(command=sys.executable, args=command, env=environment, cwd=str(REPOSITORY))
 
     async def session(client: Client) -> tuple[list[Any], Any]:
         return (await client.list_tools()).tools, await client.call_tool("fill", {"question": QUESTION})
 
-    tools, result = converse(server, session)
+    tools, result = converse(started(f"index={demo_index}"), session)
     assert {tool.name for tool in tools} >= {"fill", "find", "trace", "label", "read"}
     assert all(tool.description and tool.output_schema and tool.annotations.read_only_hint for tool in tools)
     assert not any("\n " in tool.description for tool in tools)  # no indentation of the code
     best = result.structured_content["phrases"][0]
     assert best["phrase"] == "Reykjavík"
     assert "Reykjavík" in best["places"][0]["sentence"]
+
+
+def test_the_command_answers_from_files_without_an_index(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "depot.md").write_text("# Depot\n\nThe depot is in Porto. The manager of the depot is Ana Duarte.\n")
+
+    async def session(client: Client) -> Any:
+        return await client.call_tool("fill", {"question": "Who manages the depot?"})
+
+    result = converse(started(f"files={docs}", XDG_CACHE_HOME=str(tmp_path / "cache")), session)
+    assert result.structured_content["phrases"][0]["phrase"] == "Ana Duarte"
 
 
 @pytest.mark.parametrize(("setting", "part"), [("where=[tem=payments]", "tem"), ("documents=[nowhere]", "nowhere")])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import field
 from functools import partial
 
-from npm.cli.base import EncoderCommand, Output, say
+from npm.cli.base import FilesCommand, Output, say
 from npm.cli.registry import verb
 from npm.cli.settings import compose_settings
 from npm.core.errors import exclusive, missing
@@ -19,15 +18,12 @@ NO_BLOCK_VECTORS = (
 )
 
 
-class FillCommand(FillSettings, EncoderCommand):
+class FillCommand(FillSettings, FilesCommand):
     """Answer questions, and texts with <mask>, with phrases of the corpus."""
 
     index: PathText = ""
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
     index is built once into the user's cache (XDG_CACHE_HOME)."""
-    files: list[PathText] = field(default_factory=list)
-    """Files and folders to answer from instead of an index: their words are read into the user's cache, and the next
-    time only what has changed; nothing is written beside them."""
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
     scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""

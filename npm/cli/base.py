@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
-from npm.core.errors import QueryError
+from npm.core.errors import QueryError, exclusive, missing
 from npm.core.settings import PathText, Settings
 from npm.models.settings import EncoderChoice
 
@@ -54,6 +55,23 @@ class EncoderCommand(EncoderChoice, IndexCommand):
         from npm.models.encoder import Encoder
 
         return Encoder.load(self.encoder, device=self.device, dtype=self.precision, for_reading=True)
+
+
+class FilesCommand(EncoderCommand):
+    """Settings of a verb that answers from an index, or from files as they are."""
+
+    index: PathText = ""
+    """Folder of the index. Required without files."""
+    files: list[PathText] = field(default_factory=list)
+    """Files and folders to answer from instead of an index: their words are read into the user's cache, and the next
+    time only what has changed; nothing is written beside them."""
+
+    def check_source(self) -> None:
+        """Raise SettingError unless either `index` or `files` are given."""
+        if self.index and self.files:
+            raise exclusive("index=DIR", "files")
+        if not (self.index or self.files):
+            raise missing("index", "index=DIR or files=FOLDER")
 
 
 def say(message: str) -> None:

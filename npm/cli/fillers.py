@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from npm.cli.base import EncoderCommand, say
+from npm.cli.base import EncoderCommand, FilesCommand, say
 from npm.cli.progress import StageProgress
 from npm.core.display import counted
 from npm.core.types import Progress, silent
@@ -30,6 +30,14 @@ def files_filler(files: list[str], encoder: Encoder, settings: FillSettings) -> 
     say(f"note: {counted(count, 'document')} of {', '.join(files)}, indexed in {folder}")
     with cache_errors(folder):
         return PhraseFiller.open(folder, encoder, settings=settings)
+
+
+def chosen_filler(command: FilesCommand, settings: FillSettings) -> PhraseFiller:
+    """A filler over the index, or the files, of a command."""
+    command.check_source()
+    if command.files:
+        return files_filler(command.files, command.load_reading_encoder(), settings)
+    return command.open_filler(settings)
 
 
 def demo_filler(encoder: Encoder, settings: FillSettings) -> PhraseFiller:

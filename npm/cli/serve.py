@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt
 
-from npm.cli.base import EncoderCommand, say
+from npm.cli.base import FilesCommand, say
 from npm.cli.registry import verb
 from npm.cluster.settings import ServeCluster
-from npm.core.errors import SettingError, exclusive, missing
+from npm.core.errors import SettingError
 from npm.core.settings import PathText
 from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
-class ServeCommand(ServeSettings, EncoderCommand):
+class ServeCommand(ServeSettings, FilesCommand):
     """Answer texts over HTTP and on a web page, until the process is stopped."""
 
-    index: PathText = ""
-    """Folder of the index. Required without files."""
     files: list[PathText] = field(default_factory=list)
     """Files and folders to answer from instead of an index: their words are read into the user's cache, and what
     changes is read again every reload_seconds."""
@@ -61,8 +59,7 @@ def run_serve(settings: ServeCommand) -> int:
     from npm.indexing.partitions import local_searcher
     from npm.serving.server import serve
 
-    if bool(settings.index) == bool(settings.files):
-        raise exclusive("index=DIR", "files") if settings.index else missing("index", "index=DIR or files=FOLDER")
+    settings.check_source()
     followed = FollowedFiles(settings.files, settings) if settings.files else None
     folder = Path(settings.index) if followed is None else followed.folder
 
@@ -86,15 +83,16 @@ def run_serve(settings: ServeCommand) -> int:
     return 0
 
 
-class McpCommand(FillSettings, EncoderCommand):
+class McpCommand(FillSettings, FilesCommand):
     """Answer agents over the Model Context Protocol, on standard input and output, until the client closes them."""
 
 
 @verb(
     McpCommand,
     "npmlm mcp index=DIR",
-    "index encoder occurrences retrieval documents where device precision",
-    groups={"": "index encoder device precision occurrences retrieval documents where", "scoring": ""},
+    "index files encoder occurrences retrieval documents where device precision",
+    required=None,
+    groups={"": "index files encoder device precision occurrences retrieval documents where", "scoring": ""},
 )
 def run_mcp(settings: McpCommand) -> int:
     """Serve one client."""
@@ -103,9 +101,10 @@ def run_mcp(settings: McpCommand) -> int:
     except ImportError as error:
         raise SettingError("npmlm mcp requires the package mcp: pip install 'mcp>=2.3'") from error
     from npm.agents import agent_server
+    from npm.cli.fillers import chosen_filler
     from npm.indexing.phrase_index import select
 
-    filler = settings.open_filler(settings)
+    filler = chosen_filler(settings, settings)
     select(filler.index, settings.documents, settings.where)  # a mistake is reported now, not to each call
     agent_server(filler).run("stdio")
     return 0

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from npm.cli.base import EncoderCommand, IndexCommand, OutputCommand, decoded, write_json
+from npm.cli.base import FilesCommand, IndexCommand, OutputCommand, decoded, write_json
 from npm.cli.progress import StageProgress
 from npm.cli.registry import verb
 from npm.core.display import counted, csv_lines
-from npm.core.errors import QueryError, SettingError, exclusive, missing
+from npm.core.errors import QueryError, SettingError, missing
 from npm.core.files import replace_file
 from npm.core.settings import PathText
 from npm.core.types import SURE
@@ -79,13 +79,9 @@ def run_find(settings: FindCommand, texts: list[str]) -> int:
     return status
 
 
-class TraceCommand(TraceSettings, EncoderCommand):
+class TraceCommand(TraceSettings, FilesCommand):
     """Trace the names, numbers, dates and quotations of a text back to the corpus."""
 
-    index: PathText = ""
-    """Folder of the index."""
-    files: list[PathText] = field(default_factory=list)
-    """Files and folders to trace in instead of an index, read as `fill` reads them."""
     output: Literal["marks", "json", "csv"] = "marks"
     """`marks`: the text with marks, and below it a card per span; `json`: an object per text; `csv`: a row per span."""
     out: PathText = ""
@@ -103,8 +99,7 @@ class TraceCommand(TraceSettings, EncoderCommand):
 )
 def run_trace(settings: TraceCommand, texts: list[str]) -> int:
     """Trace files and texts of the command line, or what comes through a pipe."""
-    if bool(settings.index) == bool(settings.files):
-        raise exclusive("index=DIR", "files") if settings.index else missing("index", "index=DIR or files=FOLDER")
+    settings.check_source()
     given = [_read(each) for each in texts]
     if not given and sys.stdin is not None and not sys.stdin.isatty():
         given = [("", decoded(sys.stdin.buffer.read(), "standard input"))]
@@ -114,14 +109,10 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
         raise SettingError(
             f"out must be a file .html, got {settings.out}; output=csv and output=json go through a pipe"
         )
-    from npm.cli.fillers import files_filler
+    from npm.cli.fillers import chosen_filler
     from npm.tracing.trace import Tracer
 
-    if settings.files:
-        filler = files_filler(settings.files, settings.load_reading_encoder(), FillSettings())
-    else:
-        filler = settings.open_filler()
-    tracer = Tracer(filler, settings)
+    tracer = Tracer(chosen_filler(settings, FillSettings()), settings)
     if settings.output == "csv":
         _write_rows([COLUMNS])
     traces: list[tuple[str, Trace]] = []
