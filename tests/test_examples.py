@@ -143,7 +143,6 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "python -m scripts.found_passages": "needs a GPU: tests/test_distil_reader.py runs the parts without one",
         "npmlm edit encoder=encoder-mini": "needs the encoder that the block above trains",
         "npmlm train experiment": NEEDS_STEPS,
-        "npmlm evaluate task=reading": NEEDS_DATA,
         "npmlm train …": "dots stand for the settings of a run",
         "npmlm train encoder=bytes": NEEDS_WEIGHTS,
         "OUT=out": "needs a GPU: tests/test_train_on_gpu.py runs the script without one",
