@@ -120,8 +120,8 @@ def labels_of(
     """The labels of all examples by a method that was not asked before."""
     # Without calibration, as the reference's loop: it is a cost per task, and this corpus has no sentences.
     scoring = ClosedScoring(retrieval=retrieval, k=K, label_mean="sum", calibration="none")
-    method = NonparametricLabels("npm", index, encoder, scoring=scoring)
-    return [prediction.label for prediction in method.predict(task, examples, silent)]
+    method = NonparametricLabels(index, encoder, scoring=scoring)
+    return [prediction.label for prediction in method.predict(task, examples, silent).answers]
 
 
 def measure(

@@ -241,7 +241,7 @@ def closed_method(name: str, task: Task, resources: Resources) -> Method:
 def open_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `causal`, `causal-bm25` or `t5`."""
     index = resources.index(task)[0] if name == "causal-bm25" else None
-    return PhraseWriter(name, _writer(name, resources), index, resources.fill_settings(task))
+    return Method(name, PhraseWriter(_writer(name, resources), index, resources.fill_settings(task)).predict)
 
 
 def continuation_logs(
@@ -294,35 +294,33 @@ def writer_logs(writer: Writer, texts: Sequence[str], words: Sequence[str]) -> t
     return first + rest, cut
 
 
-class PhraseWriter(Method):
+class PhraseWriter:
     """Fills the mask of an open task with the first line of a generated text: an open method."""
 
-    def __init__(
-        self, name: str, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None
-    ) -> None:
+    def __init__(self, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None) -> None:
         """With `index`, the three best blocks by BM25 precede each text, of documents as `settings` filter them.
 
         Raises SettingError if it has no text.
         """
-        super().__init__(name, self._answer)
         self._writer = writer
         self._index = index
         self._settings = settings or FillSettings()
         self._lexicon = None if index is None else lexicon_of(index)
 
-    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
-        """Without phrases where passages precede texts and no document may answer."""
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        """The first line written for every example; none where passages precede texts and no document may answer."""
         parts: Iterable[tuple[Any, list[int]]] = [(self, [*range(len(examples))])]  # no index: any example is answered
         if self._index is not None:
             parts = admissible_parts(self._index, examples, self._settings)
         answers = answered(task, examples, parts, self._answers, progress, at_once=TEXTS_GENERATED_TOGETHER)
-        return answers, {
+        facts = {
             "model": {**model_facts(self._writer.model), "dtype": self._writer.model.dtype_name},
             "answers": f"greedy, at most {MOST_NEW_TOKENS} tokens, the first line",
             "passages_in_front": 0 if self._index is None else PASSAGES_IN_FRONT,
             **({} if self._index is None else {"index": index_facts(self._index), "where": self._settings.where}),
             "cut_texts": sum(answer.cut for answer in answers),
         }
+        return Predictions(answers, facts)
 
     def _answers(self, part: Any, examples: Sequence[Example]) -> list[Answer]:
         texts = [example.text for example in examples]

@@ -77,18 +77,21 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
         is_masked = task == "masked_tokens"
         kind, made_by = ("a masked language model", "mlm_uniform") if is_masked else ("an encoder-decoder", "ul2_small")
         raise SettingError(f"encoder is required: {kind}, such as npmlm train experiment={made_by} makes")
-    load: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
-    measured: Any
-    models: tuple[Any, ...]
+    device, dtype = settings.device, settings.precision
+
+    def articles_for(model: StoredModel) -> list[Article]:
+        return held_out_articles(read_corpus(settings.corpus), model, chosen, limit=settings.limit, task=task)
+
     if task == "in_batch":
-        measured, models = evaluate_in_batch, (Encoder.load(name, **load),)
-    elif task == "masked_tokens":
-        measured, models = evaluate_masked_tokens, load_masked_lm(name, **load)
-    else:
-        measured, models = evaluate_denoising, (Denoiser.load(name, mode_tokens=(), **load),)
-    articles = held_out_articles(read_corpus(settings.corpus), models[0], chosen, limit=settings.limit, task=task)
-    result: Result = measured(*models, articles, chosen, settings, out=out, progress=progress)
-    return result
+        encoder = Encoder.load(name, device=device, dtype=dtype)
+        return evaluate_in_batch(encoder, articles_for(encoder), chosen, settings, out=out, progress=progress)
+    if task == "masked_tokens":
+        encoder, head = load_masked_lm(name, device=device, dtype=dtype)
+        return evaluate_masked_tokens(
+            encoder, head, articles_for(encoder), chosen, settings, out=out, progress=progress
+        )
+    denoiser = Denoiser.load(name, mode_tokens=(), device=device, dtype=dtype)
+    return evaluate_denoising(denoiser, articles_for(denoiser), chosen, settings, out=out, progress=progress)
 
 
 def held_out_articles(
@@ -157,10 +160,10 @@ def _measured(
     asked: Mapping[str, Any],
     measure: Callable[[Article], Iterable[Line]],
     *,
+    facts: Mapping[str, Any],
     heads: Sequence[nn.Module] = (),
-    out: Path | None = None,
-    progress: Progress = silent,
-    **facts: Any,
+    out: Path | None,
+    progress: Progress,
 ) -> tuple[dict[str, Any], list[Line]]:
     """The record, and the lines of all articles, with `model` and `heads` in evaluation mode.
 
@@ -228,7 +231,9 @@ def evaluate_in_batch(
     articles: Sequence[Article],
     settings: HeldOutSettings,
     sample: SampleSettings = SAMPLE,
-    **tell: Any,
+    *,
+    out: Path | None = None,
+    progress: Progress = silent,
 ) -> Result:
     """Mask the articles, and count how often the best key is a positive; `top1` is the mean of both sides.
 
@@ -237,9 +242,9 @@ def evaluate_in_batch(
     if nothing could be masked, SettingError for blocks that the encoder does not accept with their masks.
     """
     names = ("similarity_scale", "dimensions", "trained_dimensions")
-    tell |= as_json({name: getattr(encoder, name) for name in names})
-    measure = _in_batch_measure(encoder, settings, sample.seed)
-    record, lines = _measured("in_batch", encoder, articles, _asked(settings, sample), measure, **tell)
+    facts = as_json({name: getattr(encoder, name) for name in names})
+    measure, asked = _in_batch_measure(encoder, settings, sample.seed), _asked(settings, sample)
+    record, lines = _measured("in_batch", encoder, articles, asked, measure, facts=facts, out=out, progress=progress)
     spans = np.array([line["spans"] for line in lines])  # i64 [A]
     if not spans.any():
         raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
@@ -294,7 +299,9 @@ def evaluate_masked_tokens(
     articles: Sequence[Article],
     settings: HeldOutSettings,
     sample: SampleSettings = SAMPLE,
-    **tell: Any,
+    *,
+    out: Path | None = None,
+    progress: Progress = silent,
 ) -> Result:
     """Mask tokens of the articles and predict them; standard errors take articles as clusters.
 
@@ -304,9 +311,11 @@ def evaluate_masked_tokens(
     unread = ("least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
     asked = {name: value for name, value in asdict(settings).items() if name not in unread}
     asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
-    facts: dict[str, Any] = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
+    facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
     measure = _masked_measure(encoder, head, settings, sample.seed)
-    record, lines = _measured("masked_tokens", encoder, articles, asked, measure, heads=[head], **tell, **facts)
+    record, lines = _measured(
+        "masked_tokens", encoder, articles, asked, measure, facts=facts, heads=[head], out=out, progress=progress
+    )
     # `compare` pairs documents by it: the same tokens of the same text
     asked_of = digest_of({key: record[key] for key in ("settings", "corpus_digest")} | facts)
     lines = [
@@ -349,7 +358,9 @@ def evaluate_denoising(
     articles: Sequence[Article],
     settings: HeldOutSettings,
     sample: SampleSettings = SAMPLE,
-    **tell: Any,
+    *,
+    out: Path | None = None,
+    progress: Progress = silent,
 ) -> Result:
     """NLL of every denoiser under every mode token; intervals are from a bootstrap over articles.
 
@@ -376,7 +387,8 @@ def evaluate_denoising(
                 lines.append({"denoiser": corruption.name, "mode": mode, **sums})
         return lines
 
-    record, lines = _measured("denoising", denoiser, articles, _asked(settings, sample), measure, **tell)
+    asked = _asked(settings, sample)
+    record, lines = _measured("denoising", denoiser, articles, asked, measure, facts={}, out=out, progress=progress)
     cells, rows = [], []
     for corruption in UL2:
         row = []

@@ -169,7 +169,7 @@ def label_rows(
         raise SettingError("multi_label needs a template with <mask> for sentences of the corpus, got template={text}")
     examples = read_examples(task, rows, filler.encoder)
     scoring = None if has_template else ClosedScoring(calibration="none")
-    method = NonparametricLabels("npm", filler.index, filler.encoder, scoring=scoring, settings_key="scoring")
+    method = NonparametricLabels(filler.index, filler.encoder, scoring=scoring, settings_key="scoring")
     prepared = method.prepare(task)
     for note in prepared.labels.notes:
         notice(note)

@@ -68,7 +68,10 @@ def score_tables(tables: Sequence[ResultTable], metrics: Mapping[str, Any]) -> d
     for average in averages:
         note = f", {average} average" if len(averages) > 1 else ""
         chosen += [(f"{title}: exact match (hit@1){note}", scope, average) for scope, title in titles.items()]
-    most = max((len(answer.phrases) for each in opened for answer in each.predictions), default=0)
+    most = max(
+        (len(answer.phrases) for table in opened for each in table.methods.values() for answer in each.answers),
+        default=0,
+    )
     if most > 1:
         chosen.append((f"Open tasks: right in the first {most} (hit@{most})", "all", "among"))
     chosen.append(("Open tasks: share answered with what was right at another date only", "old_answers", "micro"))
@@ -148,7 +151,7 @@ def sample_cards(table: ResultTable, count: int) -> Iterator[Group]:
     names, rows = [label.name for label in table.task.labels], list(table.asked().rows())
     for number in np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)):
         example, prediction, _ = rows[number]
-        title = f"{table.task.name}, {next(iter(table.facts))}: {example.text}"
+        title = f"{table.task.name}, {next(iter(table.methods))}: {example.text}"
         shown: list[SampleRow]
         if table.task.suite == "open":
             shown = [

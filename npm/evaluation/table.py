@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from npm.core.types import Progress, silent
 from npm.corpus.markup import visible
 from npm.evaluation.data import MAX_ANSWER_TOKENS, answer_groups
 from npm.evaluation.methods.occurrences import name_blocks
-from npm.evaluation.methods.registry import NO_DOCUMENT, Method, admissible_parts
+from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, admissible_parts
 from npm.evaluation.metrics import (
     bootstrap_interval,
     exact_match,
@@ -43,15 +43,14 @@ class ResultTable:
 
     task: Task
     examples: Sequence[Example]  # n of them
-    predictions: Sequence[Any]  # R of them, LabelPrediction or Answer
+    methods: Mapping[str, Predictions]  # those of each method, by its name
     columns: Mapping[str, np.ndarray]
-    """[R] each: `method`, `place` (number of the prediction), `right`, `group`; of open tasks also `answer_tokens`,
+    """[R] each: `method`, `place` (number of the example), `right`, `group`; of open tasks also `answer_tokens`,
     `among` (any phrase is right), `has_old` and `stale` (right at another date), `share` of the first phrase or nan."""
     flags: Mapping[str, np.ndarray]
     """bool [R] each: coverage by the corpus, named as by `coverage_of` and `overlapping_examples`."""
     scopes: Mapping[str, np.ndarray]
     """bool [R] each: `all` rows, and of open tasks those `covered` and those of each subset."""
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts of each method
     seed: int = 0
     resamples: int = 10_000
 
@@ -75,13 +74,12 @@ class ResultTable:
 
     def asked(self) -> ResultTable:
         """The rows of the first method: one for each example."""
-        return self.where(self["method"] == next(iter(self.facts), ""))
+        return self.where(self["method"] == next(iter(self.methods), ""))
 
     def rows(self) -> Iterator[tuple[Example, Any, bool]]:
         """Example, prediction and whether it is right, of each row."""
-        places = self["place"].tolist()  # R of them
-        for place, right in zip(places, self["right"].tolist(), strict=True):
-            yield self.examples[place % len(self.examples)], self.predictions[place], right
+        for method, place, right in zip(self["method"], self["place"].tolist(), self["right"].tolist(), strict=True):
+            yield self.examples[place], self.methods[method].answers[place], right
 
     def interval(self, column: str, groups: str = "") -> dict[str, float] | None:
         """Share of the rows that are true in a column, and its confidence interval; None without rows.
@@ -133,21 +131,20 @@ def evaluate_task(
     Open tasks need an `encoder`, which measures answers in tokens, and with `index` report their coverage by the
     documents that `fill` admits. Intervals of all methods are drawn with the same `seed`, so that they can be compared.
     """
-    predictions: list[Any] = []
+    found: dict[str, Predictions] = {}
     for method in methods:
 
-        def method_progress(stage: str, done: float, _: float | None, before: int = len(predictions)) -> None:
-            progress(stage, before + done, len(examples) * len(methods))
+        def method_progress(stage: str, done: float, _: float | None, before: int = len(found)) -> None:
+            progress(stage, before * len(examples) + done, len(examples) * len(methods))
 
-        predictions += method.predict(task, examples, method_progress)
+        found[method.name] = method.predict(task, examples, method_progress)
         method_progress(f"task {task.name}", len(examples), None)
-    facts = {method.name: method.facts for method in methods}
     columns = {
-        "method": np.repeat(np.array([*facts], dtype=object), len(examples)),
-        "place": np.arange(len(predictions)),
-        "group": np.array([example.group for example in examples] * len(methods), dtype=object),
+        "method": np.repeat(np.array([*found], dtype=object), len(examples)),
+        "place": np.tile(np.arange(len(examples)), len(found)),
+        "group": np.array([example.group for example in examples] * len(found), dtype=object),
     }
-    rows = list(zip(predictions, [*examples] * len(methods), strict=True))
+    rows = [pair for each in found.values() for pair in zip(each.answers, examples, strict=True)]
     flags: dict[str, np.ndarray] = {}  # bool [n] each
     scopes = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
     if task.suite == "closed":
@@ -158,22 +155,21 @@ def evaluate_task(
         assert encoder is not None, "answers are measured in its tokens"
         lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
         names = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
-        columns |= _open_columns(rows, facts) | {"answer_tokens": np.array(names * len(methods), dtype=object)}
+        columns |= _open_columns(rows, [each.are_shares for each in found.values()])
+        columns["answer_tokens"] = np.array(names * len(methods), dtype=object)
         flags |= {} if index is None else coverage_of(examples, index, encoder, fill or FillSettings())
         scopes |= {"covered": flags["subject_named"]} if "subject_named" in flags else {}
         for name in task.subsets:
             inside = np.array([name in example.subsets for example in examples], dtype=bool)  # [n]
             scopes |= {name: inside} if inside.any() else {}
     flags, scopes = ({name: np.tile(own, len(methods)) for name, own in each.items()} for each in (flags, scopes))
-    return ResultTable(task, examples, predictions, columns, flags, scopes, facts, seed, resamples)
+    return ResultTable(task, examples, found, columns, flags, scopes, seed, resamples)
 
 
-def _open_columns(rows: Sequence[tuple[Any, Example]], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Right answers and shares of the rows of an open task, [R] each."""
-    fillings = [each.get("filling") for each in facts.values()]
-    are_shares = [filling is not None and not filling["scoring"]["reference"] for filling in fillings]
+def _open_columns(rows: Sequence[tuple[Any, Example]], are_shares: Sequence[bool]) -> dict[str, np.ndarray]:
+    """Right answers and shares of the rows of an open task, [R] each; `are_shares` is of each method's scores."""
     shares = np.array([answer.phrases[0].score if answer.phrases else 0.0 for answer, _ in rows])  # f64 [R]
-    shares[~np.repeat(np.array(are_shares, dtype=bool), len(rows) // max(1, len(facts)))] = np.nan
+    shares[~np.repeat(np.array(are_shares, dtype=bool), len(rows) // max(1, len(are_shares)))] = np.nan
 
     def column(is_true: Callable[[list[str], Example], bool]) -> np.ndarray:
         """Bool [R] of the phrases of a row's answer, and its example."""
@@ -194,14 +190,14 @@ def task_metrics(table: ResultTable) -> dict[str, Any]:
     task, asked = table.task, table.asked()
     gold = [[each.id, each.text, each.label, list(each.answers), each.group] for each in table.examples]
     is_closed = task.suite == "closed"
-    measure = _closed_metrics if is_closed else _open_metrics
+    measure, by_method = _closed_metrics if is_closed else _open_metrics, table.by("method")
     found: dict[str, Any] = {
         "suite": task.suite,
         "count": len(table.examples),
         "cut_count": sum(example.cut for example in table.examples),
         "examples_sha256": sha256_of_bytes(json.dumps(gold, ensure_ascii=False).encode()),
         "task_sha256": task.digest,
-        "methods": {name: measure(own) | {"facts": own.facts[name]} for name, own in table.by("method").items()},
+        "methods": {name: measure(own) | {"facts": _facts(own.methods[name])} for name, own in by_method.items()},
     }
     if is_closed:
         overlap = asked.flags.get("standing_in_corpus")
@@ -211,6 +207,11 @@ def task_metrics(table: ResultTable) -> dict[str, Any]:
     if table.flags:
         found["coverage"] = {scope: _coverage(asked.where(rows)) for scope, rows in asked.scopes.items()}
     return found
+
+
+def _facts(found: Predictions) -> dict[str, Any]:
+    """Facts of a method for metrics.json."""
+    return {**found.facts} if found.notes is None else {**found.facts, "notes": [*found.notes]}
 
 
 def _closed_metrics(own: ResultTable) -> dict[str, Any]:
@@ -257,7 +258,7 @@ def task_notes(table: ResultTable) -> Iterator[str]:
         yield f"{name}: {blank} of {count} examples have nothing in their fields."
     if "standing_in_corpus" in flags and (held := flags["standing_in_corpus"].sum()):
         elsewhere = table.where(~table.flags["standing_in_corpus"])
-        rights = {each: elsewhere["right"][elsewhere["method"] == each] for each in table.facts}  # bool [rows] each
+        rights = {each: elsewhere["right"][elsewhere["method"] == each] for each in table.methods}  # bool [rows] each
         shares = (f"{each} {100 * own.mean() if len(own) else float('nan'):.1f}" for each, own in rights.items())
         yield f"{name}: {held} of {count} examples occur in the corpus; accuracy without them: {', '.join(shares)}."
     if "answer_held" in flags:
@@ -275,7 +276,7 @@ def task_notes(table: ResultTable) -> Iterator[str]:
                 yield reliability_note(f"{name}, {method}", own["share"], own["right"])
         elif len({each.label for each in predictions}) == 1 and method != "majority":
             yield f"{name}: {method} answers {table.task.labels[predictions[0].label].name!r} to every example."
-        yield from (f"{name}, {method}: {note}" for note in table.facts[method].get("notes", ()))
+        yield from (f"{name}, {method}: {note}" for note in table.methods[method].notes or ())
 
 
 def task_records(table: ResultTable) -> Iterator[dict[str, Any]]:

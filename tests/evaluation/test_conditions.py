@@ -110,7 +110,7 @@ def test_coverage_counts_in_the_documents_that_the_conditions_of_filling_leave(
 def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: ResultTable) -> None:
     notes = [note for note in task_notes(result) if "no document may answer" in note]
     assert notes[0] == "mine: npm-dense found no phrase for 1 of 3 examples, for 1 of them no document may answer."
-    assert result.facts["npm-dense"]["counts"]["inadmissible"] == 1
+    assert result.methods["npm-dense"].facts["counts"]["inadmissible"] == 1
     assert not result["right"][2]
     assert [record["where"] for record in task_records(result)][:2] == [["date=2019"], ["date=2022"]]
 
@@ -178,13 +178,13 @@ def test_every_method_that_reads_an_index_says_which_examples_no_document_may_an
     kinds: list[Callable[[PhraseFiller], Any]] = [
         lambda filler: random_span(filler, seed=0),
         oracle_blocks,
-        lambda filler: PhraseWriter("causal-bm25", writer, filler.index, filler.settings),
+        lambda filler: PhraseWriter(writer, filler.index, filler.settings),
         lambda filler: phrase_answers(filler, "npm-bm25"),
     ]
     for make in kinds:
         method = make(dated)
-        answers = method.predict(task, examples, silent)
-        assert [NO_DOCUMENT in answer.notes for answer in answers] == [False, True], method.name
+        answers = method.predict(task, examples, silent).answers
+        assert [NO_DOCUMENT in answer.notes for answer in answers] == [False, True]
         assert not answers[1].phrases
     for make in kinds[:3]:  # a user's filter that leaves nothing is no condition of an example
         with pytest.raises(NoDocumentError):

@@ -46,14 +46,14 @@ EXAMPLES = [
 PLACE = Occurrence("norway", "Norway", 18, 22, "Norway's capital, Oslo, lies there.", 0, 35, 18, 22)
 
 
-def fixed(labels: Sequence[int], name: str = "npm", **facts: Any) -> Method:
+def fixed(labels: Sequence[int], name: str = "npm", *, notes: Sequence[str] | None = None) -> Method:
     """Predicts the labels that it is given."""
     shares = [tuple(0.6 if number == label else 0.2 for number in range(3)) for label in labels]
     predictions = [LabelPrediction(each, (Evidence(1, "good", 2.5, PLACE),)) for each in shares]
-    return Method(name, lambda *_: (predictions, {}), **facts)
+    return Method(name, lambda *_: Predictions(predictions, {"temperature": 2.0}, notes))
 
 
-def told(name: str, phrases: Sequence[str | None], **facts: Any) -> Method:
+def told(name: str, phrases: Sequence[str | None], *, are_shares: bool = False) -> Method:
     """Answers what it was told; None is an answer without a phrase."""
 
     def answer(_: Task, examples: Sequence[Example], __: Progress) -> Predictions:
@@ -61,9 +61,9 @@ def told(name: str, phrases: Sequence[str | None], **facts: Any) -> Method:
         for example, phrase in zip(examples, phrases, strict=True):
             found = () if phrase is None else (Phrase(phrase, 0.75, 2, (PLACE,)), Phrase("Bergen", 0.25, 1, ()))
             answers.append(Answer(example.text, found))
-        return answers, {}
+        return Predictions(answers, {}, are_shares=are_shares)
 
-    return Method(name, answer, **facts)
+    return Method(name, answer)
 
 
 def labeled(gold: Sequence[int], **values: Any) -> list[Example]:
@@ -86,7 +86,7 @@ def result(encoder: Encoder, index: PhraseIndex) -> ResultTable:
 
 
 def test_the_counts_of_four_labels_are_those_counted_by_hand() -> None:
-    metrics = task_metrics(classified([0, 1, 1, 1], fixed([0, 1, 1, 0], temperature=2.0)))
+    metrics = task_metrics(classified([0, 1, 1, 1], fixed([0, 1, 1, 0])))
     assert json.loads(json.dumps(metrics)) == metrics and metrics["labels"] == ["bad", "good", "mixed"]
     method = metrics["methods"]["npm"]
     assert method["accuracy"]["mean"] == 0.75 and method["facts"] == {"temperature": 2.0}
@@ -205,9 +205,7 @@ def test_without_an_index_nothing_is_said_of_coverage_and_only_the_best_phrase_c
 
 
 def test_the_share_of_an_answer_is_that_of_its_first_phrase_unless_its_scores_are_no_shares(encoder: Encoder) -> None:
-    methods = [
-        told(name, ["Oslo", None], filling={"scoring": {"reference": name == "other"}}) for name in ("told", "other")
-    ]
+    methods = [told(name, ["Oslo", None], are_shares=name == "told") for name in ("told", "other")]
     found = evaluate_task(OPEN, EXAMPLES[:2], methods, encoder=encoder, resamples=5)
     assert found.by("method")["told"]["share"].tolist() == [0.75, 0.0]
     assert np.isnan(found.by("method")["other"]["share"]).all()

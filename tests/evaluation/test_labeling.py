@@ -109,7 +109,7 @@ def test_what_are_no_labels_or_no_template_is_refused(labels: object, template: 
 def test_scores_that_compete_are_those_of_an_evaluation(filler: PhraseFiller) -> None:
     task = label_task(WORDS, TEMPLATE)
     examples = read_examples(task, ROWS, filler.encoder)
-    expected = NonparametricLabels("npm", filler.index, filler.encoder).predict(task, examples, silent)
+    expected = NonparametricLabels(filler.index, filler.encoder).predict(task, examples, silent).answers
     for found, prediction in zip(labeled(filler), expected, strict=True):
         scores = dict(zip(WORDS, prediction.scores, strict=True))
         assert {each.label: each.score for each in found.ranked} == pytest.approx(scores, rel=1e-5)
@@ -124,7 +124,7 @@ def test_scores_that_compete_are_those_of_an_evaluation(filler: PhraseFiller) ->
 def plain_fit(filler: PhraseFiller, texts: list[str], sentences: list[str]) -> list[list[float]]:
     """Log of the mean over a label's words of each word's mean evidence over its mean log at the sentences."""
     words = [word for own in WORDS.values() for word in own]
-    method = NonparametricLabels("npm", filler.index, filler.encoder)
+    method = NonparametricLabels(filler.index, filler.encoder)
     scoring = method.prepare(label_task(WORDS, TEMPLATE))[0]
     occurrences = find_occurrences(filler.index, filler.encoder, words)
     logs = method.word_scores(occurrences, scoring, [*texts, *sentences]).log_sums.tolist()

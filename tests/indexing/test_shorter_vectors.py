@@ -199,7 +199,7 @@ def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_on
 def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encoder: Encoder, finished: Path) -> None:
     opened = PhraseIndex.open(finished)
     axes = np.load(part_of(finished, "rotation") / "axes.npy")  # f32 [k, d]
-    labels = NonparametricLabels("npm", opened, encoder)
+    labels = NonparametricLabels(opened, encoder)
     whole = PhraseFiller.over(list(SENTENCES[:3]), encoder)
     text = "The capital of Iceland is <mask>."
     vectors = labels._encoded([text], resolved_scoring().last_tokens)

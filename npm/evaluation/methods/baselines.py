@@ -60,7 +60,7 @@ def majority_label() -> Method:
         counts = np.bincount([example.label for example in examples], minlength=len(task.labels))  # i64 [labels]
         shares = tuple((counts / max(1, counts.sum())).tolist())
         facts = {"chosen_on": "the examples that are reported", "label_counts": counts.tolist()}
-        return [LabelPrediction(shares)] * len(examples), facts
+        return Predictions([LabelPrediction(shares)] * len(examples), facts)
 
     return Method("majority", answer)
 
@@ -71,9 +71,9 @@ def random_label(seed: int) -> Method:
     def answer(task: Task, examples: Sequence[Example], _: Progress) -> Predictions:
         one_hot = np.eye(len(task.labels)).tolist()  # f64 [labels, labels]
         drawn = (example_rng(seed, example).integers(len(task.labels)) for example in examples)
-        return [LabelPrediction(tuple(one_hot[label])) for label in drawn], {}
+        return Predictions([LabelPrediction(tuple(one_hot[label])) for label in drawn], {"seed": seed})
 
-    return Method("random", answer, seed=seed)
+    return Method("random", answer)
 
 
 def frequent_answer(development: Sequence[Example]) -> Method:
@@ -97,10 +97,10 @@ def frequent_answer(development: Sequence[Example]) -> Method:
     overall = best(sum(counts.values(), Counter()), len(development))
 
     def answer(_: Task, examples: Sequence[Example], __: Progress) -> Predictions:
-        return [Answer(example.text, by_group.get(example.group, overall)) for example in examples], {}
+        facts = {"chosen_on": "the development examples", "development_examples": len(development)}
+        return Predictions([Answer(example.text, by_group.get(example.group, overall)) for example in examples], facts)
 
-    facts = {"chosen_on": "the development examples", "development_examples": len(development)}
-    return Method("majority", answer, **facts)
+    return Method("majority", answer)
 
 
 def random_span(filler: PhraseFiller, seed: int) -> Method:
@@ -134,9 +134,12 @@ def random_span(filler: PhraseFiller, seed: int) -> Method:
             return [Answer(example.text, drawn(example, part.live_blocks)) for example in own]
 
         parts = admissible_parts(index, examples, filler.settings)
-        return answered(task, examples, parts, of_part, progress), {}
+        answers = answered(task, examples, parts, of_part, progress)
+        return Predictions(
+            answers, {"seed": seed, **filler_facts(filler)}, are_shares=not filler.settings.scoring.reference
+        )
 
-    return Method("random", answer, seed=seed, **filler_facts(filler))
+    return Method("random", answer)
 
 
 def oracle_blocks(filler: PhraseFiller) -> Method:
@@ -160,9 +163,10 @@ def oracle_blocks(filler: PhraseFiller) -> Method:
         parts = admissible_parts(filler.index, examples, filler.settings)
         answers = answered(task, examples, parts, of_part, progress, at_once=ORACLE_EXAMPLES)
         without_block = sum(bool({NO_BLOCK, NO_DOCUMENT} & {*each.notes}) for each in answers)
-        return answers, {"counts": {"without_block": without_block}}
+        facts = {**filler_facts(filler), "counts": {"without_block": without_block}}
+        return Predictions(answers, facts, are_shares=not filler.settings.scoring.reference)
 
-    return Method("oracle-blocks", answer, **filler_facts(filler))
+    return Method("oracle-blocks", answer)
 
 
 def blocks_with_answer(filler: PhraseFiller, part: PhraseIndex, examples: Sequence[Example]) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from npm.core.errors import SettingError, named
 from npm.core.settings import as_json
-from npm.core.types import MASK_TEXT, Answer, Progress
+from npm.core.types import MASK_TEXT, Progress
 from npm.corpus.text import sentence_bounds
 from npm.evaluation.methods.occurrences import WordOccurrences, WordScores, find_occurrences, hit_scores, scan_scores
 from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, Resources, admissible_parts, answered
@@ -238,9 +238,9 @@ def closed_method(name: str, task: Task, resources: Resources) -> Method:
     """Method `npm`, `npm-single` or `mlm-knn`."""
     index, encoder = resources.index(task, parametric=name == "mlm-knn")
     one_mask = None if name == "npm" else True
-    method = NonparametricLabels(name, index, encoder, one_mask, resources.settings.zero_shot.closed)
-    method.prepare(task)
-    return method
+    labels = NonparametricLabels(index, encoder, one_mask, resources.settings.zero_shot.closed)
+    labels.prepare(task)
+    return Method(name, labels.predict)
 
 
 def open_method(name: str, task: Task, resources: Resources) -> Method:
@@ -248,12 +248,11 @@ def open_method(name: str, task: Task, resources: Resources) -> Method:
     return phrase_answers(PhraseFiller(*resources.index(task), resources.fill_settings(task)), name)
 
 
-class NonparametricLabels(Method):
+class NonparametricLabels:
     """Scores labels by the occurrences of their words in an index."""
 
     def __init__(
         self,
-        name: str,
         index: PhraseIndex,
         encoder: Encoder,
         one_mask: bool | None = None,
@@ -265,7 +264,6 @@ class NonparametricLabels(Method):
 
         Raises ArtifactError if `encoder` did not make the index.
         """
-        super().__init__(name, self._answer)
         self._index = index
         self._encoder = index.check_encoder(encoder)
         self._one_mask = encoder.query_masks == 1 if one_mask is None else one_mask
@@ -295,7 +293,8 @@ class NonparametricLabels(Method):
         prompts = corpus_prompts(task, self._index, self._settings_key)
         return PreparedLabels(scoring, verbalizer, occurrences, labels, prompts)
 
-    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        """The shares of all labels for each example, with the places that support them."""
         prepared = self.prepare(task)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
@@ -304,16 +303,16 @@ class NonparametricLabels(Method):
             evidence = self.evidence(prepared, scores)
             shares = label_shares(logs).tolist()  # q lists of L
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
-        return predictions, {
+        facts = {
             "encoder": model_facts(self._encoder),
             "index": self._index.manifest.digest,
             "masks": "single" if self._one_mask else "pair",
             "scoring": as_json(asdict(replace(prepared.scoring, verbalizer=prepared.verbalizer.name))),
             "verbalizer": prepared.verbalizer.facts,
             "words": prepared.labels.counts,
-            "notes": prepared.labels.notes,
             "without_evidence": without_evidence,
         }
+        return Predictions(predictions, facts, prepared.labels.notes)
 
     def batches(
         self, task: Task, prepared: PreparedLabels, examples: Sequence[Example], progress: Progress, *, at_once: int
@@ -404,16 +403,20 @@ def phrase_answers(filler: PhraseFiller, name: str = "npm") -> Method:
             (None if part is None else PhraseFiller(part, filler.encoder, unfiltered), numbers)
             for part, numbers in admissible_parts(filler.index, examples, settings)
         )
-        answers = answered(task, examples, parts, _filled, progress, at_once=TEXTS_PER_CALL)
+        answers = answered(
+            task,
+            examples,
+            parts,
+            lambda part, own: part.fill([example.text for example in own]),
+            progress,
+            at_once=TEXTS_PER_CALL,
+        )
         counts = {
             "cut": sum(answer.cut for answer in answers),
             "unanswered": sum(not answer.phrases for answer in answers),
             "inadmissible": sum(NO_DOCUMENT in answer.notes for answer in answers),
         }
-        return answers, {"counts": counts}
+        facts = {**filler_facts(filler, settings), "counts": counts}
+        return Predictions(answers, facts, are_shares=not settings.scoring.reference)
 
-    return Method(name, answer, **filler_facts(filler, settings))
-
-
-def _filled(filler: PhraseFiller, examples: list[Example]) -> list[Answer]:
-    return filler.fill([example.text for example in examples])
+    return Method(name, answer)

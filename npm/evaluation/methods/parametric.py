@@ -16,7 +16,7 @@ Shapes: q texts, t vectors, W words, w words of n tokens, c tokens that may answ
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -80,14 +80,16 @@ def prompted_labels(
         chosen: dict[str, Any] = {"mean": "words", "calibration": calibration, "prompts": prompts}
         batches = scored_batches(task, examples, word_scores, numbers, progress, at_once=examples_per_call, **chosen)
         rows = [row for _, logs in batches for row in label_shares(logs).tolist()]
-        return [LabelPrediction(tuple(row)) for row in rows], {
+        found = {
+            **facts,
             "verbalizer": verbalizer.facts,
             "calibration": calibration,
             "words_per_label": [len(own) for own in verbalizer.words],
             "cut_texts": sum(cut_counts[calibration != "none" :]),
         }
+        return Predictions([LabelPrediction(tuple(row)) for row in rows], found)
 
-    return Method(name, answer, **facts)
+    return Method(name, answer)
 
 
 def closed_method(name: str, task: Task, resources: Resources) -> Method:
@@ -121,7 +123,8 @@ def check_words(word_logs: WordLogs, task: Task, verbalizer: Verbalizer, calibra
 
 def open_method(name: str, _: Task, resources: Resources) -> Method:
     """Method `mlm` or `mlm-n`."""
-    return (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model)
+    phrases = (ParametricPhrases if name == "mlm" else GoldLengthPhrases)(*resources.language_model)
+    return Method(name, phrases.predict)
 
 
 def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
@@ -227,24 +230,26 @@ def word_candidates(encoder: Encoder, *, after_space: bool) -> tuple[np.ndarray,
     return np.array([token for token, _ in kept], dtype=np.int64), [word for _, word in kept], places_of
 
 
-class ParametricPhrases(Method):
+class ParametricPhrases:
     """Fills the mask with the likeliest tokens; their scores are probabilities over the full vocabulary.
 
     Words of the question are no answers, as they are none of `PhraseFiller` by default.
     """
 
     def __init__(self, encoder: Encoder, head: MaskedHead, *, phrase_count: int = PHRASES_PER_ANSWER) -> None:
-        super().__init__("mlm", self._answer, answers="one token that is a word", **language_model_facts(encoder, head))
         self._encoder = encoder
         self._head = head
         self._phrase_count = phrase_count
         self._candidates = lru_cache(2)(partial(word_candidates, encoder))
 
-    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        """The likeliest words of every example."""
+
         def fill(own: list[Example]) -> list[Answer]:
             return self.fill([example.text for example in own])
 
-        return _filled(task, examples, [(fill, [*range(len(examples))])], progress)
+        facts = {"answers": "one token that is a word", **language_model_facts(self._encoder, self._head)}
+        return _filled(task, examples, [(fill, [*range(len(examples))])], facts, progress)
 
     def fill(self, texts: Sequence[str]) -> list[Answer]:
         """The answer to each of q texts that passed `check_query`."""
@@ -270,7 +275,7 @@ class ParametricPhrases(Method):
         )
 
 
-class GoldLengthPhrases(Method):
+class GoldLengthPhrases:
     """Fills one mask per token of the shortest gold answer, from left to right: an upper bound for such models.
 
     No other method knows that number. The score of an answer is the probability of its tokens, each given those to its
@@ -278,15 +283,11 @@ class GoldLengthPhrases(Method):
     """
 
     def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
-        facts = {
-            "answers": "as many tokens as the shortest gold answer has: an upper bound",
-            "notes": ["it is told how many tokens the gold answer has: an upper bound"],
-        }
-        super().__init__("mlm-n", self._answer, **facts, **language_model_facts(encoder, head))
         self._encoder = encoder
         self._head = head
 
-    def _answer(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
+        """The likeliest tokens of every example, as many as its shortest gold answer has."""
         encoder, by_count = self._encoder, dict[int, list[int]]()
         for number, example in enumerate(examples):
             space = mask_takes_space(encoder, example.text)
@@ -298,9 +299,11 @@ class GoldLengthPhrases(Method):
             texts = [example.text for example in own]
             return self.fill(texts, count) if count <= room else [Answer(each, (), notes=(TOO_LONG,)) for each in texts]
 
-        return _filled(
-            task, examples, [(partial(fill, count), own) for count, own in sorted(by_count.items())], progress
-        )
+        answers = "as many tokens as the shortest gold answer has: an upper bound"
+        facts = {"answers": answers, **language_model_facts(encoder, self._head)}
+        parts = [(partial(fill, count), own) for count, own in sorted(by_count.items())]
+        note = "it is told how many tokens the gold answer has: an upper bound"
+        return replace(_filled(task, examples, parts, facts, progress), notes=[note])
 
     def fill(self, texts: Sequence[str], count: int) -> list[Answer]:
         """The answer of `count` tokens to each of q texts that passed `check_query`."""
@@ -330,11 +333,15 @@ Fill = Callable[[list[Example]], list[Answer]]
 
 
 def _filled(
-    task: Task, examples: Sequence[Example], parts: Sequence[tuple[Fill, list[int]]], progress: Progress
+    task: Task,
+    examples: Sequence[Example],
+    parts: Sequence[tuple[Fill, list[int]]],
+    facts: Mapping[str, Any],
+    progress: Progress,
 ) -> Predictions:
-    """The answers to all examples, each by the function of its part, and how many texts were cut."""
+    """The answers to all examples, each by the function of its part, with `facts` and the number of texts cut."""
     answers = answered(task, examples, parts, lambda fill, own: fill(own), progress, at_once=EXAMPLES_PER_CALL)
-    return answers, {"cut_texts": sum(answer.cut for answer in answers)}
+    return Predictions(answers, {**facts, "cut_texts": sum(answer.cut for answer in answers)})
 
 
 def _answers(

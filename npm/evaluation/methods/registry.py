@@ -5,8 +5,8 @@ A method's file is imported when the method is used. Examples are asked in parts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
@@ -161,25 +161,22 @@ def index_folder(given: str, task: Task, *, setting: str) -> Path:
     raise SettingError(f"{setting}={given} has no index for task {task.name}: it has {held}, expected {expected}")
 
 
-Predictions = tuple[list[Any], dict[str, Any]]
-"""A LabelPrediction or Answer of each example, and facts: settings, fingerprints and counts that they depend on."""
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """The predictions of one method for the examples of a task."""
+
+    answers: list[Any]  # a LabelPrediction or Answer of each example
+    facts: Mapping[str, Any]  # settings, fingerprints and counts that they depend on, for metrics.json
+    notes: Sequence[str] | None = None  # for a reader of the tables; None for a method that never has any
+    are_shares: bool = False  # the scores of phrases are shares of all evidence
 
 
+@dataclass(frozen=True, slots=True)
 class Method:
     """Chooses among the labels of a closed task, or fills the mask of an open one with phrases, best first."""
 
-    def __init__(
-        self, name: str, answer: Callable[[Task, Sequence[Example], Progress], Predictions], **facts: Any
-    ) -> None:
-        self.name = name
-        self.facts = facts  # those of the method, and of the last predictions
-        self._answered_by = answer
-
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Any]:
-        """One prediction per example."""
-        predictions, facts = self._answered_by(task, examples, progress)
-        self.facts = self.facts | facts
-        return predictions
+    name: str
+    predict: Callable[[Task, Sequence[Example], Progress], Predictions]
 
 
 def admissible_parts(

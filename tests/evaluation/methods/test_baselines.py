@@ -45,22 +45,22 @@ def first_phrases(answers: Sequence[Answer]) -> list[str | None]:
 
 def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_that_classes_share() -> None:
     method, examples = majority_label(), labeled([2, 1, 2, 0, 2])
-    predictions = method.predict(CLOSED, examples, silent)
-    assert [prediction.scores for prediction in predictions] == [(0.2, 0.2, 0.6)] * 5
-    assert sum(p.label == e.label for p, e in zip(predictions, examples, strict=True)) == 3
-    assert method.facts == {"chosen_on": "the examples that are reported", "label_counts": [1, 1, 3]}
+    found = method.predict(CLOSED, examples, silent)
+    assert [prediction.scores for prediction in found.answers] == [(0.2, 0.2, 0.6)] * 5
+    assert sum(p.label == e.label for p, e in zip(found.answers, examples, strict=True)) == 3
+    assert found.facts == {"chosen_on": "the examples that are reported", "label_counts": [1, 1, 3]}
 
 
 def test_random_labels_are_about_equally_frequent_and_belong_to_seed_and_example() -> None:
     examples = labeled([0] * 3000)
-    labels = [prediction.label for prediction in random_label(seed=1).predict(CLOSED, examples, silent)]
+    labels = [prediction.label for prediction in random_label(seed=1).predict(CLOSED, examples, silent).answers]
     assert np.abs(np.bincount(labels) - 1000).max() < 4 * np.sqrt(3000 * 2 / 9)
     some = random_label(seed=1).predict(CLOSED, examples[100:200], silent)
-    assert [prediction.label for prediction in some] == labels[100:200]
-    other = [prediction.label for prediction in random_label(seed=2).predict(CLOSED, examples, silent)]
+    assert [prediction.label for prediction in some.answers] == labels[100:200]
+    other = [prediction.label for prediction in random_label(seed=2).predict(CLOSED, examples, silent).answers]
     assert 0.28 < np.mean(np.array(other) == labels) < 0.39
-    assert random_label(seed=2).facts == {"seed": 2}
-    assert sum(some[0].scores) == 1
+    assert some.facts == {"seed": 1}
+    assert sum(some.answers[0].scores) == 1
 
 
 def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_group_is_new() -> None:
@@ -75,16 +75,17 @@ def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_grou
     ]
     method = frequent_answer(development)
     asked = [fact(number, group) for number, group in enumerate(("river", "capital", "author", "painter"))]
-    answers = method.predict(OPEN, asked, silent)
+    found = method.predict(OPEN, asked, silent)
+    answers = found.answers
     assert first_phrases(answers) == ["Rhein", "Paris", "Cervantes", "Rhein"]
     assert [answer.phrases[0].score for answer in answers] == pytest.approx([1, 2 / 3, 1, 3 / 7])
     assert [answer.text for answer in answers] == [example.text for example in asked]
-    assert method.facts["development_examples"] == 7
+    assert found.facts["development_examples"] == 7
 
 
 def drawn(filler: PhraseFiller, text: str, *, draws: int) -> Counter[str | None]:
     examples = [Example(str(number), text) for number in range(draws)]
-    return Counter(first_phrases(random_span(filler, seed=0).predict(OPEN, examples, silent)))
+    return Counter(first_phrases(random_span(filler, seed=0).predict(OPEN, examples, silent).answers))
 
 
 def test_spans_are_drawn_from_the_best_block_alone_each_place_as_often(filler: PhraseFiller) -> None:
@@ -101,7 +102,7 @@ def test_a_phrase_that_stands_in_two_places_is_drawn_twice_as_often(filler: Phra
 
 
 def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseFiller) -> None:
-    (answer,) = random_span(filler, seed=3).predict(OPEN, [Example("7", "Norway's capital is <mask>.")], silent)
+    (answer,) = random_span(filler, seed=3).predict(OPEN, [Example("7", "Norway's capital is <mask>.")], silent).answers
     (phrase,) = answer.phrases
     (occurrence,) = phrase.occurrences
     assert (occurrence.document, phrase.score, phrase.occurrence_count) == ("norway", 0.2, 1)
@@ -111,10 +112,10 @@ def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseF
 
 def test_what_is_drawn_belongs_to_seed_and_example(filler: PhraseFiller) -> None:
     examples = [Example(str(number), "Norway's capital is <mask>.") for number in range(40)]
-    first = first_phrases(random_span(filler, seed=1).predict(OPEN, examples, silent))
-    assert first_phrases(random_span(filler, seed=1).predict(OPEN, examples[20:], silent)) == first[20:]
-    assert first_phrases(random_span(filler, seed=2).predict(OPEN, examples, silent)) != first
-    facts = random_span(filler, seed=1).facts
+    first = first_phrases(random_span(filler, seed=1).predict(OPEN, examples, silent).answers)
+    assert first_phrases(random_span(filler, seed=1).predict(OPEN, examples[20:], silent).answers) == first[20:]
+    assert first_phrases(random_span(filler, seed=2).predict(OPEN, examples, silent).answers) != first
+    facts = random_span(filler, seed=1).predict(OPEN, examples[:1], silent).facts
     assert (facts["seed"], facts["index"]["corpus_digest"]) == (1, filler.index.store.digest)
 
 

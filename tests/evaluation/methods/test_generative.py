@@ -186,7 +186,7 @@ def test_an_open_answer_is_the_first_line_of_the_greedy_continuation(
         "Oslo is the capital of _____. Fill in the blank. Answer:",
         "The Polish name is:",
     ]
-    answers = PhraseWriter("causal", writer).predict(TASK, examples_of(texts), silent)
+    answers = PhraseWriter(writer).predict(TASK, examples_of(texts), silent).answers
     for text, prompt, answer in zip(texts, asked, answers, strict=True):
         ids, log = plain_greedy(model, ids_of(writer.model, prompt), 6, [2])
         line = first_line(writer.model.tokenizer.backend_tokenizer.decode(ids), text)
@@ -286,13 +286,13 @@ def test_passages_stand_before_the_question_where_they_are_asked_for(
 
     monkeypatch.setattr(writer, "prompts", prompts)
     text = "What is the capital of Iceland? <mask>"
-    method = PhraseWriter("causal-bm25", writer, PhraseIndex.open(index_folder))
-    (answer,) = method.predict(TASK, examples_of([text]), silent)
+    method = PhraseWriter(writer, PhraseIndex.open(index_folder))
+    found = method.predict(TASK, examples_of([text]), silent)
     assert asked[0].startswith("Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.\n\nParis is")
     assert asked[0].endswith("\n\nQuestion: What is the capital of Iceland?\nAnswer:<mask>")
-    assert answer.cut and method.facts["cut_texts"] == 1  # of 64 tokens the last stay
+    assert found.answers[0].cut and found.facts["cut_texts"] == 1  # of 64 tokens the last stay
     first = PhraseIndex.open(index_folder).store.document(0).id
-    method = PhraseWriter("causal-bm25", writer, PhraseIndex.open(index_folder), FillSettings(documents=[first]))
+    method = PhraseWriter(writer, PhraseIndex.open(index_folder), FillSettings(documents=[first]))
     method.predict(TASK, examples_of([text]), silent)
     assert asked[-1].count("\n\n") == 1, "one document has one passage"
 
@@ -339,10 +339,11 @@ def test_as_many_masks_as_the_gold_answer_has_tokens_are_filled_from_left_to_rig
         written.append(ids[place])
         log += row.max().item()
     method = GoldLengthPhrases(encoder, head)
-    (answer,) = method.predict(TASK, [example], silent)
+    found = method.predict(TASK, [example], silent)
+    (answer,) = found.answers
     assert answer.phrases[0].phrase == encoder.tokenizer.backend_tokenizer.decode(written).strip()
     assert answer.phrases[0].score == pytest.approx(np.exp(log), rel=1e-3)
-    assert "upper bound" in method.facts["notes"][0]
+    assert found.notes and "upper bound" in found.notes[0]
     assert plain_log_probabilities(known, encoder, text, count).shape[0] == count
 
 

@@ -60,7 +60,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseI
 def method(index: PhraseIndex, encoder: Encoder, one_mask: bool = False, **scoring: Any) -> NonparametricLabels:
     """Plain means over occurrences unless said otherwise."""
     chosen = {"label_mean": "occurrences", "calibration": "none", **scoring}
-    return NonparametricLabels("npm", index, encoder, one_mask, ClosedScoring(**chosen))
+    return NonparametricLabels(index, encoder, one_mask, ClosedScoring(**chosen))
 
 
 def shares_of(predictions: Sequence[LabelPrediction]) -> np.ndarray:
@@ -120,7 +120,7 @@ def test_shares_are_means_over_all_occurrences_in_the_text(
     one_mask: bool, combination: Combination, index: PhraseIndex, encoder: Encoder
 ) -> None:
     labels = method(index, encoder, one_mask, combination=combination, temperature=2.0)
-    shares = shares_of(labels.predict(TASK, EXAMPLES, silent))
+    shares = shares_of(labels.predict(TASK, EXAMPLES, silent).answers)
     assert np.allclose(shares, plain_shares(index, encoder, one_mask, combination, 2.0), atol=2e-4)
     assert shares.std(axis=0).min() > 1e-3
 
@@ -131,15 +131,16 @@ def test_method_npm_asks_an_encoder_of_one_mask_a_query_with_one_mask(index: Phr
     single.query_masks = 1
     asked = {}
     for name, one_mask, each in (("npm", None, single), ("single", True, encoder), ("pair", None, encoder)):
-        labels = NonparametricLabels(name, index, each, one_mask)
-        asked[name] = shares_of(labels.predict(TASK, EXAMPLES, silent))
-        assert labels.facts["masks"] == ("pair" if name == "pair" else "single")
+        labels = NonparametricLabels(index, each, one_mask)
+        found = labels.predict(TASK, EXAMPLES, silent)
+        asked[name] = shares_of(found.answers)
+        assert found.facts["masks"] == ("pair" if name == "pair" else "single")
     assert np.array_equal(asked["npm"], asked["single"])
     assert not np.allclose(asked["npm"], asked["pair"])
 
 
 def test_evidence_is_the_best_occurrence_of_each_label_where_it_stands(index: PhraseIndex, encoder: Encoder) -> None:
-    for prediction in method(index, encoder).predict(TASK, EXAMPLES, silent):
+    for prediction in method(index, encoder).predict(TASK, EXAMPLES, silent).answers:
         assert [each.label for each in prediction.evidence] == [0, 1]
         for each in prediction.evidence:
             place = each.occurrence
@@ -158,16 +159,18 @@ def test_the_evidence_of_a_mean_over_words_names_the_word_with_the_best_mean_not
     )
     best = {}
     for mean, of_one_word in (("words", "occurrences"), ("sum", "sum")):
-        shares = shares_of(method(index, encoder, label_mean=of_one_word).predict(alone, EXAMPLES, silent))
+        shares = shares_of(method(index, encoder, label_mean=of_one_word).predict(alone, EXAMPLES, silent).answers)
         best[mean] = [words[int(number)] for number in shares.argmax(axis=1)]
-        predictions = method(index, encoder, label_mean=mean).predict(both, EXAMPLES, silent)
+        predictions = method(index, encoder, label_mean=mean).predict(both, EXAMPLES, silent).answers
         assert [prediction.evidence[0].word for prediction in predictions] == best[mean]
     assert best["words"] != best["sum"]
 
 
 def test_calibration_divides_by_the_scores_of_the_template_alone(index: PhraseIndex, encoder: Encoder) -> None:
-    plain = shares_of(method(index, encoder).predict(TASK, [*EXAMPLES, Example("e", "It is a <mask>.")], silent))
-    calibrated = shares_of(method(index, encoder, calibration="prompt").predict(TASK, EXAMPLES, silent))
+    plain = shares_of(
+        method(index, encoder).predict(TASK, [*EXAMPLES, Example("e", "It is a <mask>.")], silent).answers
+    )
+    calibrated = shares_of(method(index, encoder, calibration="prompt").predict(TASK, EXAMPLES, silent).answers)
     ratios = plain[:-1] / plain[-1]
     assert np.allclose(calibrated, ratios / ratios.sum(axis=1, keepdims=True), atol=1e-5)
 
@@ -184,10 +187,10 @@ def test_calibration_by_the_corpus_divides_each_word_by_its_geometric_mean_over_
         )
     ] * 2
     asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(prompts))]
-    shares = shares_of(method(index, encoder).predict(alone[0], asked, silent))  # f64 [q + prompts, 3]
+    shares = shares_of(method(index, encoder).predict(alone[0], asked, silent).answers)  # f64 [q + prompts, 3]
     relative = np.log(shares[: len(EXAMPLES)]) - np.log(shares[len(EXAMPLES) :]).mean(0)  # up to one term a row
     evidence = np.exp(relative)
-    found = shares_of(method(index, encoder, calibration="corpus").predict(alone[1], EXAMPLES, silent))
+    found = shares_of(method(index, encoder, calibration="corpus").predict(alone[1], EXAMPLES, silent).answers)
     assert np.allclose(found, evidence / evidence.sum(axis=1, keepdims=True), atol=1e-4)
     assert np.abs(found - shares[: len(EXAMPLES)]).max() > 0.01
 
@@ -207,7 +210,7 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
     at_prompts = logs[len(EXAMPLES) :]
     scores = (logs[: len(EXAMPLES)] - at_prompts.mean(0)) / at_prompts.std(0)  # f64 [q, 2]
     found = shares_of(
-        method(index, encoder, calibration="corpus_scaled", temperature=2.0).predict(task, EXAMPLES, silent)
+        method(index, encoder, calibration="corpus_scaled", temperature=2.0).predict(task, EXAMPLES, silent).answers
     )
     assert np.allclose(np.log(found[:, 0] / found[:, 1]), scores @ [1, -1], atol=1e-4)
 
@@ -222,20 +225,26 @@ def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: P
 def test_answers_do_not_depend_on_how_examples_are_batched(
     retrieval: ClosedRetrieval, index: PhraseIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = shares_of(method(index, encoder, retrieval=retrieval, k=30).predict(TASK, EXAMPLES, silent))
+    together = shares_of(method(index, encoder, retrieval=retrieval, k=30).predict(TASK, EXAMPLES, silent).answers)
     monkeypatch.setattr(nonparametric, "EXAMPLES_SCORED_TOGETHER", 3)
     monkeypatch.setattr(nonparametric, "EXAMPLES_ENCODED_TOGETHER", 2)
     reported = []
-    apart = method(index, encoder, retrieval=retrieval, k=30).predict(
-        TASK, EXAMPLES, lambda _, done, total: reported.append((done, total))
+    apart = (
+        method(index, encoder, retrieval=retrieval, k=30)
+        .predict(TASK, EXAMPLES, lambda _, done, total: reported.append((done, total)))
+        .answers
     )
     assert np.allclose(shares_of(apart), together, atol=1e-5)
     assert reported == [(3, 4), (4, 4)]
 
 
 def test_top_k_with_all_rows_and_e_to_the_s_agrees_with_exact_sums(index: PhraseIndex, encoder: Encoder) -> None:
-    exact = method(index, encoder, True, label_mean="sum").predict(TASK, EXAMPLES, silent)
-    top_k = method(index, encoder, True, label_mean="sum", retrieval="top_k", k=10_000).predict(TASK, EXAMPLES, silent)
+    exact = method(index, encoder, True, label_mean="sum").predict(TASK, EXAMPLES, silent).answers
+    top_k = (
+        method(index, encoder, True, label_mean="sum", retrieval="top_k", k=10_000)
+        .predict(TASK, EXAMPLES, silent)
+        .answers
+    )
     assert np.allclose(shares_of(top_k), shares_of(exact), atol=2e-4)
 
 
@@ -246,9 +255,9 @@ def test_without_evidence_among_the_best_rows_the_first_label_wins_and_is_counte
         TASK, labels=(Label(value=0, name="a", words=("Giannini",)), Label(value=1, name="b", words=("Cervantes",)))
     )
     labels = method(index, encoder, retrieval="top_k", k=1)
-    predictions = labels.predict(task, EXAMPLES, silent)
-    without = [prediction for prediction in predictions if prediction.scores == (0.5, 0.5)]
-    assert labels.facts["without_evidence"] == len(without) > 0
+    found = labels.predict(task, EXAMPLES, silent)
+    without = [prediction for prediction in found.answers if prediction.scores == (0.5, 0.5)]
+    assert found.facts["without_evidence"] == len(without) > 0
     assert {prediction.label for prediction in without} == {0}
     assert all(prediction.evidence == () for prediction in without)
     calibrated = method(index, encoder, retrieval="top_k", k=1, calibration="prompt")

@@ -108,10 +108,10 @@ def test_predictions_do_not_depend_on_how_much_is_computed_at_once(
 ) -> None:
     encoder, head, _ = model
     method = labels_by("mlm", encoder, head, ["sea", "river"], ["city"], examples_per_call=4)
-    expected = [prediction.scores for prediction in method.predict(TASK, examples_of(TEXTS), silent)]
+    expected = [prediction.scores for prediction in method.predict(TASK, examples_of(TEXTS), silent).answers]
     monkeypatch.setattr(parametric, "LOGITS_AT_ONCE", 1)
     calls: list[tuple[int, int]] = []
-    found = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total)))
+    found = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total))).answers
     np.testing.assert_allclose([prediction.scores for prediction in found], expected, rtol=0, atol=1e-5)
     assert calls == [(4, 6), (6, 6)]
 
@@ -123,7 +123,7 @@ def test_calibration_takes_off_what_the_prompt_says_without_the_example(
     labels = (("city", "Paris"), ("sea",))
     texts = [f"{text} It was <mask>." for text in ("A river.", "The capital of France is Paris.", "Oslo")]
     calibrated = labels_by("mlm-pmi", encoder, head, *labels, calibration="prompt")
-    found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), silent)])  # f64 [3, 2]
+    found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), silent).answers])  # f64 [3, 2]
     words = [word for own in labels for word in own]
     scores = label_scores(word_log_probabilities(encoder, head, texts, words)[0], labels)  # f64 [3, 2]
     prior = label_scores(word_log_probabilities(encoder, head, ["It was <mask>."], words)[0], labels)  # f64 [1, 2]
@@ -139,7 +139,7 @@ def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
     labels = (("sea", "river"), ("city",))
     words = [word for own in labels for word in own]
     method = labels_by("mlm-fuzzy-corpus", encoder, head, *labels, calibration="corpus", prompts=prompts)
-    found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), silent)])  # f64 [2, 2]
+    found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), silent).answers])  # f64 [2, 2]
     logs = word_log_probabilities(encoder, head, [*texts, *prompts], words)[0]  # f64 [4, 3]
     relative = np.exp(logs[:2] - logs[2:].mean(0))  # f64 [2, 3]
     expected = np.log(relative[:, :2].mean(1) / relative[:, 2])  # f64 [2]
@@ -151,8 +151,8 @@ def test_a_model_that_does_not_read_has_no_calibrated_preference(bert: Encoder) 
     plain = labels_by("mlm", bert, head, ["city"], ["river"])
     calibrated = labels_by("mlm-pmi", bert, head, ["city"], ["river"], calibration="prompt")
     texts = examples_of(["Oslo. It was <mask>."])
-    assert plain.predict(TASK, texts, silent)[0].scores == pytest.approx((0.7 / 0.71, 0.01 / 0.71), rel=1e-4)
-    assert calibrated.predict(TASK, texts, silent)[0].scores == pytest.approx((0.5, 0.5))
+    assert plain.predict(TASK, texts, silent).answers[0].scores == pytest.approx((0.7 / 0.71, 0.01 / 0.71), rel=1e-4)
+    assert calibrated.predict(TASK, texts, silent).answers[0].scores == pytest.approx((0.5, 0.5))
 
 
 def test_a_word_that_the_tokenizer_cannot_write_is_refused_by_name(bert: Encoder) -> None:
@@ -226,11 +226,11 @@ def test_a_gold_answer_longer_than_the_model_takes_leaves_its_example_without_an
     room = 16 - 2  # [CLS] and [SEP]
     golds = [("word " * 400,), ("a " * (room + 1),), ("a " * room,), ("word " * 400, "a city")]
     examples = [Example(str(number), "It is <mask>.", answers=gold) for number, gold in enumerate(golds)]
-    answers = method.predict(OPEN_TASK, examples, silent)
+    answers = method.predict(OPEN_TASK, examples, silent).answers
     assert [len(answer.phrases) for answer in answers] == [0, 0, 1, 1]
     assert [TOO_LONG in answer.notes for answer in answers] == [True, True, False, False]
     assert answers[2].phrases[0].phrase == " ".join(["city"] * room)
-    scored = evaluate_task(OPEN_TASK, examples, [method], encoder=encoder, resamples=50)
+    scored = evaluate_task(OPEN_TASK, examples, [Method("mlm-n", method.predict)], encoder=encoder, resamples=50)
     assert [note for note in task_notes(scored) if "no phrase" in note] == [
         "places: mlm-n found no phrase for 2 of 4 examples."
     ]

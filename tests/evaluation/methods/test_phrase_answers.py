@@ -49,15 +49,16 @@ def test_answers_are_those_of_the_filler_with_the_retrieval_that_the_name_says(f
     ).fill(TEXTS)
     method = phrase_answers(filler, name)
     assert method.name == name
-    assert method.predict(TASK, EXAMPLES, silent) == expected
-    assert method.facts["filling"]["retrieval"] == retrieval.value
+    found = method.predict(TASK, EXAMPLES, silent)
+    assert found.answers == expected
+    assert found.facts["filling"]["retrieval"] == retrieval.value
 
 
 def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler: PhraseFiller) -> None:
-    few = phrase_answers(filler).predict(TASK, EXAMPLES, silent)
+    few = phrase_answers(filler).predict(TASK, EXAMPLES, silent).answers
     many = [EXAMPLES[number % len(EXAMPLES)] for number in range(TEXTS_PER_CALL + 7)]
     seen: list[tuple[int, int]] = []
-    answers = phrase_answers(filler).predict(TASK, many, lambda _, done, total: seen.append((done, total)))
+    answers = phrase_answers(filler).predict(TASK, many, lambda _, done, total: seen.append((done, total))).answers
     assert seen == [(TEXTS_PER_CALL, len(many)), (len(many), len(many))]
     for number, answer in enumerate(answers):
         expected = few[number % len(EXAMPLES)]
@@ -69,7 +70,7 @@ def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler
 
 
 def test_facts_hold_settings_and_fingerprints_but_no_path_and_nothing_that_is_only_shown(filler: PhraseFiller) -> None:
-    facts = phrase_answers(filler, "npm-dense").facts
+    facts = phrase_answers(filler, "npm-dense").predict(TASK, EXAMPLES, silent).facts
     assert json.loads(json.dumps(facts)) == facts
     assert str(filler.index.folder) not in json.dumps(facts)
     assert facts["encoder"] == {"name": "tiny-bert", "fingerprint": filler.encoder.fingerprint}
@@ -116,10 +117,11 @@ def test_phrases_come_from_these_blocks_and_what_stands_nowhere_is_unanswered(or
         Example("1", "The capital is <mask>.", answers=("Rome",)),
     ]
     method = oracle_blocks(oracle_filler)
-    told, nothing = method.predict(FACTS, asked, silent)
+    found = method.predict(FACTS, asked, silent)
+    told, nothing = found.answers
     assert {place.document for phrase in told.phrases for place in phrase.occurrences} == {"d2"} and told.phrases
     assert nothing == Answer(asked[1].text, (), notes=(NO_BLOCK,))
-    assert method.facts["counts"] == {"without_block": 1}
+    assert found.facts["counts"] == {"without_block": 1}
 
 
 def test_blocks_with_a_name_are_those_that_plain_loops_find(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseI
 
 
 def predictions(index: PhraseIndex, encoder: Encoder, one_mask: bool, scoring: ClosedScoring) -> list[LabelPrediction]:
-    method = NonparametricLabels("npm", index, encoder, one_mask, replace(scoring, k=K))
-    return method.predict(TASK, EXAMPLES, silent)
+    method = NonparametricLabels(index, encoder, one_mask, replace(scoring, k=K))
+    return method.predict(TASK, EXAMPLES, silent).answers
 
 
 def plain_scores(index: PhraseIndex, encoder: Encoder, text: str, masks: int) -> list[float]:
@@ -83,14 +83,14 @@ def test_labels_have_the_shares_of_their_single_tokens_among_the_best_rows(
 def test_a_token_within_a_word_counts_and_a_word_of_several_tokens_does_not(
     index: PhraseIndex, encoder: Encoder
 ) -> None:
-    method = NonparametricLabels("npm", index, encoder, scoring=REFERENCE)
-    method.predict(TASK, EXAMPLES, silent)
-    counts = method.facts["words"]
+    method = NonparametricLabels(index, encoder, scoring=REFERENCE)
+    found = method.predict(TASK, EXAMPLES, silent)
+    counts = found.facts["words"]
     assert counts["first"] == {"capital": 6, "Faxaflói": 0}
     (token,) = encoder.tokenizer(" Pa", add_special_tokens=False)["input_ids"]
     positions = index.rows.positions(np.arange(len(index.rows)))
     assert counts["second"] == {"Pa": int((index.store.token_ids.take(positions) == token).sum())}
-    assert any("words of the label 'first' have no vector in the corpus" in note for note in method.facts["notes"])
+    assert any("words of the label 'first' have no vector in the corpus" in note for note in found.notes or ())
 
 
 def test_of_a_long_prompt_the_last_tokens_are_read(encoder: Encoder) -> None:
