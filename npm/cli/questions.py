@@ -96,7 +96,8 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 )
 def run_calibrate(settings: CalibrateCommand) -> int:
     """Ask, fit, report, and with write=true save the function."""
-    from npm.evaluation.reading import build_passages, calibrate, read_passages
+    from npm.evaluation.calibration import calibrate
+    from npm.evaluation.reading import build_passages, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 
     if not settings.questions:

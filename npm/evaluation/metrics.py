@@ -163,6 +163,19 @@ def macro_f1(confusion: np.ndarray) -> float:
     return float(np.mean(2 * right[known] / mentioned[known]))
 
 
+def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
+    """The share of pairs in which the positive of f64 [n] is above the negative of f64 [m], ties counting half.
+
+    >>> auroc(np.array([3.0, 1.0]), np.array([2.0, 1.0]))
+    0.625
+    """
+    if not (len(positives) and len(negatives)):
+        return None
+    ordered = np.sort(negatives)  # f64 [m]
+    below, up_to = (np.searchsorted(ordered, positives, side) for side in ("left", "right"))  # i64 [n] each
+    return float((below + up_to).mean() / (2 * len(ordered)))
+
+
 def suggested_min_share(shares: np.ndarray, right: np.ndarray) -> float | None:
     """The `min_share` below which answers are more often wrong than right, by `shares` f64 [n] and `right` bool [n].
 

@@ -5,11 +5,7 @@ five: exact match, and F1, the harmonic mean of precision and recall of the word
 How well the reader knows when it is right is measured by its probability of the best span: of right and wrong first
 phrases, and of the right ones and the same questions read with the most similar passage that has no answer.
 
-`calibrate` fits a confidence to such questions, every other one asked without its passage, and measures it by five-fold
-cross-validation. The threshold, chosen on the same held-out confidences, withholds 90 % of the questions without their
-passage, but never more than 12.5 % of the right answers.
-
-Shapes: q questions, p passages; n questions that were read, f features.
+Shapes: q questions, a of them read without an answer.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +24,28 @@ import numpy as np
 
 from npm.core.artifact import MANIFEST_NAME
 from npm.core.display import Table, counted
-from npm.core.errors import CorpusError, QueryError, SettingError, named
+from npm.core.errors import CorpusError, SettingError, named
 from npm.core.files import digest_of
-from npm.core.types import Answer, Document, Phrase, Progress, silent
+from npm.core.types import Document, Progress, silent
 from npm.corpus.questions import read_questions
 from npm.corpus.settings import CorpusSettings
 from npm.corpus.text import with_mask
-from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, open_answer, percent
+from npm.evaluation.metrics import Interval, auroc, bootstrap_interval, exact_match, open_answer, percent
 from npm.evaluation.results import Result, filler_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings, ZeroShotEvaluation
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
-from npm.reading.confidence import FEATURES, Confidence, best_span, fit, probabilities
+from npm.reading.confidence import best_span
 from npm.reading.reader import Reader
-from npm.retrieval.blocks import BlockPlan, passage_of
+from npm.retrieval.blocks import passage_of
 from npm.retrieval.filler import PhraseFiller
-from npm.retrieval.settings import FillSettings, Retrieval
 
 MAX_SPAN_TOKENS, AMONG, TEXTS_AT_ONCE = 20, 5, 16
 MEASURES = "exact_match", f"exact_match_{AMONG}", "f1", f"f1_{AMONG}"
 """Of the first phrase, and of the best of the first five."""
 ASKING = ("who", "what", "when", "where", "which", "how", "why")
 LENGTHS = {"1 to 3 words": 3, "4 to 6 words": 6, "7 and more": 10**6}
-FOLDS, BINS, FEWEST = 5, 10, 50
-WITHHELD, MOST_LOST = 0.9, 0.125
-"""Share of the questions without an answer that are withheld, and most right answers that may be lost by it."""
+WITHHELD = 0.9  # share of the questions without an answer that a threshold withholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,19 +229,6 @@ def abstention(probabilities: np.ndarray, right: np.ndarray, absent: np.ndarray)
     return found
 
 
-def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """The share of pairs in which the positive of f64 [n] is above the negative of f64 [m], ties counting half.
-
-    >>> auroc(np.array([3.0, 1.0]), np.array([2.0, 1.0]))
-    0.625
-    """
-    if not (len(positives) and len(negatives)):
-        return None
-    ordered = np.sort(negatives)  # f64 [m]
-    below, up_to = (np.searchsorted(ordered, positives, side) for side in ("left", "right"))  # i64 [n] each
-    return float((below + up_to).mean() / (2 * len(ordered)))
-
-
 def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
     header = ["", "exact match", f"among {AMONG}", "F1", f"F1 of {AMONG}"]
     rows = [
@@ -266,166 +246,3 @@ def _tables(means: Mapping[str, Any]) -> Iterator[Table]:
     if own := means.get("abstention"):
         curve = [[f"{100 * share:.0f} %", f"{100 * right:.1f}"] for share, right in own["curve"]]
         yield Table("right first phrases among the surest questions, passage given, %", ["answered", "right"], curve)
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Answers to n questions, every other one asked without its passage."""
-
-    features: np.ndarray  # f64 [n, f]
-    right: np.ndarray  # bool [n], the first phrase
-    without: np.ndarray  # bool [n], its passage
-
-
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """Measures of numbers that are given to answers."""
-
-    auroc: float | None  # right first phrases against wrong ones
-    calibration_error: float
-    """Mean distance of the number and the share of right answers, over ten bins of equally many questions."""
-    surer_half: float  # share of right answers among the surer half of the questions with their passage
-    withheld: float  # share of the wrong answers to questions without their passage that are withheld
-    kept: float  # share of the right answers kept
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """A fitted function with its measures from cross-validation, and those of the saved one."""
-
-    confidence: Confidence
-    questions: int
-    right: int
-    fitted: Measures
-    saved: Measures | None = None
-
-    def table(self) -> Table:
-        """The measures, for people."""
-        columns = {"fitted here": self.fitted} | ({"saved": self.saved} if self.saved else {})
-        each = columns.values()
-        rows = [
-            ["AUROC, right against wrong", *("–" if one.auroc is None else f"{one.auroc:.3f}" for one in each)],
-            ["expected calibration error", *(f"{one.calibration_error:.3f}" for one in each)],
-            ["right in the surer half", *(f"{100 * one.surer_half:.1f} %" for one in each)],
-            ["withheld of those without their passage", *(f"{100 * one.withheld:.1f} %" for one in each)],
-            ["kept of the right answers", *(f"{100 * one.kept:.1f} %" for one in each)],
-        ]
-        title = f"{self.questions:,} questions, {self.right:,} right first; fitted here: five-fold cross-validation"
-        rows.append(
-            ["withheld below, fitted here", f"{self.confidence.withheld_below:.3f}"] + [""] * (len(columns) - 1)
-        )
-        return Table(title, ["", *columns], rows)
-
-
-class _ObservedFiller(PhraseFiller):
-    """Keeps the features of the last answer instead of a confidence."""
-
-    def __init__(self, *arguments: object, **options: object) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
-        self.seen: np.ndarray | None = None
-
-    def _with_confidence(
-        self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
-    ) -> Answer:
-        self.seen = self.features(answer.text, found, plan, settings)
-        return answer
-
-
-def calibrate(filler: PhraseFiller, asked: Sequence[Asked], *, progress: Progress = silent) -> Calibration:
-    """Fit the confidence of the reader of `filler`, whose index is over the passages of `asked`, and measure it.
-
-    Raises CorpusError for too few questions that were read, or if all or none of the answers are right.
-    """
-    seen = observed(filler, asked, progress=progress)
-    found = fitted(seen)
-    reader = filler.reader(filler.settings)
-    saved = reader.confidence if reader is not None else None
-    if saved is None:
-        return found
-    return replace(found, saved=measures(saved.of(seen.features), seen, saved.withheld_below))
-
-
-def observed(
-    filler: PhraseFiller, asked: Sequence[Asked], *, passages: Sequence[str] | None = None, progress: Progress = silent
-) -> Observed:
-    """The answers to the questions of `asked`, every other one without its passage.
-
-    With `passages`, the id of a document for each question, only that one is read.
-    Raises SettingError without a reader that reads, CorpusError if the index is not over the passages of `asked`.
-    """
-    store, reader = filler.index.store, filler.reader(filler.settings)
-    if reader is None or not filler.settings.joint_share or filler.settings.retrieval is not Retrieval.hybrid:
-        raise SettingError("calibrate needs a reader that reads: set fill.reader, and leave fill.joint_share above 0")
-    ids = store.document_ids(range(store.document_count))
-    if not {each.passage for each in asked} <= {*ids}:
-        raise CorpusError(f"{filler.index.folder} is not over the passages of the questions: give another index=")
-    observing = _ObservedFiller(filler.index, filler.encoder, filler.settings, reader=reader)
-    rows: list[tuple[np.ndarray, bool, bool]] = []
-    for number, each in enumerate(asked):
-        progress("questions", number, len(asked))
-        absent, observing.seen = number % 2 == 1, None
-        others = [name for name in ids if name != each.passage] if absent else None
-        try:
-            answer = observing.fill(each.question, documents=[passages[number]] if passages else others)
-        except QueryError:  # too long for the encoder: it has no features
-            continue
-        if observing.seen is not None:
-            rows.append((observing.seen, exact_match(answer.phrases[0].phrase, each.answers), absent))
-    progress("questions", len(asked), len(asked))
-    features, right, without = zip(*rows, strict=True) if rows else ([], [], [])
-    return Observed(
-        np.array(features).reshape(-1, len(FEATURES)), np.array(right, dtype=bool), np.array(without, dtype=bool)
-    )
-
-
-def fitted(seen: Observed) -> Calibration:
-    """The confidence fitted to answers, with its threshold, and its measures by cross-validation."""
-    features, right, absent = seen.features, seen.right, seen.without & ~seen.right  # f64 [n, f], bool [n] each
-    if len(right) < FEWEST or right.all() or not right.any():
-        raise CorpusError(
-            f"{len(right)} questions were read and {int(right.sum())} of their first phrases are right: at least"
-            f" {FEWEST} questions are needed, and both right and wrong answers; give more questions, or another reader"
-        )
-    folds = np.random.default_rng(0).permutation(len(right)) % FOLDS  # i64 [n]
-    held_out = np.zeros(len(right))  # f64 [n]
-    for fold in range(FOLDS):
-        weights, bias = fit(features[folds != fold], right[folds != fold])
-        held_out[folds == fold] = probabilities(features[folds == fold] @ weights + bias)
-    withheld_below = float(np.quantile(held_out[absent], WITHHELD)) if absent.any() else 0.0
-    kept = held_out[right & ~seen.without]  # f64 [right]
-    if len(kept):
-        withheld_below = min(withheld_below, float(np.quantile(kept, MOST_LOST)))
-    weights, bias = fit(features, right)
-    return Calibration(
-        confidence=Confidence(tuple(weights.tolist()), bias, withheld_below),
-        questions=len(right),
-        right=int(right.sum()),
-        fitted=measures(held_out, seen, withheld_below),
-    )
-
-
-def measures(numbers: np.ndarray, seen: Observed, withheld_below: float) -> Measures:
-    """The measures of `numbers` f64 [n] from 0 to 1 that are given to answers, and of a threshold."""
-    right = seen.right  # bool [n]
-    of_right = numbers[right & ~seen.without]
-    of_unanswerable = numbers[seen.without & ~right]
-    of_answerable = numbers[~seen.without]
-    surer = np.argsort(-of_answerable, kind="stable")[: len(of_answerable) // 2]
-    return Measures(
-        auroc=auroc(numbers[right], numbers[~right]),
-        calibration_error=calibration_error(numbers, right),
-        surer_half=float(right[~seen.without][surer].mean()) if len(surer) else 0.0,
-        withheld=float((of_unanswerable < withheld_below).mean()) if len(of_unanswerable) else 0.0,
-        kept=float((of_right >= withheld_below).mean()) if len(of_right) else 0.0,
-    )
-
-
-def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Mean of |mean confidence − share right| over bins of equally many answers, by f64 [n] and bool [n].
-
-    >>> round(calibration_error(np.array([0.2] * 10 + [0.9] * 10), np.array([False] * 10 + [True] * 10)), 6)
-    0.15
-    """
-    bins = np.array_split(np.argsort(confidence, kind="stable"), BINS)
-    distances = [len(own) * abs(float(confidence[own].mean() - right[own].mean())) for own in bins if len(own)]
-    return sum(distances) / len(confidence)

@@ -11,6 +11,7 @@ d dimensions, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,6 +100,29 @@ class Passes:
             for start in range(0, count, size)
         ]
         return torch.cat(pieces)
+
+
+class FrozenModel:
+    """A frozen copy of a model in its current state, in evaluation mode; the original may continue training.
+
+    It is held outside of `torch.nn.Module`: neither the optimizer nor a checkpoint of the objective contains
+    it, and a resumed run makes it again from the encoder that it started from.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Last hidden states [B, L, d] of token ids i64 [B, L], on their device, all rows in one pass."""
+        model = self.model.to(input_ids.device)
+        vectors: torch.Tensor = model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return vectors  # [B, L, d]
+
+    @torch.no_grad()
+    def packed_states(self, input_ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Last hidden states [N, d] of concatenated rows, token ids i64 [N], on their device."""
+        return Passes(self.model.to(input_ids.device)).packed_states(input_ids, lengths)
 
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")

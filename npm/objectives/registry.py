@@ -91,7 +91,7 @@ def _check_copies(settings: Any) -> None:
 
 def _span_supervision(settings: Any, encoder: Any, teacher: Any) -> Any:
     chosen = settings.objective.span_supervision
-    reader = _losses("teachers").load_reader_teacher(chosen.reader, encoder)
+    reader = _losses("span_supervision").load_reader_teacher(chosen.reader, encoder)
     return _losses("span_supervision").SpanSupervision(chosen, encoder.similarity_scale, teacher, reader)
 
 
@@ -121,7 +121,7 @@ OBJECTIVES = {
         beside=(),
         reads_jointly=True,
     ),
-    "token_contrast": Objective(TOKENS, lambda _, encoder, __: _losses("teachers").TokenContrast(encoder.model)),
+    "token_contrast": Objective(TOKENS, lambda _, encoder, __: _losses("token_contrast").TokenContrast(encoder.model)),
     "denoising": Objective(
         DENOISING, lambda settings, _, __: _losses("denoising").Denoising(settings.denoising.families()), beside=()
     ),

@@ -10,12 +10,12 @@ the weight of rivals where k ∉ S⁺_i begins a phrase that could be taken for 
     query_alone   −log Σ_{k ∈ K_i ∩ S⁺_i} exp s(q_i, k) + log Σ_{k ∈ K_i ∪ ⋃_j (K_j ∖ S⁺_i)} exp s(q_i, k)
     query_read    the same with q_i'
     rank          KL(t_i ‖ softmax_j ρ cos(v(question i), v(block j))) over i and the blocks j without an answer of i
-    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.teachers`
+    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.block_teacher`
     distill       KL(p_i ‖ softmax_k s(q_i, k)) over the keys of `query_alone`
 
 The blocks j are those of all questions, and the wrong block that some have. p_i is a distribution over K_i only, so
-that the tokens of other blocks are taught to have none: the reader's (`npm.objectives.teachers`) or, without a
-reader, softmax_{k ∈ K_i'} s(q_i', k), without gradient. t_i is all on i or, with a reader, the softmax of `here` over i
+that the tokens of other blocks are taught to have none: the reader's (`ReaderTeacher`) or, without a reader,
+softmax_{k ∈ K_i'} s(q_i', k), without gradient. t_i is all on i or, with a reader, the softmax of `here` over i
 and its wrong block; other blocks would cost a pass each, and hardly any of them could hold an answer.
 
 Each term is a mean over questions: `answer_start`, `answer_end`, `absent`, `query_read` and the self-taught `distill`
@@ -26,31 +26,98 @@ has both `query_alone` with in-batch negatives and, over one passage, `distill`,
 
 Shapes: n questions of this rank, k that are read jointly, r their joint passes, N blocks of all ranks, w wrong blocks,
 a answers and rivals, T tokens of the joint passes of this rank with their first tokens, K tokens of the blocks of all
-ranks, R rows, L padded length, d dimensions.
+ranks, t tokens of one passage, R rows, L padded length, d dimensions.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from npm.core.errors import SettingError
 from npm.masking.batches import QuestionBatch
+from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, pool
+from npm.models.settings import Precision
+from npm.objectives.block_teacher import BlockTeacher, check_alike
 from npm.objectives.combine import Term
-from npm.objectives.encoded import EncodedRows
+from npm.objectives.encoded import EncodedRows, FrozenModel
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.reading import reading_losses
 from npm.objectives.sentence import contrast_logits
 from npm.objectives.settings import SpanSupervisionSettings
-from npm.objectives.teachers import BlockTeacher, ReaderTeacher
 
 SIDES = ("start", "end")
 RANK_SCALE = 20.0
 """Factor of the cosines that rank passages."""
 WITH_TOP1 = ("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank")
+
+
+class ReaderScores(NamedTuple):
+    """Judgement of a reader on the passages of a batch."""
+
+    log_probabilities: torch.Tensor  # f32 [2, T], of beginning and of ending the answer at T tokens of right passages
+    here: torch.Tensor  # f32 [n + w], log-odds of each passage having an answer
+
+
+class ReaderTeacher:
+    """A frozen reader that was trained with `objective.reader_weight`, and cuts texts as the encoder that it teaches.
+
+    For a question read with a passage, with start query q, the passage's tokens R and the first token c of the pass,
+
+        p(k) = softmax_{k ∈ R} s(q, k)
+        here = log Σ_{k ∈ R} exp s(q, k) − s(q, c)
+
+    where s is the reader's scaled inner product; `here`, the log-odds of the passage having an answer, is the mean of
+    those of start and end. Passes are put together from a batch's questions and passages, which the batch itself need
+    not read.
+    """
+
+    def __init__(self, encoder: Encoder, reader: Encoder) -> None:
+        """Raises SettingError unless the reader has the tokenizer, masks and input length of the encoder."""
+        setting = "objective.span_supervision.reader"
+        check_alike(encoder, reader, "tokenizer_fingerprint", "query_masks", "max_input_tokens", setting=setting)
+        if not reader.reads_jointly:
+            raise SettingError(f"{setting} must be a reader of experiment=reader, got {reader.name}")
+        self.fingerprint = reader.fingerprint
+        self._prefix_tokens = len(reader.prefix_ids)
+        self._scale = reader.similarity_scale
+        self._model = FrozenModel(reader.model)
+
+    def scores(self, batch: QuestionBatch) -> ReaderScores:
+        """Scores of each question with its right passage, and with its wrong one where the batch has one."""
+        count, first_block, prefix = len(batch.start_slots), batch.block_rows.start, self._prefix_tokens
+        questions = [*range(count), *batch.wrong_questions.tolist()]
+        asked_rows = [batch.block_rows.stop + question for question in questions]
+        sizes = batch.attention_mask.sum(1).tolist()
+        parts, lengths = [], []
+        for number, asked in enumerate(asked_rows):
+            block = first_block + number
+            parts += [batch.input_ids[asked, : sizes[asked]], batch.input_ids[block, prefix : sizes[block]]]
+            lengths.append(sizes[asked] + sizes[block] - prefix)
+        states = self._model.packed_states(torch.cat(parts), lengths).float()  # f32 [tokens of all passes, d]
+        log_probabilities, here = [], []
+        for number, (question, own) in enumerate(zip(questions, states.split(lengths), strict=True)):
+            slots = torch.stack([batch.start_slots[question], batch.end_slots[question]])  # i64 [2]
+            is_key = batch.block_tokens[first_block + number, prefix : sizes[first_block + number]]  # bool [.]
+            with torch.autocast(states.device.type, enabled=False):
+                keys = own[sizes[asked_rows[number]] :][is_key]  # f32 [t, d]
+                logits = own[slots] @ torch.cat([own[:1], keys]).T * self._scale  # f32 [2, 1 + t]
+            here.append((logits[:, 1:].logsumexp(1) - logits[:, 0]).mean())
+            if number < count:
+                log_probabilities.append(logits[:, 1:].log_softmax(1))  # f32 [2, t]
+        return ReaderScores(torch.cat(log_probabilities, dim=1), torch.stack(here))
+
+
+def load_reader_teacher(name: str, encoder: Encoder) -> ReaderTeacher | None:
+    """The reader in a folder or of a name; None without one."""
+    if not name:
+        return None
+    return ReaderTeacher(encoder, Encoder.load(name, device=str(encoder.device), dtype=Precision.float32))
 
 
 class SpanSupervision(nn.Module):

@@ -24,11 +24,11 @@ from npm.models.memory import keep_few_kernels, keep_freed_memory
 from npm.models.names import locate_encoder
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
+from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import Term, WeightedSum
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.registry import OBJECTIVES, Objective, chosen_objectives
 from npm.objectives.settings import BlockTeacherSettings
-from npm.objectives.teachers import BlockTeacher
 from npm.training.optimizer import freeze
 from npm.training.settings import TrainingSettings
 

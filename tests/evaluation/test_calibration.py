@@ -10,7 +10,8 @@ import pytest
 
 from npm.cli.main import main
 from npm.core.errors import CorpusError
-from npm.evaluation.reading import BINS, Observed, calibration_error, fitted, measures, read_passages
+from npm.evaluation.calibration import BINS, Observed, calibration_error, fitted, measures
+from npm.evaluation.reading import read_passages
 from npm.evaluation.settings import SampleSettings
 from npm.reading.confidence import FEATURES, read_confidence
 from tests.helpers.tiny_models import tiny_encoder

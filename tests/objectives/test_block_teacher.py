@@ -12,8 +12,8 @@ from torch import nn
 from npm.core.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
+from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.teachers import BlockTeacher
 from tests.helpers.tiny_models import tiny_encoder
 from tests.objectives.batches import batch_of
 

@@ -21,8 +21,7 @@ from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch, EncodedRows
 from npm.objectives.reading import JointReading, reading_losses
 from npm.objectives.settings import SpanSupervisionSettings
-from npm.objectives.span_supervision import SpanSupervision
-from npm.objectives.teachers import ReaderScores
+from npm.objectives.span_supervision import ReaderScores, SpanSupervision
 from npm.training.questions import question_batch
 from tests.helpers.groups import WORD, group
 from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID, masked_copies_as

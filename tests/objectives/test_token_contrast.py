@@ -14,7 +14,7 @@ from torch import nn
 
 from npm.core.errors import SettingError
 from npm.masking.batches import MaskedBatch
-from npm.objectives.teachers import TokenContrast
+from npm.objectives.token_contrast import TokenContrast
 from tests.helpers.tiny_models import tiny_encoder
 from tests.objectives.batches import batch_of, masked_copies_as, random_batch
 

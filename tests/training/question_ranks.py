@@ -18,8 +18,7 @@ from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.ranks import sum_over_ranks
 from npm.objectives.settings import SpanSupervisionSettings
-from npm.objectives.span_supervision import SpanSupervision
-from npm.objectives.teachers import ReaderScores
+from npm.objectives.span_supervision import ReaderScores, SpanSupervision
 from npm.training.questions import QuestionSource
 from tests.helpers.sentence_batches import LAST_WORD_ID
 from tests.training.sentence_ranks import SmallEncoder

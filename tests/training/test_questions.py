@@ -24,7 +24,7 @@ from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedRows, Passes
 from npm.objectives.reading import ReaderLoss
 from npm.objectives.settings import ObjectiveSettings, SpanSupervisionSettings
-from npm.objectives.teachers import ReaderTeacher
+from npm.objectives.span_supervision import ReaderTeacher
 from npm.reading.mask_reader import MaskReader
 from npm.reading.reader import Passage
 from npm.training.questions import AlternatingSource, QuestionSource, passage_batch, question_batch
