@@ -65,7 +65,7 @@ def run_adapt(settings: AdaptCommand) -> int:
     if found.generation is None:
         end = "the held-out questions are not answered better, so nothing was written"
     text = f"{report_text([Table('', header, rows)])}\nlearned from {found.learned} of {others}; {end}\n"
-    write_report(settings.output, found.record(), text)
+    write_report(settings.output, asdict(found), text)
     return 0
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,6 @@ USUAL = {"in_batch": (200, 2048, 16), "masked_tokens": (200, 1024, 8), "denoisin
 """Default articles of each task, tokens of the shortest, and blocks of each."""
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 MAX_LOSS = 700.0  # beyond, exp is no float
-SAMPLE = SampleSettings()
 NO_MODE = "none"  # mode of inputs that begin with the text itself
 Line = dict[str, Any]  # sums over one article, as in predictions.jsonl
 
@@ -64,6 +63,52 @@ class Article:
     number: int  # among the articles, from 0
     document: str  # its id
     sequences: Sequences  # its blocks
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Articles that a model is measured on, one at a time."""
+
+    articles: Sequence[Article]
+    settings: HeldOutSettings
+    sample: SampleSettings = field(default_factory=SampleSettings)
+    out: Path | None = None  # folder whose results are not replaced
+    progress: Progress = silent
+
+    def measured(
+        self,
+        task: str,
+        model: StoredModel,
+        measure: Callable[[Article], Iterable[Line]],
+        *,
+        asked: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        heads: Sequence[nn.Module] = (),
+    ) -> tuple[dict[str, Any], list[Line]]:
+        """The record, and the lines of all articles, with `model` and `heads` in evaluation mode.
+
+        `asked`, by default all settings, and `facts` of the model go into the record, which is checked before the work
+        begins.
+        """
+        digest = sha256()
+        for each in self.articles:
+            digest.update(f"{each.document}\0{each.sequences.offsets.tolist()}".encode())
+            digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
+        seed, resamples = self.sample.seed, self.sample.resamples
+        usual = asdict(self.settings) | {"mask_seed": seed, "seed": seed, "resamples": resamples}
+        record = {
+            "task": task,
+            "settings": as_json(usual if asked is None else asked),
+            "encoder": {**model_facts(model), "dtype": model.dtype_name, **(facts or {})},
+            "corpus_digest": digest.hexdigest(),
+        }
+        refuse_other_results(self.out, record)
+        lines: list[Line] = []
+        with torch.inference_mode(), evaluating(model.model, *heads):
+            for done, article in enumerate(self.articles, start=1):
+                lines += ({"document": article.document, **line} for line in measure(article))
+                self.progress("articles", done, len(self.articles))
+        return record, lines
 
 
 def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
@@ -79,19 +124,18 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
         raise SettingError(f"encoder is required: {kind}, such as npmlm train experiment={made_by} makes")
     device, dtype = settings.device, settings.precision
 
-    def articles_for(model: StoredModel) -> list[Article]:
-        return held_out_articles(read_corpus(settings.corpus), model, chosen, limit=settings.limit, task=task)
+    def held_out(model: StoredModel) -> HeldOut:
+        articles = held_out_articles(read_corpus(settings.corpus), model, chosen, limit=settings.limit, task=task)
+        return HeldOut(articles, chosen, settings, out, progress)
 
     if task == "in_batch":
         encoder = Encoder.load(name, device=device, dtype=dtype)
-        return evaluate_in_batch(encoder, articles_for(encoder), chosen, settings, out=out, progress=progress)
+        return evaluate_in_batch(encoder, held_out(encoder))
     if task == "masked_tokens":
         encoder, head = load_masked_lm(name, device=device, dtype=dtype)
-        return evaluate_masked_tokens(
-            encoder, head, articles_for(encoder), chosen, settings, out=out, progress=progress
-        )
+        return evaluate_masked_tokens(encoder, head, held_out(encoder))
     denoiser = Denoiser.load(name, mode_tokens=(), device=device, dtype=dtype)
-    return evaluate_denoising(denoiser, articles_for(denoiser), chosen, settings, out=out, progress=progress)
+    return evaluate_denoising(denoiser, held_out(denoiser))
 
 
 def held_out_articles(
@@ -153,41 +197,6 @@ def _check_length(model: StoredModel, token_count: int, *, block_tokens: int | N
         )
 
 
-def _measured(
-    task: str,
-    model: StoredModel,
-    articles: Sequence[Article],
-    asked: Mapping[str, Any],
-    measure: Callable[[Article], Iterable[Line]],
-    *,
-    facts: Mapping[str, Any],
-    heads: Sequence[nn.Module] = (),
-    out: Path | None,
-    progress: Progress,
-) -> tuple[dict[str, Any], list[Line]]:
-    """The record, and the lines of all articles, with `model` and `heads` in evaluation mode.
-
-    `asked` (the settings) and `facts` (of the model) go into the record, which is checked before the work begins.
-    """
-    digest = sha256()
-    for each in articles:
-        digest.update(f"{each.document}\0{each.sequences.offsets.tolist()}".encode())
-        digest.update(each.sequences.token_ids.tobytes() + each.sequences.flags.tobytes())
-    encoder = {**model_facts(model), "dtype": model.dtype_name, **facts}
-    record = {"task": task, "settings": as_json(asked), "encoder": encoder, "corpus_digest": digest.hexdigest()}
-    refuse_other_results(out, record)
-    lines: list[Line] = []
-    with torch.inference_mode(), evaluating(model.model, *heads):
-        for done, article in enumerate(articles, start=1):
-            lines += ({"document": article.document, **line} for line in measure(article))
-            progress("articles", done, len(articles))
-    return record, lines
-
-
-def _asked(settings: HeldOutSettings, sample: SampleSettings) -> dict[str, Any]:
-    return asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples}
-
-
 NO_SUMS = {"start_correct": 0, "end_correct": 0, "start_loss": 0.0, "end_loss": 0.0, "chance": 0.0}
 
 
@@ -226,15 +235,7 @@ def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, seed: int) ->
     return measure
 
 
-def evaluate_in_batch(
-    encoder: Encoder,
-    articles: Sequence[Article],
-    settings: HeldOutSettings,
-    sample: SampleSettings = SAMPLE,
-    *,
-    out: Path | None = None,
-    progress: Progress = silent,
-) -> Result:
+def evaluate_in_batch(encoder: Encoder, held_out: HeldOut) -> Result:
     """Mask the articles, and count how often the best key is a positive; `top1` is the mean of both sides.
 
     Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
@@ -243,8 +244,9 @@ def evaluate_in_batch(
     """
     names = ("similarity_scale", "dimensions", "trained_dimensions")
     facts = as_json({name: getattr(encoder, name) for name in names})
-    measure, asked = _in_batch_measure(encoder, settings, sample.seed), _asked(settings, sample)
-    record, lines = _measured("in_batch", encoder, articles, asked, measure, facts=facts, out=out, progress=progress)
+    sample = held_out.sample
+    measure = _in_batch_measure(encoder, held_out.settings, sample.seed)
+    record, lines = held_out.measured("in_batch", encoder, measure, facts=facts)
     spans = np.array([line["spans"] for line in lines])  # i64 [A]
     if not spans.any():
         raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
@@ -293,29 +295,19 @@ def _masked_measure(
     return measure
 
 
-def evaluate_masked_tokens(
-    encoder: Encoder,
-    head: MaskedHead,
-    articles: Sequence[Article],
-    settings: HeldOutSettings,
-    sample: SampleSettings = SAMPLE,
-    *,
-    out: Path | None = None,
-    progress: Progress = silent,
-) -> Result:
+def evaluate_masked_tokens(encoder: Encoder, head: MaskedHead, held_out: HeldOut) -> Result:
     """Mask tokens of the articles and predict them; standard errors take articles as clusters.
 
     Article i is masked by the seed, epoch 0 and i. Perplexity exp(NLL) compares encoders of one tokenizer only. Raises
     CorpusError if nothing was masked.
     """
+    settings, seed = held_out.settings, held_out.sample.seed
     unread = ("least_tokens", "blocks_per_article") if settings.every_document else ("every_document",)
     asked = {name: value for name, value in asdict(settings).items() if name not in unread}
-    asked |= {"masked_unit": asked.pop("unit"), "mask_seed": sample.seed}
+    asked |= {"masked_unit": asked.pop("unit"), "mask_seed": seed}
     facts = {"tokenizer_fingerprint": encoder.tokenizer_fingerprint}
-    measure = _masked_measure(encoder, head, settings, sample.seed)
-    record, lines = _measured(
-        "masked_tokens", encoder, articles, asked, measure, facts=facts, heads=[head], out=out, progress=progress
-    )
+    measure = _masked_measure(encoder, head, settings, seed)
+    record, lines = held_out.measured("masked_tokens", encoder, measure, asked=asked, facts=facts, heads=[head])
     # `compare` pairs documents by it: the same tokens of the same text
     asked_of = digest_of({key: record[key] for key in ("settings", "corpus_digest")} | facts)
     lines = [
@@ -353,22 +345,14 @@ def evaluate_masked_tokens(
     return Result(record, lines, means, [table], notes)
 
 
-def evaluate_denoising(
-    denoiser: Denoiser,
-    articles: Sequence[Article],
-    settings: HeldOutSettings,
-    sample: SampleSettings = SAMPLE,
-    *,
-    out: Path | None = None,
-    progress: Progress = silent,
-) -> Result:
+def evaluate_denoising(denoiser: Denoiser, held_out: HeldOut) -> Result:
     """NLL of every denoiser under every mode token; intervals are from a bootstrap over articles.
 
     The masks of an article depend on the seed, its number and the denoiser alone. Raises EncoderError if the tokenizer
     has too few sentinels.
     """
-    sentinels = denoiser.sentinels()
-    most_spans = max(each.most_spans(settings.max_block_tokens) for each in UL2)
+    sample, sentinels = held_out.sample, denoiser.sentinels()
+    most_spans = max(each.most_spans(held_out.settings.max_block_tokens) for each in UL2)
     check_sentinel_count(len(sentinels.sentinel_ids), most_spans)
     vocabulary = denoiser.tokenizer.get_vocab()
     modes = [NO_MODE, *sorted({each.mode for each in UL2} & vocabulary.keys())]
@@ -387,8 +371,7 @@ def evaluate_denoising(
                 lines.append({"denoiser": corruption.name, "mode": mode, **sums})
         return lines
 
-    asked = _asked(settings, sample)
-    record, lines = _measured("denoising", denoiser, articles, asked, measure, facts={}, out=out, progress=progress)
+    record, lines = held_out.measured("denoising", denoiser, measure)
     cells, rows = [], []
     for corruption in UL2:
         row = []
@@ -403,4 +386,4 @@ def evaluate_denoising(
         rows.append([corruption.name, str(count), *row])
     table = Table("loss of denoisers (rows) under mode tokens (columns)", ["denoiser", "targets", *modes], rows)
     note = "nats a target token; the star marks the mode token of the denoiser."
-    return Result(record, lines, {"article_count": len(articles), "cells": cells}, [table], [note])
+    return Result(record, lines, {"article_count": len(held_out.articles), "cells": cells}, [table], [note])

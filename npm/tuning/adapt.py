@@ -24,12 +24,17 @@ from npm.indexing.adaptation import QueryMaps
 from npm.indexing.changes import changed, commit
 from npm.indexing.generation import ADAPTATION, Generation
 from npm.indexing.phrase_index import PhraseIndex
-from npm.reading.mask_reader import MaskReader
-from npm.reading.reader import Reader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import read_query
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.tuning.examples import MAX_QUESTIONS_AT_ONCE, CorrectedAnswer, Lesson, examples_of, learned_maps
+from npm.tuning.examples import (
+    MAX_QUESTIONS_AT_ONCE,
+    CorrectedAnswer,
+    Lesson,
+    examples_of,
+    learned_maps,
+    learning_reader,
+)
 
 MIN_QUESTIONS = 50
 """Of fewer, the held-out part would be too small to decide."""
@@ -70,10 +75,6 @@ class Adaptation:
         """Return True if no count of right answers is smaller on the held-out questions, and their loss is."""
         before, after = self.before, self.after
         return after.first >= before.first and after.among_five >= before.among_five and after.loss < before.loss
-
-    def record(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
 
 
 def read_corrections(files: Sequence[str]) -> list[CorrectedAnswer]:
@@ -134,7 +135,7 @@ def adapt_index(
     learned_from = [questions[row] for row in order[len(held_out) :].tolist()]
     training = _examples(plain, learned_from, "questions to learn from", progress)
     test = _examples(plain, held_out, "held-out questions", progress)
-    steps, reader = itertools.count(1), _reader(filler, settings)
+    steps, reader = itertools.count(1), learning_reader(filler, settings)
     fitted = learned_maps(training, on_step=lambda _: progress("maps", next(steps), None))
     learned = QueryMaps(retrieval.value, "" if reader is None else reader.fingerprint, fitted)
     adapted = filler.with_index(replace(index, query_maps=learned), settings)
@@ -195,14 +196,9 @@ def _examples(filler: PhraseFiller, questions: Sequence[CorrectedAnswer], name: 
             f"questions: none of the {len(questions)} {name} has an answer among its candidates, such as "
             f"{answer!r:.80} for {shown_start(text)}; write answers as the corpus does, or add corrections"
         )
-    reader = _reader(filler, filler.settings)
-    encoder = reader.encoder if isinstance(reader, MaskReader) else filler.encoder.cut_to(None)
+    reader = learning_reader(filler, filler.settings)
+    encoder = filler.encoder.cut_to(None) if reader is None else reader.encoder
     return Lesson(examples, encoder.similarity_scale)
-
-
-def _reader(filler: PhraseFiller, settings: FillSettings) -> Reader | None:
-    """The reader whose queries are learned; None where those of stored vectors are."""
-    return filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
 
 
 def _hits(
@@ -222,7 +218,7 @@ def _hits(
 
 def _write(index: PhraseIndex, maps: QueryMaps, result: Adaptation) -> int:
     """Make the maps a part of the next generation of the index, which is returned."""
-    facts = {name: value for name, value in result.record().items() if name not in ("retrieval", "generation")}
+    facts = {name: value for name, value in asdict(result).items() if name not in ("retrieval", "generation")}
     with changed(index.folder) as before:
         before.unchanged_since(index.manifest, verb="adapt")
         name = maps.write(index.folder, facts)

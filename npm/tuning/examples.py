@@ -65,6 +65,14 @@ class Example:
     slots: np.ndarray  # i64 [m, 2], of the first and the last token among the t keys
 
 
+def learning_reader(filler: PhraseFiller, settings: FillSettings) -> MaskReader | None:
+    """The reader whose queries are learned; None where those of stored vectors are. Raises SettingError for a head."""
+    reader = filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
+    if reader is not None and not isinstance(reader, MaskReader):
+        raise SettingError(f"adapt cannot learn for {reader.name}, which has no query vectors: set fill.reader=none")
+    return reader
+
+
 def examples_of(
     filler: PhraseFiller, questions: Sequence[CorrectedAnswer], settings: FillSettings
 ) -> Iterator[Example | None]:
@@ -72,9 +80,7 @@ def examples_of(
 
     `filler` is over an index without maps.
     """
-    reader = filler.reader(settings) if settings.retrieval is Retrieval.hybrid else None
-    if reader is not None and not isinstance(reader, MaskReader):
-        raise SettingError(f"adapt cannot learn for {reader.name}, which has no query vectors: set fill.reader=none")
+    reader = learning_reader(filler, settings)
     index, encoder = filler.index, filler.encoder
     allowed, pooler = select(index, None, ()), sentence_pooler(index, settings)
     for first in range(0, len(questions), MAX_QUESTIONS_AT_ONCE):
