@@ -19,7 +19,7 @@ import numpy as np
 
 from npm.core.display import markdown_table
 from npm.core.types import Document
-from npm.evaluation.calibration import BINS, Measures, Observed, measures, observed
+from npm.evaluation.calibrate import BINS, Measures, Observed, measures, observed
 from npm.evaluation.reading import Asked, build_passages, read_passages
 from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 from npm.reading.confidence import FEATURES

@@ -96,7 +96,7 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 )
 def run_calibrate(settings: CalibrateCommand) -> int:
     """Ask, fit, report, and with write=true save the function."""
-    from npm.evaluation.calibration import calibrate
+    from npm.evaluation.calibrate import calibrate
     from npm.evaluation.reading import build_passages, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
 

@@ -66,7 +66,7 @@ class Article:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutArticles:
     """Articles that a model is measured on, one at a time."""
 
     articles: Sequence[Article]
@@ -124,9 +124,9 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
         raise SettingError(f"encoder is required: {kind}, such as npmlm train experiment={made_by} makes")
     device, dtype = settings.device, settings.precision
 
-    def held_out(model: StoredModel) -> HeldOut:
+    def held_out(model: StoredModel) -> HeldOutArticles:
         articles = held_out_articles(read_corpus(settings.corpus), model, chosen, limit=settings.limit, task=task)
-        return HeldOut(articles, chosen, settings, out, progress)
+        return HeldOutArticles(articles, chosen, settings, out, progress)
 
     if task == "in_batch":
         encoder = Encoder.load(name, device=device, dtype=dtype)
@@ -235,7 +235,7 @@ def _in_batch_measure(encoder: Encoder, settings: HeldOutSettings, seed: int) ->
     return measure
 
 
-def evaluate_in_batch(encoder: Encoder, held_out: HeldOut) -> Result:
+def evaluate_in_batch(encoder: Encoder, held_out: HeldOutArticles) -> Result:
     """Mask the articles, and count how often the best key is a positive; `top1` is the mean of both sides.
 
     Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
@@ -295,7 +295,7 @@ def _masked_measure(
     return measure
 
 
-def evaluate_masked_tokens(encoder: Encoder, head: MaskedHead, held_out: HeldOut) -> Result:
+def evaluate_masked_tokens(encoder: Encoder, head: MaskedHead, held_out: HeldOutArticles) -> Result:
     """Mask tokens of the articles and predict them; standard errors take articles as clusters.
 
     Article i is masked by the seed, epoch 0 and i. Perplexity exp(NLL) compares encoders of one tokenizer only. Raises
@@ -345,7 +345,7 @@ def evaluate_masked_tokens(encoder: Encoder, head: MaskedHead, held_out: HeldOut
     return Result(record, lines, means, [table], notes)
 
 
-def evaluate_denoising(denoiser: Denoiser, held_out: HeldOut) -> Result:
+def evaluate_denoising(denoiser: Denoiser, held_out: HeldOutArticles) -> Result:
     """NLL of every denoiser under every mode token; intervals are from a bootstrap over articles.
 
     The masks of an article depend on the seed, its number and the denoiser alone. Raises EncoderError if the tokenizer

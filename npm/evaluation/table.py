@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -144,18 +144,19 @@ def evaluate_task(
         "place": np.tile(np.arange(len(examples)), len(found)),
         "group": np.array([example.group for example in examples] * len(found), dtype=object),
     }
-    rows = [pair for each in found.values() for pair in zip(each.answers, examples, strict=True)]
     flags: dict[str, np.ndarray] = {}  # bool [n] each
     scopes = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
     if task.suite == "closed":
-        columns["right"] = np.array([answer.label == example.label for answer, example in rows], dtype=bool)
+        gold = [example.label for example in examples]
+        predicted = [[answer.label for answer in each.answers] for each in found.values()]
+        columns["right"] = np.equal(predicted, gold).ravel()  # bool [R]
         overlap = None if index is None else overlapping_examples(examples, index)
         flags |= {} if overlap is None else {"standing_in_corpus": overlap}
     else:
         assert encoder is not None, "answers are measured in its tokens"
         lengths = answer_groups(encoder, [example.answers for example in examples]).tolist()  # n of them
         names = [f"{length}{'+' * (length == MAX_ANSWER_TOKENS)}" for length in lengths]
-        columns |= _open_columns(rows, [each.are_shares for each in found.values()])
+        columns |= _open_columns(found, examples)
         columns["answer_tokens"] = np.array(names * len(methods), dtype=object)
         flags |= {} if index is None else coverage_of(examples, index, encoder, fill or FillSettings())
         scopes |= {"covered": flags["subject_named"]} if "subject_named" in flags else {}
@@ -166,23 +167,19 @@ def evaluate_task(
     return ResultTable(task, examples, found, columns, flags, scopes, seed, resamples)
 
 
-def _open_columns(rows: Sequence[tuple[Any, Example]], are_shares: Sequence[bool]) -> dict[str, np.ndarray]:
-    """Right answers and shares of the rows of an open task, [R] each; `are_shares` is of each method's scores."""
-    shares = np.array([answer.phrases[0].score if answer.phrases else 0.0 for answer, _ in rows])  # f64 [R]
-    shares[~np.repeat(np.array(are_shares, dtype=bool), len(rows) // max(1, len(are_shares)))] = np.nan
-
-    def column(is_true: Callable[[list[str], Example], bool]) -> np.ndarray:
-        """Bool [R] of the phrases of a row's answer, and its example."""
-        pairs = (([each.phrase for each in answer.phrases], example) for answer, example in rows)
-        return np.array([is_true(phrases, example) for phrases, example in pairs], dtype=bool)
-
-    return {
-        "right": column(lambda phrases, example: any(exact_match(each, example.answers) for each in phrases[:1])),
-        "stale": column(lambda phrases, example: any(exact_match(each, example.old_answers) for each in phrases[:1])),
-        "among": column(lambda phrases, example: any(exact_match(each, example.answers) for each in phrases)),
-        "has_old": column(lambda _, example: bool(example.old_answers)),
-        "share": shares,
-    }
+def _open_columns(found: Mapping[str, Predictions], examples: Sequence[Example]) -> dict[str, np.ndarray]:
+    """Right answers and shares of the rows of an open task, [R] each."""
+    rows = []
+    for each in found.values():
+        for answer, example in zip(each.answers, examples, strict=True):
+            hits = [exact_match(phrase.phrase, example.answers) for phrase in answer.phrases]
+            stale = [exact_match(phrase.phrase, example.old_answers) for phrase in answer.phrases[:1]]
+            score = answer.phrases[0].score if answer.phrases else 0.0
+            share = score if each.are_shares else np.nan
+            rows.append((any(hits[:1]), any(stale), any(hits), bool(example.old_answers), share))
+    kinds = {"right": bool, "stale": bool, "among": bool, "has_old": bool, "share": float}
+    columns = np.array(rows, dtype=list(kinds.items()))  # [R]
+    return {name: columns[name] for name in kinds}
 
 
 def task_metrics(table: ResultTable) -> dict[str, Any]:

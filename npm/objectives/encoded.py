@@ -203,35 +203,18 @@ class EncodedBatch:
         assert self.with_clean_copies, "keys of a batch that was encoded without its clean copies"
         return self._vectors[len(self.batch.query_input_ids) :, : self.batch.key_input_ids.shape[1]]
 
-    @cached_property
-    def _is_key(self) -> torch.Tensor:
-        return clean_copy_keys(self.batch)
 
-    @cached_property
-    def key_vectors(self) -> torch.Tensor:
-        """Vectors f32 [T, d] of every token of the clean copies, special tokens included, padding and titles not."""
-        return self.clean_vectors[self._is_key]
+def clean_copy_keys(batch: MaskedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens of the clean copies that are keys, bool [B, Lk]: special tokens included, padding and titles not.
 
-    @cached_property
-    def key_token_ids(self) -> torch.Tensor:
-        """Identities of the keys, i64 [T]: token ids, with word-end flags if only full words count."""
-        return key_identities(self.batch)[self._is_key]
-
-    @cached_property
-    def key_sequences(self) -> torch.Tensor:
-        """The sequence, of B, that each key is in, i64 [T], ascending."""
-        return self._is_key.nonzero()[:, 0]
-
-
-def clean_copy_keys(batch: MaskedBatch) -> torch.Tensor:
-    """Tokens of the clean copies that are keys, bool [B, Lk]: no padding, no titles."""
-    is_token = batch.key_attention_mask.bool()
-    return is_token if batch.key_titles is None else is_token & ~batch.key_titles
-
-
-def key_identities(batch: MaskedBatch) -> torch.Tensor:
-    """Identities of the tokens of the clean copies, i64 [B, Lk]."""
-    return batch.key_input_ids if batch.key_identities is None else batch.key_identities
+    With the identity of each, i64 [T] (its token id, with word-end flags if only full words count), and its sequence,
+    of B, i64 [T], ascending.
+    """
+    is_key = batch.key_attention_mask.bool()  # bool [B, Lk]
+    if batch.key_titles is not None:
+        is_key = is_key & ~batch.key_titles
+    identities = batch.key_input_ids if batch.key_identities is None else batch.key_identities  # i64 [B, Lk]
+    return is_key, identities[is_key], is_key.nonzero()[:, 0]
 
 
 Rows = TypeVar("Rows", SentenceBatch, LabeledBatch, QuestionBatch, PassageBatch, DenoisingBatch)

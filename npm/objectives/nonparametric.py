@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from npm.masking.batches import MaskedBatch
 from npm.models.settings import check_leading_dimensions, leading_scale
 from npm.objectives.combine import Term
-from npm.objectives.encoded import EncodedBatch, clean_copy_keys, key_identities
+from npm.objectives.encoded import EncodedBatch, clean_copy_keys
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import NonparametricSettings, OwnSequence
 
@@ -107,8 +107,8 @@ class NonparametricMasked(nn.Module):
         """True for spans that occur in another sequence of this rank too, bool [n]: only they have a loss."""
         if self._spans_recur:
             return torch.ones_like(batch.span_sequences, dtype=torch.bool)  # [n]
-        is_key, known = clean_copy_keys(batch), key_identities(batch)  # bool and i64 [B, Lk]
-        keys = Keys(known.new_zeros(0, 1), known[is_key], is_key.nonzero()[:, 0])  # without vectors
+        _, token_ids, sequences = clean_copy_keys(batch)  # i64 [keys] each
+        keys = Keys(token_ids.new_zeros(0, 1), token_ids, sequences)  # without vectors
         positive = positive_keys(batch.span_token_ids, following_tokens(keys, batch.span_token_ids.shape[1]))
         return (positive & (keys.sequences != batch.span_sequences[:, None])).any(1)
 
@@ -155,9 +155,10 @@ class NonparametricMasked(nn.Module):
 
 def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
     """Keys of all ranks, and the index of this rank's first sequence among all sequences."""
-    counts = row_counts(encoded.key_token_ids)
+    is_key, token_ids, sequences = clean_copy_keys(encoded.batch)  # bool [B, Lk], i64 [keys of this rank] each
+    counts = row_counts(token_ids)
     first_sequence = sum(row_counts(encoded.batch.key_input_ids)[: rank()])
-    own = encoded.key_vectors, encoded.key_token_ids, encoded.key_sequences + first_sequence
+    own = encoded.clean_vectors[is_key], token_ids, sequences + first_sequence
     return Keys(*(gather_rows(part, counts) for part in own)), first_sequence
 
 

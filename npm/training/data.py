@@ -235,21 +235,25 @@ def make_sources(
     Raises CorpusError or SettingError where the text does not suffice.
     """
     made: list[tuple[BatchSource, str]] = []
-    place: dict[str, Any] = {"seed": settings.trainer.seed, "rank": rank(), "world_size": world_size()}
     if reads_blocks(views):
         of_blocks = views - {SENTENCES, LABELED, QUESTIONS, PASSAGES}
-        made.append(_block_source(folder, of_blocks, settings, trained, place, progress))
+        made.append(_block_source(folder, of_blocks, settings, trained, progress))
     if SENTENCES in views:
         further = views & {TOKENS} if not reads_blocks(views) else set()
-        made.append(_sentence_source(folder, further, settings, trained, place))
+        made.append(_sentence_source(folder, further, settings, trained))
     if LABELED in views:
-        made.append(labeled_source(settings.labeled, trained, **place))
+        made.append(labeled_source(settings.labeled, trained, seed=settings.trainer.seed))
     sources, notes = [source for source, _ in made], [note for _, note in made]
     asked_views = views & {QUESTIONS, PASSAGES}
     if asked_views and settings.questions:
         title = title_tokens(settings, trained)
         asked, note = question_source(
-            settings.questions, trained, settings.supervision, view=asked_views.pop(), title_tokens=title, **place
+            settings.questions,
+            trained,
+            settings.supervision,
+            view=asked_views.pop(),
+            title_tokens=title,
+            seed=settings.trainer.seed,
         )
         fraction = settings.supervision.step_fraction
         sources = [AlternatingSource(asked, other, question_fraction=fraction) for other in sources] or [asked]
@@ -262,7 +266,6 @@ def _block_source(
     views: set[str],
     settings: TrainingSettings,
     trained: TrainableModel,
-    place: dict[str, Any],
     progress: Progress,
 ) -> tuple[BlockSource, str]:
     packer = BlockPacker(trained.tokenizer, replace(settings.blocks, title_tokens=title_tokens(settings, trained)))
@@ -287,10 +290,17 @@ def _block_source(
         )
     chosen, per_batch = settings.groups, settings.trainer.groups_per_device_batch
     groups = BlockGroups(
-        store, sequences_per_group=chosen.sequences_per_group, mixing=chosen.mixing, seed=place["seed"]
+        store, sequences_per_group=chosen.sequences_per_group, mixing=chosen.mixing, seed=settings.trainer.seed
     )
     makers = {name: VIEW_MAKERS[name](folder, settings, trained, store) for name in sorted(views)}
-    source = BlockSource(groups, makers, groups_per_device_batch=per_batch, **place)
+    source = BlockSource(
+        groups,
+        makers,
+        groups_per_device_batch=per_batch,
+        seed=settings.trainer.seed,
+        rank=rank(),
+        world_size=world_size(),
+    )
     per_step = per_batch * settings.trainer.accumulation_steps * world_size() * chosen.sequences_per_group
     note = (
         f"{store.token_count:,} tokens in {len(groups):,} groups ({groups.mixed_share:.0%} of them mix documents), "
@@ -300,7 +310,7 @@ def _block_source(
 
 
 def _sentence_source(
-    folder: Path, further: set[str], settings: TrainingSettings, trained: Encoder, place: dict[str, Any]
+    folder: Path, further: set[str], settings: TrainingSettings, trained: Encoder
 ) -> tuple[SentenceSource, str]:
     skipped, per_batch = SkippedRecords.beside(folder / "sentences"), settings.sentences.pairs_per_device_batch
     table = build_pair_table(
@@ -311,7 +321,9 @@ def _sentence_source(
         trained,
         makers={name: VIEW_MAKERS[name](folder, settings, trained, None) for name in further},
         pairs_per_device_batch=per_batch,
-        **place,
+        seed=settings.trainer.seed,
+        rank=rank(),
+        world_size=world_size(),
     )
     per_step = per_batch * settings.trainer.accumulation_steps * world_size()
     what = {1: "sentences", 2: "pairs", 3: "pairs with a hard negative"}[table.column_count]

@@ -17,6 +17,7 @@ from npm.corpus.labeled import LabeledExamples, LabeledSettings, encode_labeled
 from npm.masking.batches import LabeledBatch, View
 from npm.masking.rendering import LABELED, padded_rows
 from npm.models.encoder import Encoder
+from npm.objectives.ranks import rank, world_size
 
 
 def labeled_batch(
@@ -77,12 +78,10 @@ class LabeledSource:
         return {LABELED: batch}
 
 
-def labeled_source(
-    settings: LabeledSettings, encoder: Encoder, *, seed: int, rank: int, world_size: int
-) -> tuple[LabeledSource, str]:
-    """The source that `settings` describe, and notes about it. Raises as `encode_labeled` does."""
+def labeled_source(settings: LabeledSettings, encoder: Encoder, *, seed: int) -> tuple[LabeledSource, str]:
+    """This rank's part of the source that `settings` describe, and notes about it. Raises as `encode_labeled` does."""
     examples = encode_labeled(settings, encoder.tokenizer)
-    source = LabeledSource(examples, encoder, settings, seed=seed, rank=rank, world_size=world_size)
+    source = LabeledSource(examples, encoder, settings, seed=seed, rank=rank(), world_size=world_size())
     cut = int((examples.lengths == settings.max_tokens).sum())
     note = f"{len(examples):,} labeled examples of {len(examples.token_ids):,} tokens ({cut} of them fill max_tokens)"
     return source, note

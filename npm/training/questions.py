@@ -23,6 +23,7 @@ from npm.corpus.questions import (
 from npm.masking.batches import BatchSource, PassageBatch, QuestionBatch, View
 from npm.masking.rendering import PASSAGES, QUESTIONS, VIEW_NUMBERS, padded_rows
 from npm.models.encoder import Encoder
+from npm.objectives.ranks import rank, world_size
 
 Titled = tuple[np.ndarray, np.ndarray]
 """Token ids i64 [.] of a passage's title with a full stop, and i64 [.] of its text."""
@@ -210,10 +211,8 @@ def question_source(
     view: str,
     title_tokens: int,
     seed: int,
-    rank: int,
-    world_size: int,
 ) -> tuple[QuestionSource, str]:
-    """The source of `files`, and a note about it. Raises as `question_table` does."""
+    """This rank's part of the source of `files`, and a note about it. Raises as `question_table` does."""
     special_tokens = len(encoder.prefix_ids) + 2 * len(encoder.suffix_ids) + encoder.query_masks
     longest = settings.max_block_tokens + settings.max_question_tokens + title_tokens + 1 + special_tokens
     if longest > encoder.max_input_tokens:
@@ -222,6 +221,6 @@ def question_source(
             f" {encoder.max_input_tokens}: reduce supervision.max_block_tokens or supervision.max_question_tokens"
         )
     table = question_table(files, encoder.tokenizer, settings, title_tokens=title_tokens)
-    source = QuestionSource(table, encoder, settings, seed=seed, rank=rank, world_size=world_size, view=view)
+    source = QuestionSource(table, encoder, settings, seed, rank(), world_size(), view)
     note = f"{len(table):,} questions of {len(table.token_ids):,} tokens, {source.questions_per_step} a micro-step"
     return source, "; ".join([note, *(f"{count:,} rows skipped {why}" for why, count in table.skipped.items())])

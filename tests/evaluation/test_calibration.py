@@ -10,7 +10,7 @@ import pytest
 
 from npm.cli.main import main
 from npm.core.errors import CorpusError
-from npm.evaluation.calibration import BINS, Observed, calibration_error, fitted, measures
+from npm.evaluation.calibrate import BINS, Observed, calibration_error, fitted, measures
 from npm.evaluation.reading import read_passages
 from npm.evaluation.settings import SampleSettings
 from npm.reading.confidence import FEATURES, read_confidence

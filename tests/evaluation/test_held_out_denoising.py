@@ -11,7 +11,7 @@ import torch
 
 from npm.core.errors import EncoderError
 from npm.core.types import Document, Sequences
-from npm.evaluation.held_out import Article, HeldOut, evaluate_denoising, held_out_articles
+from npm.evaluation.held_out import Article, HeldOutArticles, evaluate_denoising, held_out_articles
 from npm.evaluation.results import Result
 from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.denoising import UL2
@@ -58,7 +58,7 @@ def articles(denoiser: Denoiser) -> list[Article]:
 
 @pytest.fixture(scope="module")
 def result(denoiser: Denoiser, articles: list[Article]) -> Result:
-    return evaluate_denoising(denoiser, HeldOut(articles, SETTINGS, SAMPLE))
+    return evaluate_denoising(denoiser, HeldOutArticles(articles, SETTINGS, SAMPLE))
 
 
 def plain_cells(denoiser: Denoiser, articles: list[Article]) -> dict[tuple[str, str], tuple[int, float, int]]:
@@ -140,4 +140,4 @@ def test_results_are_written_and_shown(result: Result, tmp_path: Path) -> None:
 def test_too_few_sentinels_are_refused(denoiser: Denoiser, articles: list[Article]) -> None:
     long = HeldOutSettings(least_tokens=60, blocks_per_article=2, max_block_tokens=2048)
     with pytest.raises(EncoderError, match="too few sentinels"):
-        evaluate_denoising(denoiser, HeldOut(articles, long))
+        evaluate_denoising(denoiser, HeldOutArticles(articles, long))

@@ -12,7 +12,7 @@ import torch
 
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Document, TokenFlag
-from npm.evaluation.held_out import Article, HeldOut, evaluate_in_batch, held_out_articles
+from npm.evaluation.held_out import Article, HeldOutArticles, evaluate_in_batch, held_out_articles
 from npm.evaluation.settings import HeldOutSettings, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
@@ -99,7 +99,9 @@ def test_the_scores_of_each_article_equal_those_of_plain_loops(
     encoder = tiny_encoder("bert")
     encoder.query_masks = masks
     whole = unit is MaskingUnit.phrase_words
-    result = evaluate_in_batch(encoder, HeldOut(articles, replace(SETTINGS, unit="word" if whole else "token"), SAMPLE))
+    result = evaluate_in_batch(
+        encoder, HeldOutArticles(articles, replace(SETTINGS, unit="word" if whole else "token"), SAMPLE)
+    )
     assert [line["document"] for line in result.lines] == ["d0", "d2"]
     for number, line in enumerate(result.lines):
         sequences = articles[number].sequences
@@ -123,7 +125,7 @@ def test_the_scores_of_each_article_equal_those_of_plain_loops(
 
 
 def test_means_are_over_all_spans_and_top1_is_the_mean_of_both_sides(encoder: Encoder, articles: list[Article]) -> None:
-    result = evaluate_in_batch(encoder, HeldOut(articles, SETTINGS, SAMPLE))
+    result = evaluate_in_batch(encoder, HeldOutArticles(articles, SETTINGS, SAMPLE))
     spans, means = sum(line["spans"] for line in result.lines), result.means
     assert means["span_count"] == spans
     assert means["start_top1"] == sum(line["start_correct"] for line in result.lines) / spans
@@ -147,10 +149,10 @@ def test_only_as_many_documents_are_read_as_are_needed_and_too_few_are_refused(e
 def test_an_encoder_in_training_is_evaluated_without_dropout_and_goes_on_training(
     encoder: Encoder, articles: list[Article]
 ) -> None:
-    expected = evaluate_in_batch(encoder, HeldOut(articles, SETTINGS, SAMPLE))
+    expected = evaluate_in_batch(encoder, HeldOutArticles(articles, SETTINGS, SAMPLE))
     encoder.model.train()
     try:
-        assert evaluate_in_batch(encoder, HeldOut(articles, SETTINGS, SAMPLE)) == expected
+        assert evaluate_in_batch(encoder, HeldOutArticles(articles, SETTINGS, SAMPLE)) == expected
         assert encoder.model.training
     finally:
         encoder.model.eval()
@@ -161,7 +163,7 @@ def test_articles_without_a_repeated_phrase_are_refused(encoder: Encoder) -> Non
     settings = HeldOutSettings(least_tokens=10, blocks_per_article=2, max_block_tokens=8)
     articles = held_out_articles([Document("letters", "", text)], encoder, settings, limit=1, task="in_batch")
     with pytest.raises(CorpusError, match="occurs in two blocks"):
-        evaluate_in_batch(encoder, HeldOut(articles, settings))
+        evaluate_in_batch(encoder, HeldOutArticles(articles, settings))
 
 
 def test_blocks_that_masks_make_longer_than_the_encoder_takes_are_refused_by_the_setting(
@@ -171,6 +173,6 @@ def test_blocks_that_masks_make_longer_than_the_encoder_takes_are_refused_by_the
     masker = build_masker(MaskingSettings(span_success_probability=1.0))  # each span of one token becomes two masks
     monkeypatch.setattr("npm.evaluation.held_out.build_masker", lambda _: masker)
     with pytest.raises(SettingError, match="max_block_tokens must be") as raised:
-        evaluate_in_batch(encoder, HeldOut(articles, SETTINGS, SAMPLE))
+        evaluate_in_batch(encoder, HeldOutArticles(articles, SETTINGS, SAMPLE))
     most, _, got = map(int, re.findall(r"\d+", str(raised.value)))
     assert got - SETTINGS.max_block_tokens == SETTINGS.max_block_tokens - most > 0

@@ -14,7 +14,7 @@ import torch
 
 from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Sequences
-from npm.evaluation.held_out import Article, HeldOut, evaluate_masked_tokens, held_out_articles
+from npm.evaluation.held_out import Article, HeldOutArticles, evaluate_masked_tokens, held_out_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.results import Result
 from npm.evaluation.settings import HeldOutSettings, SampleSettings
@@ -36,7 +36,7 @@ def held_out(encoder: Encoder, settings: HeldOutSettings = SETTINGS, limit: int 
 
 def evaluated(model: Model, settings: HeldOutSettings = SETTINGS, sample: SampleSettings = SAMPLE) -> Result:
     encoder, head, _ = model
-    return evaluate_masked_tokens(encoder, head, HeldOut(held_out(encoder, settings), settings, sample))
+    return evaluate_masked_tokens(encoder, head, HeldOutArticles(held_out(encoder, settings), settings, sample))
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])

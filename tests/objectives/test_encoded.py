@@ -11,7 +11,7 @@ from npm.masking.batches import MaskedBatch
 from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskRenderer
 from npm.models.encoder import Encoder
-from npm.objectives.encoded import EncodedBatch, Passes
+from npm.objectives.encoded import EncodedBatch, Passes, clean_copy_keys
 from tests.helpers.groups import group
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -71,12 +71,13 @@ def test_vectors_of_masked_and_clean_copies_equal_those_of_one_copy_at_a_time(
         assert encoded.query_vectors.shape[:2] == batch.query_input_ids.shape
         for row, expected in zip(encoded.query_vectors, queries, strict=True):
             torch.testing.assert_close(row[: len(expected)], expected, rtol=0, atol=1e-5)
-        torch.testing.assert_close(encoded.key_vectors, torch.cat(keys), rtol=0, atol=1e-5)
+        is_key, token_ids, _ = clean_copy_keys(batch)
+        torch.testing.assert_close(encoded.clean_vectors[is_key], torch.cat(keys), rtol=0, atol=1e-5)
         for vectors, slots in ((encoded.start_queries, batch.start_slots), (encoded.end_queries, batch.end_slots)):
             at_slots = [queries[row][slot] for row, slot in zip(batch.span_sequences, slots, strict=True)]
             torch.testing.assert_close(vectors, torch.stack(at_slots), rtol=0, atol=1e-5)
     assert len(calls) > (name != "a short one only")  # rows of similar lengths together
-    assert encoded.key_token_ids.tolist() == batch.key_input_ids[batch.key_attention_mask.bool()].tolist()
+    assert token_ids.tolist() == batch.key_input_ids[batch.key_attention_mask.bool()].tolist()
 
 
 def test_gradients_reach_the_encoder_from_copies_of_both_passes(encoder: Encoder) -> None:

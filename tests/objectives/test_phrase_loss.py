@@ -12,6 +12,7 @@ import torch
 
 from npm.objectives import nonparametric
 from npm.objectives.combine import Term
+from npm.objectives.encoded import clean_copy_keys
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings, OwnSequence
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
@@ -91,8 +92,9 @@ def test_special_tokens_are_keys_and_padding_is_not() -> None:
     vectors[0, 1:3] = 1.0
     terms = objective_of()(encoded_with(vectors, batch))
     assert terms["start"].sum.item() == pytest.approx(math.log(4), rel=1e-6)
-    assert encoded_with(vectors, batch).key_token_ids.tolist() == [97, 5, 98, 97, 5, 6, 98]
-    assert encoded_with(vectors, batch).key_sequences.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    _, token_ids, sequences = clean_copy_keys(batch)
+    assert token_ids.tolist() == [97, 5, 98, 97, 5, 6, 98]
+    assert sequences.tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("specials", [False, True])

@@ -12,6 +12,7 @@ import torch
 from npm.models.settings import leading_scale
 from npm.objectives import nonparametric
 from npm.objectives.combine import Term
+from npm.objectives.encoded import clean_copy_keys
 from npm.objectives.nonparametric import NonparametricMasked, span_losses
 from npm.objectives.settings import NonparametricSettings
 from tests.objectives.batches import (
@@ -100,14 +101,14 @@ def test_a_chunk_holds_no_more_logits_than_allowed_those_of_all_lengths_counted(
 ) -> None:
     batch = random_batch(np.random.default_rng(3), specials=True)
     encoded = encoded_with(random_vectors(batch, np.random.default_rng(3), dimensions=WHOLE), batch)
-    held = []
+    key_count, held = len(clean_copy_keys(batch)[1]), []
 
     def counted(queries: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        held.append(len(queries) * len(encoded.key_token_ids) * (1 + len(SHORTER)))
+        held.append(len(queries) * key_count * (1 + len(SHORTER)))
         return span_losses(queries, *others)
 
     monkeypatch.setattr(nonparametric, "span_losses", counted)
-    limit = 2 * len(encoded.key_token_ids) * (1 + len(SHORTER))
+    limit = 2 * key_count * (1 + len(SHORTER))
     monkeypatch.setattr(nonparametric, "MAX_LOGITS_PER_CHUNK", limit)
     objective_of()(encoded)
     assert max(held) == limit

@@ -49,7 +49,7 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class FittedConfidence:
     """A fitted function with its measures from cross-validation, and those of the saved one."""
 
     confidence: Confidence
@@ -90,7 +90,7 @@ class _ObservedFiller(PhraseFiller):
         return answer
 
 
-def calibrate(filler: PhraseFiller, asked: Sequence[Asked], *, progress: Progress = silent) -> Calibration:
+def calibrate(filler: PhraseFiller, asked: Sequence[Asked], *, progress: Progress = silent) -> FittedConfidence:
     """Fit the confidence of the reader of `filler`, whose index is over the passages of `asked`, and measure it.
 
     Raises CorpusError for too few questions that were read, or if all or none of the answers are right.
@@ -137,7 +137,7 @@ def observed(
     )
 
 
-def fitted(seen: Observed) -> Calibration:
+def fitted(seen: Observed) -> FittedConfidence:
     """The confidence fitted to answers, with its threshold, and its measures by cross-validation."""
     features, right, absent = seen.features, seen.right, seen.without & ~seen.right  # f64 [n, f], bool [n] each
     if len(right) < FEWEST or right.all() or not right.any():
@@ -155,7 +155,7 @@ def fitted(seen: Observed) -> Calibration:
     if len(kept):
         withheld_below = min(withheld_below, float(np.quantile(kept, MOST_LOST)))
     weights, bias = fit(features, right)
-    return Calibration(
+    return FittedConfidence(
         confidence=Confidence(tuple(weights.tolist()), bias, withheld_below),
         questions=len(right),
         right=int(right.sum()),
