@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from npm.core.errors import SettingError, missing
 from npm.core.settings import as_json
 from npm.core.types import Progress
 from npm.evaluation.data import find_data
-from npm.evaluation.methods.registry import GENERATIVE, GENERATORS, Resources, load_method, method_names
+from npm.evaluation.methods.registry import GENERATORS, Resources, load_generator, load_method, method_names
 from npm.evaluation.prompts import check_conditions
 from npm.evaluation.report import suite_result
 from npm.evaluation.results import Result, check_out, index_facts, model_facts, refuse_other_results
@@ -142,7 +141,7 @@ def _record(resources: Resources, tasks: Sequence[Task], names: Mapping[str, Seq
         models["language_model"] = model_facts(resources.language_model[0])
     for kind in GENERATORS:
         if getattr(settings.zero_shot, kind).model:
-            models[kind] = model_facts(import_module(GENERATIVE).load_generator(kind, resources))
+            models[kind] = model_facts(load_generator(kind, resources))
     sources: dict[str, Any] = {}
     for task in tasks:
         sources[task.name] = {"task_file": task.digest, **models}

@@ -147,9 +147,8 @@ def evaluate_task(
     flags: dict[str, np.ndarray] = {}  # bool [n] each
     scopes = {"all": np.ones(len(examples), dtype=bool)}  # bool [n] each
     if task.suite == "closed":
-        gold = [example.label for example in examples]
-        predicted = [[answer.label for answer in each.answers] for each in found.values()]
-        columns["right"] = np.equal(predicted, gold).ravel()  # bool [R]
+        rows = (pair for each in found.values() for pair in zip(each.answers, examples, strict=True))
+        columns["right"] = np.array([answer.label == example.label for answer, example in rows], dtype=bool)
         overlap = None if index is None else overlapping_examples(examples, index)
         flags |= {} if overlap is None else {"standing_in_corpus": overlap}
     else:
@@ -187,14 +186,16 @@ def task_metrics(table: ResultTable) -> dict[str, Any]:
     task, asked = table.task, table.asked()
     gold = [[each.id, each.text, each.label, list(each.answers), each.group] for each in table.examples]
     is_closed = task.suite == "closed"
-    measure, by_method = _closed_metrics if is_closed else _open_metrics, table.by("method")
+    measure = _closed_metrics if is_closed else _open_metrics
+    notes = {name: {} if each.notes is None else {"notes": [*each.notes]} for name, each in table.methods.items()}
+    facts = {name: {**each.facts, **notes[name]} for name, each in table.methods.items()}
     found: dict[str, Any] = {
         "suite": task.suite,
         "count": len(table.examples),
         "cut_count": sum(example.cut for example in table.examples),
         "examples_sha256": sha256_of_bytes(json.dumps(gold, ensure_ascii=False).encode()),
         "task_sha256": task.digest,
-        "methods": {name: measure(own) | {"facts": _facts(own.methods[name])} for name, own in by_method.items()},
+        "methods": {name: measure(own) | {"facts": facts[name]} for name, own in table.by("method").items()},
     }
     if is_closed:
         overlap = asked.flags.get("standing_in_corpus")
@@ -204,11 +205,6 @@ def task_metrics(table: ResultTable) -> dict[str, Any]:
     if table.flags:
         found["coverage"] = {scope: _coverage(asked.where(rows)) for scope, rows in asked.scopes.items()}
     return found
-
-
-def _facts(found: Predictions) -> dict[str, Any]:
-    """Facts of a method for metrics.json."""
-    return {**found.facts} if found.notes is None else {**found.facts, "notes": [*found.notes]}
 
 
 def _closed_metrics(own: ResultTable) -> dict[str, Any]:

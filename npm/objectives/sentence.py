@@ -44,12 +44,12 @@ class SentenceContrast(nn.Module):
 
     def forward(self, encoded: EncodedRows[SentenceBatch]) -> dict[str, Term]:
         """The terms of one batch."""
-        parts = self._vectors(encoded).split(encoded.batch.pair_count)  # 2 or 3 of f32 [n, d]
+        parts = self.row_vectors(encoded).split(encoded.batch.pair_count)  # 2 or 3 of f32 [n, d]
         with torch.autocast(parts[0].device.type, enabled=False):  # bfloat16 cosines over 0.05 would be off by 0.1
             logits = contrast_logits(*parts, temperature=self.temperature)  # f32 [n, N] or [n, 2N]
         return classification_terms("sentence", logits, own_columns(parts[0]))
 
-    def _vectors(self, encoded: EncodedRows[SentenceBatch]) -> torch.Tensor:
+    def row_vectors(self, encoded: EncodedRows[SentenceBatch]) -> torch.Tensor:
         """The vectors f32 [2n or 3n, d] of all rows, pooled within each pass, so that none keeps its token vectors."""
 
         def pooled(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -199,7 +199,7 @@ class Trainer:
             started = time.perf_counter()
             window = [next(stream) for _ in range(self.settings.accumulation_steps)]
             self._since_line["waiting"] += time.perf_counter() - started
-            terms = self._update(window)
+            terms = self.update(window)
             self._since_line["seconds"] += time.perf_counter() - started
             self.step += 1
             if self.averaged:
@@ -219,7 +219,7 @@ class Trainer:
                 break
         return self._progress() >= 1.0 or self.early_stopping.patience_exhausted(patience)
 
-    def _update(self, window: list[TrainingBatch]) -> dict[str, float]:
+    def update(self, window: list[TrainingBatch]) -> dict[str, float]:
         """One optimizer step on an accumulation window; returns each term's mean over all ranks."""
         # Counted before any forward pass, over all micro-batches and ranks: a mean over the window is not the mean of
         # its micro-batches' means where these have different numbers of spans.

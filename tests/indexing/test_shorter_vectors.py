@@ -202,7 +202,7 @@ def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encod
     labels = NonparametricLabels(opened, encoder)
     whole = PhraseFiller.over(list(SENTENCES[:3]), encoder)
     text = "The capital of Iceland is <mask>."
-    vectors = labels._encoded([text], resolved_scoring().last_tokens)
+    vectors = labels.encoded([text], resolved_scoring().last_tokens)
     plain = encode_queries(encoder, [text], pooler=None, tokens_per_batch=512)
     np.testing.assert_allclose(vectors.start, plain.start @ axes.T, atol=1e-5)
     filler = PhraseFiller(opened, encoder)

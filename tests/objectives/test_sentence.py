@@ -161,10 +161,10 @@ def test_a_sentence_and_itself_are_under_different_dropouts(rows_per_pass: int |
     part = objective()
     torch.manual_seed(0)
     passes = Passes(encoder.model.train(), rows_per_pass=rows_per_pass)
-    anchors, positives = part._vectors(EncodedRows(passes, rows)).split(2)
+    anchors, positives = part.row_vectors(EncodedRows(passes, rows)).split(2)
     assert (anchors - positives).abs().amax(1).min() > 1e-3
     encoder.model.eval()
-    anchors, positives = part._vectors(EncodedRows(passes, rows)).split(2)
+    anchors, positives = part.row_vectors(EncodedRows(passes, rows)).split(2)
     torch.testing.assert_close(anchors, positives)
 
 

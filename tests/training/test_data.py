@@ -163,7 +163,7 @@ def first_gradient(run: Path, **settings: Any) -> dict[str, torch.Tensor]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PreparedModel, "clip", take)
-        trainer._update(window)
+        trainer.update(window)
     return taken
 
 

@@ -271,7 +271,7 @@ class NonparametricLabels:
         self._scoring = scoring or ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
-        self._queries = lru_cache(1)(self._encoded)  # of the prompts that calibrate, which labeling asks for again
+        self._queries = lru_cache(1)(self.encoded)  # of the prompts that calibrate, which labeling asks for again
 
     def prepare(self, task: Task) -> PreparedLabels:
         """Scoring of the labels of `task`, their words, each label with some in the corpus, and prompts that calibrate.
@@ -343,7 +343,7 @@ class NonparametricLabels:
         combination = Combination.product if one_query else scoring.combination
         return scan_scores(self._index, occurrences, queries, factor=factor, combination=combination)
 
-    def _encoded(self, texts: Sequence[str], last_tokens: int | None) -> QueryVectors:
+    def encoded(self, texts: Sequence[str], last_tokens: int | None) -> QueryVectors:
         """The queries of q texts."""
         masks = 1 if self._one_mask else 2
         batches = (

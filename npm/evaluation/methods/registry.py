@@ -258,3 +258,8 @@ def load_method(name: str, task: Task, resources: Resources) -> Method:
     module = import_module(METHODS[task.suite][name][0])
     method: Method = getattr(module, f"{task.suite}_method")(name, task, resources)
     return method
+
+
+def load_generator(kind: str, resources: Resources) -> Any:
+    """The model of one of GENERATORS, loaded once. Raises EncoderError if there is none of that kind."""
+    return import_module("studies.generative").load_generator(kind, resources)
