@@ -173,7 +173,7 @@ def test_cosines_keep_their_digits_where_the_encoder_computes_in_bfloat16() -> N
     pooled = torch.cat(vectors)
 
     class Pooled(SentenceContrast):
-        def _vectors(self, encoded: EncodedRows[SentenceBatch]) -> torch.Tensor:
+        def row_vectors(self, encoded: EncodedRows[SentenceBatch]) -> torch.Tensor:
             return pooled
 
     loss = Pooled(SentenceSettings(), dimensions=pooled.shape[1])
