@@ -110,8 +110,9 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
     folder = Path(settings.index)
     if not (folder / MANIFEST_NAME).is_file():
         build_passages(documents, folder, settings, progress)
-    opened: dict[str, Any] = {"device": settings.device, "dtype": settings.precision}
-    with PhraseFiller.open(folder, settings.encoder or None, settings=settings.fill, **opened) as filler:
+    with PhraseFiller.open(
+        folder, settings.encoder or None, settings=settings.fill, device=settings.device, dtype=settings.precision
+    ) as filler:
         return evaluate_reading(filler, asked, settings, skipped=skipped, out=out, progress=progress)
 
 

@@ -77,8 +77,17 @@ def prompted_labels(
             once = np.ones(len(words), dtype=np.int64)  # [W], no word is counted more often than another
             return replace(WordScores.empty(len(texts), once), log_sums=logs)
 
-        chosen: dict[str, Any] = {"mean": "words", "calibration": calibration, "prompts": prompts}
-        batches = scored_batches(task, examples, word_scores, numbers, progress, at_once=examples_per_call, **chosen)
+        batches = scored_batches(
+            task,
+            examples,
+            word_scores,
+            numbers,
+            progress,
+            mean="words",
+            calibration=calibration,
+            prompts=prompts,
+            at_once=examples_per_call,
+        )
         rows = [row for _, logs in batches for row in label_shares(logs).tolist()]
         found = {
             **facts,
