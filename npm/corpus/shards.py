@@ -1,8 +1,8 @@
 """One shard of a block store: .npy files, written in one go and memory-mapped from then on.
 
-token_ids       u16 or i32 [T]      start_chars, end_chars  u32 [T], absent without text
+token_ids       u16 or i32 [T]      start_chars, end_chars  u32 [T], in code points
 flags           u8 [T]              document_keys   u64 [documents], `document_key` of each id
-block_offsets   i64 [blocks + 1]    block_documents i64 [blocks], document within the shard, -1 without one
+block_offsets   i64 [blocks + 1]    block_documents i64 [blocks], document within the shard
 texts           u8 [bytes], the texts of the documents in UTF-8       text_offsets    i64 [documents + 1]
 records         u8 [bytes], their ids, titles and fields as JSON      record_offsets  i64 [documents + 1]
 field_values    u8 [bytes], JSON of {field: distinct values, in the order of their first documents}
@@ -32,8 +32,8 @@ SHARD_KIND = "block-store-shard"
 COUNTS_NAME = "counts"
 MISSING = -1
 
-Packed = tuple[Document | None, Sequence[Block]]
-"""A document and its blocks; blocks without a document; a document whose blocks are still to be cut."""
+Packed = tuple[Document, Sequence[Block]]
+"""A document and its blocks."""
 FieldValues = dict[str, tuple[list[Any], np.ndarray]]
 """By field: its distinct JSON values, and i32 [documents], the index of each document's value, -1 without."""
 
@@ -53,17 +53,15 @@ def encoded_document(document: Document) -> tuple[bytes, bytes]:
 
 
 def write_shard(folder: FolderWriter, packed: Sequence[Packed], token_dtype: np.dtype) -> None:
-    """Write documents, which may have no blocks, and blocks without a document as the files of a shard."""
-    documents = [document for document, _ in packed if document is not None]
+    """Write documents, which may have no blocks, as the files of a shard."""
+    documents = [document for document, _ in packed]
     blocks = [block for _, own in packed for block in own]
-    is_document = np.array([document is not None for document, _ in packed])  # bool [items]
-    numbers = np.where(is_document, np.cumsum(is_document) - 1, -1)  # i64 [items]
     names, values, codes = _field_columns(documents)
     field_values = "{" + ",".join(f"{json.dumps(name)}:[{','.join(values[name])}]" for name in names) + "}"
     arrays = {
         "flags": np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)]),  # u8 [T]
         "block_offsets": np.cumsum([0, *(len(block.token_ids) for block in blocks)], dtype=np.int64),
-        "block_documents": np.repeat(numbers, [len(own) for _, own in packed]),  # i64 [blocks]
+        "block_documents": np.repeat(np.arange(len(packed)), [len(own) for _, own in packed]),  # i64 [blocks]
         "document_keys": np.array([document_key(document.id) for document in documents], dtype=np.uint64),
         "field_values": np.frombuffer(field_values.encode(), dtype=np.uint8),
         "field_codes": codes,
@@ -72,9 +70,8 @@ def write_shard(folder: FolderWriter, packed: Sequence[Packed], token_dtype: np.
     arrays["token_ids"] = token_ids.astype(token_dtype)
     if not np.array_equal(arrays["token_ids"], token_ids):
         raise ValueError(f"token ids up to {token_ids.max()} do not fit into {token_dtype}")
-    if all(block.start_chars is not None for block in blocks):
-        for name in ("start_chars", "end_chars"):
-            arrays[name] = np.concatenate([np.zeros(0, np.uint32), *(getattr(block, name) for block in blocks)])
+    for name in ("start_chars", "end_chars"):
+        arrays[name] = np.concatenate([np.zeros(0, np.uint32), *(getattr(block, name) for block in blocks)])
     encoded = [encoded_document(document) for document in documents]
     for name, parts in (("record", [record for record, _ in encoded]), ("text", [text for _, text in encoded])):
         arrays[f"{name}s"] = np.frombuffer(b"".join(parts), dtype=np.uint8)

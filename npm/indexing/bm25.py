@@ -70,12 +70,11 @@ def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
 
 
 def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: LexiconSettings) -> Manifest:
-    """Count the words of the blocks in corpus shard `number` of a segment's `store`, which must have text.
+    """Count the words of the blocks in corpus shard `number` of a segment's `store`.
 
     `folder` is the shard's own; one that is finished is kept. Raises ArtifactError if it was made with other
     settings, is damaged, or another process writes it.
     """
-    assert store.start_chars is not None, "a lexicon needs a store with text"
     first, stop = store.shard_blocks[number : number + 2].tolist()
     recorded = {**as_record(settings, store), "first_block": first, "block_count": stop - first}
 
@@ -179,12 +178,8 @@ class LexiconShard:
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:
     """Title and text of the blocks [first, stop); those of one document are adjacent, so it is read once."""
     for block in range(first, stop):
-        document = int(store.block_documents[block])
-        if document < 0:
-            yield "", ""
-            continue
-        found = store.document(document)
-        yield found.title, readable(found.text, *store.block_chars(block)).text
+        document = store.document(int(store.block_documents[block]))
+        yield document.title, readable(document.text, *store.block_chars(block)).text
 
 
 def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:

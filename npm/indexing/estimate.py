@@ -186,7 +186,6 @@ def _lexicon_bytes(
             (document.title, document.text[int(block.start_chars[0]) : int(block.end_chars[-1])])
             for document, blocks in zip(documents, packed, strict=True)
             for block in blocks
-            if block.start_chars is not None and block.end_chars is not None
         ],
         settings,
     )

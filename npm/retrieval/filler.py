@@ -230,7 +230,7 @@ class PhraseFiller:
     def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
         """Answer from `phrase_index` from now on."""
         self._opened = phrase_index, phrase_index.check_encoder(encoder)
-        self.surfaces = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self.surfaces = SurfaceReader(phrase_index.store)
         self._digit_tokens = digit_tokens(encoder.tokenizer)
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
         self._passage_scores: PassageScores | None = None
@@ -343,7 +343,7 @@ class PhraseFiller:
     ) -> list[BlockPlan]:
         """The plan of each of n masks, from those of q texts, with what the reader of `settings` finds there."""
         reader = self.reader(settings) if settings.reads else None
-        if reader is None or not self.surfaces.has_text:
+        if reader is None:
             return vectors.per_mask(plans)
         maps = self.index.maps_for(settings.retrieval.value)
         own_maps = maps.maps if maps is not None and maps.reader == reader.fingerprint else None
@@ -384,8 +384,8 @@ class PhraseFiller:
         blocks: np.ndarray | None,
     ) -> Answer:
         """The answer to one text by the phrases of its masks and the blocks that they are from."""
-        most, lexicon = self.encoder.max_input_tokens, self.index.lexicon
-        unknown = () if blocks is not None or lexicon is None else unknown_words(text, lexicon)
+        most = self.encoder.max_input_tokens
+        unknown = () if blocks is not None else unknown_words(text, self.index.lexicon)
         answer = compose(
             self.index, text, phrases, plans, settings, cut=cut, given=blocks, unknown=unknown, max_input_tokens=most
         )

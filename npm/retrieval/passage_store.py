@@ -129,8 +129,8 @@ class PassageStore(BlockStore):
             digest="",
             token_ids=ShardedArray([np.concatenate([block.token_ids for block in blocks])]),
             flags=ShardedArray([np.concatenate([block.flags for block in blocks])]),
-            start_chars=ShardedArray([np.concatenate([_chars(block.start_chars) for block in blocks])]),
-            end_chars=ShardedArray([np.concatenate([_chars(block.end_chars) for block in blocks])]),
+            start_chars=ShardedArray([np.concatenate([block.start_chars for block in blocks])]),
+            end_chars=ShardedArray([np.concatenate([block.end_chars for block in blocks])]),
             block_offsets=np.cumsum([0, *(len(block.token_ids) for block in blocks)]),  # i64 [blocks + 1]
             block_documents=np.repeat(np.arange(len(documents)), counts),  # i64 [blocks]
             shard_documents=np.array([0, len(documents)]),  # one shard
@@ -165,11 +165,6 @@ class PassageStore(BlockStore):
             codes[present] = np.arange(len(present))
             columns[name] = ([values[number] for number in present], codes)
         yield slice(0, len(self.documents)), columns
-
-
-def _chars(offsets: np.ndarray | None) -> np.ndarray:
-    assert offsets is not None, "a packer gives offsets"
-    return offsets
 
 
 def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
@@ -228,7 +223,6 @@ class GivenWords:
 
 def _folded_block(store: BlockStore, block: int) -> tuple[str, dict[int, int], dict[int, int]]:
     """The folded text of a block, and by where words begin and end in it their first and last token positions."""
-    assert store.start_chars is not None and store.end_chars is not None, "words are looked for in text"
     text = store.document(int(store.block_documents[block])).text
     first, stop = store.block_offsets[block : block + 2].tolist()
     flags = store.flags.slice(first, stop)  # u8 [T]

@@ -228,17 +228,14 @@ class SpanFinder:
         assert self._digit_tokens is not None, "a finder of years knows the digits"
         found = self._digit_tokens[token_ids]  # bool [...]
         store = self._store
-        if store.start_chars is not None and store.end_chars is not None:
-            at = positions[found]  # i64 [numbers]
-            found[found] = store.start_chars.take(at) > store.end_chars.take(np.maximum(at - 1, 0))
+        at = positions[found]  # i64 [numbers]
+        found[found] = store.start_chars.take(at) > store.end_chars.take(np.maximum(at - 1, 0))
         return found
 
     def _ends_clause(self, positions: np.ndarray, flags: np.ndarray) -> np.ndarray:
         """Mask of clause punctuation, bool [...], without the marks in `3.5` and `Dr. Low`."""
         ends = ((flags & TokenFlag.CLAUSE_PUNCTUATION.value) != 0) & ~is_joined(flags)  # bool [...]
         store = self._store
-        if store.start_chars is None or store.end_chars is None:
-            return ends
         marks = positions[ends]  # i64 [marks]
         following = np.minimum(marks + 1, len(store.token_ids) - 1)  # i64 [marks]
         # Within a block only: at its end nothing follows, and nothing grows over it either.

@@ -57,7 +57,6 @@ class ChosenVectors(PassageCache):
             blocks = packer.pack(document)
             vectors = []
             for block in blocks:
-                assert block.start_chars is not None and block.end_chars is not None
                 places = zip(block.start_chars.tolist(), block.end_chars.tolist(), strict=True)
                 vectors += [self._vector_of(document.text[start:end]) for start, end in places]
             passages.append(EmbeddedPassage(tuple(blocks), np.array(vectors, dtype=np.float32)))
@@ -75,7 +74,6 @@ def chosen_filler(
 def plain_corpus(filler: PhraseFiller) -> tuple[PlainCorpus, list[str]]:
     """The tokens of a filler's passages one by one, and the surface text of each."""
     store = filler.index.store
-    assert store.start_chars is not None and store.end_chars is not None
     assert isinstance(filler.index, PassageIndex)
     flags = store.flags.arrays[0].tolist()
     documents = [
@@ -97,7 +95,6 @@ def plain_corpus(filler: PhraseFiller) -> tuple[PlainCorpus, list[str]]:
 def plain_text(filler: PhraseFiller, start: int, length: int) -> str:
     """The text of a span, case-folded, each run of space one."""
     store = filler.index.store
-    assert store.start_chars is not None and store.end_chars is not None
     block = max(number for number, first in enumerate(store.block_offsets.tolist()[:-1]) if first <= start)
     text = store.document(int(store.block_documents[block])).text
     chars = slice(int(store.start_chars.arrays[0][start]), int(store.end_chars.arrays[0][start + length - 1]))

@@ -42,7 +42,7 @@ class OpenedCorpus(PlainCorpus):
     def __init__(self, index: PhraseIndex) -> None:
         store, tokens = index.store, np.arange(index.store.token_count)
         rows = np.arange(len(index.rows))
-        assert store.start_chars is not None and store.end_chars is not None and index.vectors is not None
+        assert index.vectors is not None
         super().__init__(
             words=[],
             token_ids=store.token_ids.take(tokens).tolist(),

@@ -57,7 +57,6 @@ def phrases_in(
     finder = SpanFinder(store, rows, (50, most_words), scoring, digit_tokens=digit_tokens(tokenizer_of(text)))
     every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
     found = finder.find(none, every, neighbors) if from_ends else finder.find(every, None, neighbors)
-    assert store.start_chars is not None and store.end_chars is not None
     starts = store.start_chars.take(found.starts).tolist()
     ends = store.end_chars.take(found.starts + found.lengths - 1).tolist()
     return {text[start:end] for start, end in zip(starts, ends, strict=True)}

@@ -96,7 +96,6 @@ def plain_shares(
 def plain_places(index: PhraseIndex, words: Sequence[str]) -> list[tuple[int, int]]:
     """The rows of the first and the last token of each place of each word, found by its characters."""
     store = index.store
-    assert store.start_chars is not None and store.end_chars is not None
     starts = store.start_chars.slice(0, store.token_count)
     ends = store.end_chars.slice(0, store.token_count)
     documents = store.block_documents[store.block_of(np.arange(store.token_count))]
