@@ -69,8 +69,10 @@ def _question(
     lengths = bounds[:, 1] - bounds[:, 0]  # i64 [sentences]
     bounds = bounds[(lengths >= MIN_SENTENCE_CHARS) & (lengths <= MAX_SENTENCE_CHARS)]
     own = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the document], in a row
-    first, stop = store.block_offsets[[own[0], own[-1] + 1]].tolist() if len(own) else (0, 0)
-    starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
+    if not len(own):
+        return None
+    first = int(store.block_offsets[own[0]])
+    starts, ends = np.concatenate([store.block_places(block) for block in own.tolist()], axis=1)  # u32 [T] each
     for start_char, end_char in rng.permutation(bounds).tolist():
         if (document, start_char) in asked:
             continue

@@ -1,7 +1,8 @@
 """The tokens of a corpus on disk: shard folders of flat arrays, read memory-mapped as one.
 
 A build that was killed continues: finished shards are kept, and their documents are read again but not tokenized.
-Reading takes 16 bytes of private memory per block (its offset and its document), regardless of the number of tokens.
+Reading takes 20 bytes of private memory per block (its offset, its document and its first character), regardless of the
+number of tokens.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class BlockStore:
     digest: str
     token_ids: ShardedArray  # u16 or i32 [T]
     flags: ShardedArray  # u8 [T], TokenFlag
-    start_chars: ShardedArray  # u32 [T], code points in the document's text
-    end_chars: ShardedArray  # u32 [T]
+    char_offsets: ShardedArray  # u8, u16 or u32 [T], code points from the first character of the block
+    char_lengths: ShardedArray  # u8, u16 or u32 [T]
+    first_chars: np.ndarray  # u32 [blocks], first character of each block in the text of its document
     block_offsets: np.ndarray  # i64 [blocks + 1]
     block_documents: np.ndarray  # i64 [blocks]
     shard_documents: np.ndarray  # i64 [shards + 1], first document of each shard, and their number
@@ -119,7 +121,7 @@ class BlockStore:
         shards = [path / name for path, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
         opened = [ShardDocuments(shard) for shard in shards]
         first_documents = np.cumsum([0, *map(len, opened)], dtype=np.int64)  # [shards + 1]
-        names = ("token_ids", "flags", "start_chars", "end_chars")
+        names = ("token_ids", "flags", "char_offsets", "char_lengths")
         arrays = {name: ShardedArray([open_array(shard, name) for shard in shards]) for name in names}
         shard_blocks, block_offsets, block_documents = _numbered_blocks(shards, first_documents)
         return cls(
@@ -127,6 +129,7 @@ class BlockStore:
             settings=manifests[0].settings,
             digest=digests[0] if len(digests) == 1 else digest_of(digests),
             **arrays,
+            first_chars=np.concatenate([open_array(shard, "first_chars") for shard in shards]),  # u32 [blocks]
             block_offsets=block_offsets,
             block_documents=block_documents,
             shard_documents=first_documents,
@@ -240,10 +243,18 @@ class BlockStore:
         """The blocks i64 [n] that hold the token positions i64 [n]."""
         return np.searchsorted(self.block_offsets, positions, side="right") - 1  # [n]
 
+    def block_places(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """First and past-the-last character of each token of a block in its document, u32 [T] each."""
+        first, stop = self.block_offsets[block : block + 2].tolist()
+        starts = self.first_chars[block] + self.char_offsets.slice(first, stop)  # u32 [T]
+        return starts, starts + self.char_lengths.slice(first, stop)
+
     def block_chars(self, block: int) -> tuple[int, int]:
         """First and past-the-last character of a block in its document."""
-        first, stop = self.block_offsets[block : block + 2].tolist()
-        return int(self.start_chars.slice(first, first + 1)[0]), int(self.end_chars.slice(stop - 1, stop)[0])
+        last = self.block_offsets[block + 1 : block + 2] - 1  # i64 [1], its last token
+        length = self.char_offsets.take(last) + self.char_lengths.take(last)  # [1]
+        first_char = int(self.first_chars[block])
+        return first_char, first_char + int(length[0])
 
     def block_text(self, block: int) -> str:
         """The surface text of a block, from its first character to its last."""
@@ -261,7 +272,8 @@ def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tup
         first, stop = shard_blocks[shard : shard + 2].tolist()
         offsets[first + 1 : stop + 1] = local[1:] + offsets[first]
         numbers = open_array(shards[shard], "block_documents")  # [blocks of the shard]
-        if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= np.diff(shard_documents)[shard]:
+        count = shard_documents[shard + 1] - shard_documents[shard]
+        if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= count:
             raise damaged(shards[shard], "a block names a document that it does not have")
         documents[first:stop] = numbers + shard_documents[shard]
     return shard_blocks, offsets, documents

@@ -69,12 +69,8 @@ def packed_documents(store: BlockStore, chosen: np.ndarray) -> Iterator[Packed]:
 def _block(store: BlockStore, number: int) -> Block:
     """Block `number` of a store."""
     bounds = store.block_offsets[number : number + 2].tolist()
-    return Block(
-        token_ids=store.token_ids.slice(*bounds).astype(np.int32),  # [T]
-        flags=store.flags.slice(*bounds),
-        start_chars=store.start_chars.slice(*bounds),
-        end_chars=store.end_chars.slice(*bounds),
-    )
+    token_ids = store.token_ids.slice(*bounds).astype(np.int32)  # [T]
+    return Block(token_ids, store.flags.slice(*bounds), *store.block_places(number))
 
 
 def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Progress = silent) -> ChangeResult:

@@ -193,6 +193,7 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
         "row counts": (4 if rows < ROW_COUNT_LIMIT else 8) * words,
         "block offsets": 8 * (blocks + 1),
         "block documents": 8 * blocks,
+        "block first characters": 4 * blocks,
         "block lengths": 4 * blocks,
     }
     if blocks > EXACT_ROWS and _block_pooler(generation) is not None:

@@ -183,10 +183,7 @@ class SurfaceReader:
 
     def texts(self, starts: np.ndarray, lengths: np.ndarray) -> list[str]:
         """The surface text of each of m spans of `lengths` i64 [m] tokens from position `starts` i64 [m] on."""
-        blocks = self.store.block_of(starts)  # i64 [m]
-        block_chars = self.store.start_chars.take(self.store.block_offsets[blocks])  # u32 [m]
-        first_chars = self.store.start_chars.take(starts) - block_chars  # u32 [m], within the block's text
-        last_chars = self.store.end_chars.take(starts + lengths - 1) - block_chars  # u32 [m]
+        blocks, first_chars, last_chars = self._in_blocks(starts, lengths)  # [m] each
         return [
             printed(visible(self._block_text(block)[first:last]))
             for block, first, last in zip(blocks.tolist(), first_chars.tolist(), last_chars.tolist(), strict=True)
@@ -194,10 +191,16 @@ class SurfaceReader:
 
     def places(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[list[int], list[int], list[int]]:
         """Document number, first and past-the-last character of each of m spans."""
-        store = self.store
-        documents = store.block_documents[store.block_of(starts)]  # i64 [m]
-        first_chars, last_chars = store.start_chars.take(starts), store.end_chars.take(starts + lengths - 1)  # u32 [m]
-        return documents.tolist(), first_chars.tolist(), last_chars.tolist()
+        blocks, first_chars, last_chars = self._in_blocks(starts, lengths)  # [m] each
+        block_chars = self.store.first_chars[blocks]  # u32 [m]
+        documents = self.store.block_documents[blocks]  # i64 [m]
+        return documents.tolist(), (block_chars + first_chars).tolist(), (block_chars + last_chars).tolist()
+
+    def _in_blocks(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The block of each of m spans, and its first and past-the-last character in the text of the block."""
+        last = starts + lengths - 1  # i64 [m]
+        last_chars = self.store.char_offsets.take(last) + self.store.char_lengths.take(last)  # [m]
+        return self.store.block_of(starts), self.store.char_offsets.take(starts), last_chars
 
     def occurrences(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[Occurrence, ...]:
         """Position of each of m spans in its document, with the sentence around it."""

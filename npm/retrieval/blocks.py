@@ -266,8 +266,7 @@ def passage_of(store: BlockStore, block: int) -> Passage:
     first, stop = store.block_offsets[block : block + 2].tolist()
     flags = store.flags.slice(first, stop)  # u8 [title + T]
     is_text = ~is_title(flags)  # bool [title + T]
-    bounds = np.stack([store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)], axis=1)
-    bounds = bounds[is_text].astype(np.int64)  # i64 [T, 2], in the document
+    bounds = np.stack(store.block_places(block), axis=1)[is_text].astype(np.int64)  # i64 [T, 2], in the document
     document = store.document(int(store.block_documents[block]))
     base, end = (int(bounds[0, 0]), int(bounds[-1, 1])) if len(bounds) else (0, 0)
     tokens = PassageTokens(

@@ -235,9 +235,11 @@ def _tokens(
 ) -> tuple[int | None, int | None]:
     """Positions of the first and after the last token of the characters from first to last of a block's text."""
     first, stop = store.block_offsets[block : block + 2].tolist()
-    first += int(np.count_nonzero(is_title(store.flags.slice(first, stop))))
-    skipped = store.flags.slice(first, stop) & NOT_EDGES != 0  # bool [T]
-    starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
+    flags = store.flags.slice(first, stop)  # u8 [title + T]
+    title = int(np.count_nonzero(is_title(flags)))
+    skipped = flags[title:] & NOT_EDGES != 0  # bool [T]
+    starts, ends = (each[title:] for each in store.block_places(block))  # u32 [T] each
+    first += title
     base = int(starts[0])
     begin = None if first_char is None else first + int(np.searchsorted(ends, base + first_char, side="right"))
     end = None if last_char is None else first + int(np.searchsorted(starts, base + last_char, side="right"))

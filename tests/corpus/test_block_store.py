@@ -57,8 +57,9 @@ def test_every_block_and_document_comes_back_through_all_shards(
     assert store.block_documents.tolist() == [number for number, _ in blocks]
     for number, (document, block) in enumerate(blocks):
         start, stop = store.block_offsets[number : number + 2].tolist()
-        for name in ("token_ids", "flags", "start_chars", "end_chars"):
+        for name in ("token_ids", "flags"):
             assert np.array_equal(getattr(store, name).slice(start, stop), getattr(block, name))
+        assert np.array_equal(store.block_places(number), (block.start_chars, block.end_chars))
         assert store.block_of(np.array([start, stop - 1])).tolist() == [number, number]
         text = documents[document].text[block.start_chars[0] : block.end_chars[-1]]
         assert store.block_text(number) == text

@@ -71,3 +71,9 @@ def stored_documents(folder: Path, fields: list[dict[str, Any]], *, documents_pe
     block = Block(*(np.zeros(1, dtype=dtype) for dtype in (np.int32, np.uint8, np.uint32, np.uint32)))
     packed: list[Packed] = [(Document(f"d{n}", "", "t", own), [block]) for n, own in enumerate(fields)]
     return stored(folder, packed, tokens_per_shard=documents_per_shard)
+
+
+def token_places(store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
+    """First and past-the-last character of every token of a store in its document, i64 [T] each."""
+    starts, ends = np.concatenate([store.block_places(block) for block in range(store.block_count)], axis=1)
+    return starts.astype(np.int64), ends.astype(np.int64)

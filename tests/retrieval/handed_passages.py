@@ -19,6 +19,7 @@ from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
 from npm.retrieval.passages import PassageIndex, passage_index
 from npm.retrieval.settings import FillSettings, ScoringSettings
+from tests.helpers.stores import token_places
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept, plain_span_allowed
 
 WORDS = ["the", "of", "Rome", "rome", "Oslo", "Seine", ".", ",", "fell", "and", "New", "York", "-", "is"]
@@ -79,7 +80,7 @@ def plain_corpus(filler: PhraseFiller) -> tuple[PlainCorpus, list[str]]:
     documents = [
         store.block_documents[block] for block, length in enumerate(np.diff(store.block_offsets)) for _ in range(length)
     ]
-    chars = zip(store.start_chars.arrays[0].tolist(), store.end_chars.arrays[0].tolist(), strict=True)
+    chars = zip(*(side.tolist() for side in token_places(store)), strict=True)
     surfaces = [store.document(int(document)).text[a:b] for document, (a, b) in zip(documents, chars, strict=True)]
     corpus = PlainCorpus(
         words=[],
@@ -97,7 +98,8 @@ def plain_text(filler: PhraseFiller, start: int, length: int) -> str:
     store = filler.index.store
     block = max(number for number, first in enumerate(store.block_offsets.tolist()[:-1]) if first <= start)
     text = store.document(int(store.block_documents[block])).text
-    chars = slice(int(store.start_chars.arrays[0][start]), int(store.end_chars.arrays[0][start + length - 1]))
+    starts, ends = token_places(store)
+    chars = slice(int(starts[start]), int(ends[start + length - 1]))
     return re.sub(r"\s+", " ", text[chars].casefold())
 
 

@@ -12,6 +12,7 @@ from npm.core.types import TokenFlag
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import PruningRule
 from npm.retrieval.settings import ScoringSettings
+from tests.helpers.stores import token_places
 
 
 @dataclass
@@ -51,7 +52,7 @@ class OpenedCorpus(PlainCorpus):
             row_positions=index.rows.positions(rows).tolist(),
             vectors=index.vectors.take(rows),
         )
-        self.first_chars, self.stop_chars = store.start_chars.take(tokens), store.end_chars.take(tokens)
+        self.first_chars, self.stop_chars = token_places(store)
         documents = [store.document(number) for number in range(store.document_count)]
         self.block_documents = [documents[number] for number in store.block_documents.tolist()]
 

@@ -19,7 +19,7 @@ from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.random_indexes import WORDS, index_of
-from tests.helpers.stores import spelled
+from tests.helpers.stores import spelled, token_places
 from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = (
@@ -44,7 +44,7 @@ def plain(text: str) -> str:
 
 def plain_places(store: PassageStore) -> dict[str, list[tuple[int, int]]]:
     """The places of every run of whole words in a block, by its folded text."""
-    starts, ends = store.start_chars.arrays[0].tolist(), store.end_chars.arrays[0].tolist()
+    starts, ends = (side.tolist() for side in token_places(store))
     flags, found = store.flags.arrays[0].tolist(), dict[str, list[tuple[int, int]]]()
     for block in range(store.block_count):
         text = TEXTS[int(store.block_documents[block])]
@@ -79,7 +79,8 @@ def found_texts(words: str) -> list[str]:
     texts = []
     for start, length in zip(*GivenWords(store).find(words), strict=True):
         document = TEXTS[int(store.block_documents[store.block_of(np.array([start]))[0]])]
-        texts.append(document[store.start_chars.arrays[0][start] : store.end_chars.arrays[0][start + length - 1]])
+        starts, ends = token_places(store)
+        texts.append(document[starts[start] : ends[start + length - 1]])
     return texts
 
 
