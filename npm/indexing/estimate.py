@@ -191,12 +191,20 @@ def _lexicon_bytes(
         ],
         settings,
     )
-    repeats = token_count / max(1, sum(len(block.token_ids) for blocks in packed for block in blocks))
-    word_bytes = sum(len(word.encode()) for word in words.words) + 2 * words.posting_offsets.nbytes
+    sample_tokens = max(1, sum(len(block.token_ids) for blocks in packed for block in blocks))
+    repeats, in_shard = (count / sample_tokens for count in (token_count, min(token_count, TOKENS_PER_SHARD)))
     # Each shard has its own vocabulary, which grows with the root of its text.
     vocabularies = math.sqrt(repeats * max(1.0, token_count / TOKENS_PER_SHARD))  # times that of the sample
-    of_blocks = words.posting_blocks.nbytes + words.posting_counts.nbytes + words.block_lengths.nbytes
-    return repeats * of_blocks + word_bytes * vocabularies
+    spelled = sum(len(word.encode()) for word in words.words)
+    postings, blocks = len(words.posting_blocks), len(words.block_lengths)
+    offsets = _width(spelled * math.sqrt(in_shard)) + _width(postings * in_shard)  # of a word
+    of_blocks = postings * (_width(blocks * in_shard) + words.posting_counts.itemsize) + words.block_lengths.nbytes
+    return repeats * of_blocks + (spelled + len(words.words) * offsets) * vocabularies
+
+
+def _width(largest: float) -> int:
+    """Bytes of each number up to the `largest`."""
+    return np.min_scalar_type(math.ceil(largest)).itemsize
 
 
 def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
