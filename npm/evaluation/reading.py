@@ -41,6 +41,7 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.reading.confidence import FEATURES, Confidence, best_span, fit, probabilities
 from npm.reading.reader import Reader
+from npm.retrieval.answers import confidence_features
 from npm.retrieval.blocks import BlockPlan, passage_of
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -326,7 +327,7 @@ class _ObservedFiller(PhraseFiller):
     def _with_confidence(
         self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
-        self.seen = self.features(answer.text, found, plan, settings)
+        self.seen = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
         return answer
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
     from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
 
 
 SURFACES_COMPARED = 16
@@ -349,12 +350,11 @@ def reason_for_few(
 
 
 def confidence_features(
-    index: PhraseIndex, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings, *, max_tokens: int
+    index: PhraseIndex, encoder: Encoder, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
 ) -> np.ndarray | None:
     """The input of the confidence of an answer, f64 [f], from all phrases `found`; None where there is none.
 
     Overlapping phrases are merged, so that neither `k` nor `overlaps` changes it; shares among `values` differ.
-    `max_tokens` is the longest phrase.
     """
     if not plan.joint or settings.values:
         return None
@@ -363,7 +363,7 @@ def confidence_features(
     if not shares:
         return None
     words = index.lexicon.covered_share(text, plan.blocks)
-    return features_of(plan.joint, plan.bonuses, shares, words, max_span_tokens=max_tokens)
+    return features_of(plan.joint, plan.bonuses, shares, words, max_span_tokens=settings.phrase_limits(encoder)[0])
 
 
 def with_confidence(
