@@ -43,7 +43,7 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
     Fewer if the documents hold no more sentences of 60 to 300 characters with a phrase of up to 4 tokens, or with a
     word where `words_only` says so. Raises ArtifactError if there is none.
     """
-    documents = asked_documents(index) if index.store.start_chars is not None else np.zeros(0, dtype=np.int64)
+    documents = asked_documents(index)
     rng, asked = np.random.default_rng(seed), set[tuple[int, int]]()
     finder = SpanFinder(index.store, index.rows, (MAX_MASKED_TOKENS, 1 if words_only else None), ScoringSettings())
     questions: list[DrawnQuestion] = []
@@ -64,14 +64,15 @@ def _question(
 ) -> DrawnQuestion | None:
     """A question from a sentence of `document` that was not `asked` about; None if there is none left."""
     store = index.store
-    assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
     text = store.document(document).text
     bounds = sentence_bounds(text)  # i64 [sentences, 2]
     lengths = bounds[:, 1] - bounds[:, 0]  # i64 [sentences]
     bounds = bounds[(lengths >= MIN_SENTENCE_CHARS) & (lengths <= MAX_SENTENCE_CHARS)]
     own = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the document], in a row
-    first, stop = store.block_offsets[[own[0], own[-1] + 1]].tolist() if len(own) else (0, 0)
-    starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
+    if not len(own):
+        return None
+    first = int(store.block_offsets[own[0]])
+    starts, ends = np.concatenate([store.block_places(block) for block in own.tolist()], axis=1)  # u32 [T] each
     for start_char, end_char in rng.permutation(bounds).tolist():
         if (document, start_char) in asked:
             continue

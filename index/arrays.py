@@ -59,7 +59,7 @@ def mixed_bits(numbers: np.ndarray) -> np.ndarray:
 class ShardedArray:
     """Several arrays with equal dtype and equal trailing shape, addressed as their concatenation along axis 0.
 
-    The arrays are not copied, so they may be memory-mapped files.
+    The arrays are not copied, so they may be memory-mapped files. Unsigned integers may be of several widths.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
@@ -67,13 +67,14 @@ class ShardedArray:
             raise ValueError("a sharded array needs at least one array")
         first = arrays[0]
         for number, array in enumerate(arrays):
-            if array.dtype != first.dtype or array.shape[1:] != first.shape[1:] or array.ndim == 0:
+            is_alike = array.dtype == first.dtype or array.dtype.kind == first.dtype.kind == "u"
+            if not is_alike or array.shape[1:] != first.shape[1:] or array.ndim == 0:
                 got, wanted = f"{array.dtype} {array.shape}", f"{first.dtype} [n, *{first.shape[1:]}]"
                 raise ValueError(f"shard {number} is {got}, the first one is {wanted}")
         # Plain views: indexing a np.memmap costs several times more, for its subclass bookkeeping.
         self.arrays = tuple(np.asarray(array) for array in arrays)
         self._starts = np.cumsum([0, *(len(array) for array in arrays)])  # i64 [shards + 1]
-        self.dtype = first.dtype
+        self.dtype = self._stored_dtype = np.result_type(*{array.dtype for array in arrays})
         self.shape = (int(self._starts[-1]), *first.shape[1:])
 
     @classmethod
@@ -108,15 +109,17 @@ class ShardedArray:
         ascending = bool((flat[1:] >= flat[:-1]).all())
         order = slice(None) if ascending else flat.argsort(kind="stable")
         first_array = self.arrays[0]
-        taken = np.empty((len(flat), *first_array.shape[1:]), dtype=first_array.dtype)  # [n, *trailing]
+        taken = np.empty((len(flat), *first_array.shape[1:]), dtype=self._stored_dtype)  # [n, *trailing]
         sorted_rows = flat[order]  # [n]
         bounds = sorted_rows.searchsorted(self._starts).tolist()  # shards + 1 numbers
         target = taken if ascending else np.empty_like(taken)  # [n, *trailing], in the order of sorted_rows
         for shard, (start, stop) in enumerate(itertools.pairwise(bounds)):
             if start < stop:
-                # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
-                rows = sorted_rows[start:stop] - self._starts[shard]
-                self.arrays[shard].take(rows, axis=0, out=target[start:stop], mode="clip")
+                rows, own = sorted_rows[start:stop] - self._starts[shard], self.arrays[shard]
+                if own.dtype != taken.dtype:
+                    target[start:stop] = own[rows]
+                else:  # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
+                    own.take(rows, axis=0, out=target[start:stop], mode="clip")
         if not ascending:
             taken[order] = target
         return taken.reshape((*indices.shape, *first_array.shape[1:]))

@@ -25,7 +25,6 @@ import torch
 from npm.core.errors import EncoderError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.evaluation.methods.baselines import lexicon_of
 from npm.evaluation.methods.parametric import WordLogs, check_word, check_words, prompted_labels
 from npm.evaluation.methods.registry import Method, Predictions, admissible_parts, answered
 from npm.evaluation.prompts import plain_token_ids
@@ -298,14 +297,10 @@ class PhraseWriter:
     """Fills the mask of an open task with the first line of a generated text: an open method."""
 
     def __init__(self, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None) -> None:
-        """With `index`, the three best blocks by BM25 precede each text, of documents as `settings` filter them.
-
-        Raises SettingError if it has no text.
-        """
+        """With `index`, the three best blocks by BM25 precede each text, of documents as `settings` filter them."""
         self._writer = writer
         self._index = index
         self._settings = settings or FillSettings()
-        self._lexicon = None if index is None else lexicon_of(index)
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> Predictions:
         """The first line written for every example; none where passages precede texts and no document may answer."""
@@ -334,9 +329,9 @@ class PhraseWriter:
         return answers
 
     def _with_passages(self, text: str, asked: str, part: PhraseIndex) -> str:
-        if self._lexicon is None:
+        if self._index is None:
             return asked
-        blocks, _ = self._lexicon.best_blocks(text, PASSAGES_IN_FRONT, allowed=part.live_blocks)
+        blocks, _ = self._index.lexicon.best_blocks(text, PASSAGES_IN_FRONT, allowed=part.live_blocks)
         passages = (visible(part.store.block_text(block)).replace(MASK_TEXT, " ") for block in blocks.tolist())
         return "\n\n".join([*passages, asked])
 
@@ -358,8 +353,7 @@ class NeighbourLogs:
     """log P(word | text) of a kNN-LM over the blocks of an index: a `WordLogs`. Nothing of the corpus is kept."""
 
     def __init__(self, writer: DecoderWriter, index: PhraseIndex, *, share: float, temperature: float, k: int) -> None:
-        """λ, T and k. Raises SettingError if the index has no text."""
-        lexicon_of(index)
+        """λ, T and k."""
         self._writer = writer
         self._index = index
         self._share, self._temperature, self._k = share, temperature, k

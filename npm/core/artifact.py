@@ -40,6 +40,8 @@ from npm.core.files import (
 )
 
 FORMAT_VERSION = 3
+FORMAT_VERSIONS = {"phrase-index": 4, "block-store": 4, "block-store-shard": 4}
+"""Of kinds that changed since the others, which have `FORMAT_VERSION`."""
 MANIFEST_NAME = "manifest.json"
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
@@ -143,7 +145,7 @@ def manifest_bytes(kind: str, settings: Mapping[str, Any], files: Mapping[str, A
     """The content of a manifest, its digest included."""
     content = {
         "kind": kind,
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSIONS.get(kind, FORMAT_VERSION),
         "settings": dict(settings),
         "files": dict(files),
         "parts": dict(parts),
@@ -177,14 +179,15 @@ def parsed_manifest(data: bytes, file: Path) -> Manifest:
     try:
         content = json.loads(data)
         version, digest = content["format_version"], content.pop("digest")
+        expected = FORMAT_VERSIONS.get(content["kind"], FORMAT_VERSION)
         is_damaged = digest_of(content) != digest
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(
             f"{file} is damaged, or not a manifest of this program: {error!r}; check the path"
         ) from error
-    if version != FORMAT_VERSION:
+    if version != expected:
         raise ArtifactError(
-            f"{file.parent} was written by another version of this program: expected format {FORMAT_VERSION}, "
+            f"{file.parent} was written by another version of this program: expected format {expected}, "
             f"got {version}; remove the folder and build it again, or install the version that wrote it"
         )
     if is_damaged:

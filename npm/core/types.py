@@ -59,8 +59,8 @@ class Block:
 
     token_ids: np.ndarray  # i32 [T]
     flags: np.ndarray  # u8 [T], TokenFlag
-    start_chars: np.ndarray | None = None  # u32 [T], code points in the document's text; None without text
-    end_chars: np.ndarray | None = None  # u32 [T]
+    start_chars: np.ndarray  # u32 [T], code points in the document's text
+    end_chars: np.ndarray  # u32 [T]
 
 
 @dataclass(frozen=True, slots=True)

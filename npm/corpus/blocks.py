@@ -232,7 +232,6 @@ def _placed(blocks: Sequence[Block], read: Readable) -> list[Block]:
     is_header, is_inserted = np.append(read.is_header, False), np.append(read.is_inserted, False)  # [characters + 1]
     placed: list[Block] = []
     for block in blocks:
-        assert block.start_chars is not None and block.end_chars is not None, "a block without text"
         starts = places[block.start_chars]  # u32 [T]
         is_empty = (block.end_chars == block.start_chars) | is_inserted[block.start_chars]  # bool [T]
         ends = np.where(is_empty, starts, places[np.maximum(block.end_chars, 1) - 1] + 1)  # u32 [T]
@@ -243,11 +242,10 @@ def _placed(blocks: Sequence[Block], read: Readable) -> list[Block]:
 
 
 def _with_title(block: Block, title_ids: np.ndarray) -> Block:
-    """A block with text, the tokens i32 [title] of its document's title before it: T + title tokens.
+    """A block, the tokens i32 [title] of its document's title before it: T + title tokens.
 
     In the text they are, without a character, at the start of the block.
     """
-    assert block.start_chars is not None and block.end_chars is not None, "a block without text"
     count = len(title_ids)
     place = np.repeat(block.start_chars[:1], count)  # u32 [title]
     return Block(

@@ -35,7 +35,6 @@ class BlockGroups:
     Out of each document come first all full groups of consecutive blocks. The remainders of all documents, and the
     documents that are shorter than a group, wait in a queue in their order; whenever it holds a group's worth, that
     becomes a group of mixed documents. The end of the queue is a smaller group if it has at least two blocks.
-    Consecutive blocks without a document count as one document.
     """
 
     def __init__(

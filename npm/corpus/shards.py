@@ -1,8 +1,11 @@
 """One shard of a block store: .npy files, written in one go and memory-mapped from then on.
 
-token_ids       u16 or i32 [T]      start_chars, end_chars  u32 [T], absent without text
-flags           u8 [T]              document_keys   u64 [documents], `document_key` of each id
-block_offsets   i64 [blocks + 1]    block_documents i64 [blocks], document within the shard, -1 without one
+token_ids       u16 or i32 [T]      flags           u8 [T]
+block_offsets   i64 [blocks + 1]    block_documents i64 [blocks], document within the shard
+first_chars     u32 [blocks], the first code point of each block in the text of its document
+char_offsets    u8, u16 or u32 [T], code points from there to each token
+char_lengths    u8, u16 or u32 [T], code points of each token, 0 for tokens that are not in the text
+document_keys   u64 [documents], `document_key` of each id
 texts           u8 [bytes], the texts of the documents in UTF-8       text_offsets    i64 [documents + 1]
 records         u8 [bytes], their ids, titles and fields as JSON      record_offsets  i64 [documents + 1]
 field_values    u8 [bytes], JSON of {field: distinct values, in the order of their first documents}
@@ -32,8 +35,8 @@ SHARD_KIND = "block-store-shard"
 COUNTS_NAME = "counts"
 MISSING = -1
 
-Packed = tuple[Document | None, Sequence[Block]]
-"""A document and its blocks; blocks without a document; a document whose blocks are still to be cut."""
+Packed = tuple[Document, Sequence[Block]]
+"""A document and its blocks."""
 FieldValues = dict[str, tuple[list[Any], np.ndarray]]
 """By field: its distinct JSON values, and i32 [documents], the index of each document's value, -1 without."""
 
@@ -53,17 +56,15 @@ def encoded_document(document: Document) -> tuple[bytes, bytes]:
 
 
 def write_shard(folder: FolderWriter, packed: Sequence[Packed], token_dtype: np.dtype) -> None:
-    """Write documents, which may have no blocks, and blocks without a document as the files of a shard."""
-    documents = [document for document, _ in packed if document is not None]
+    """Write documents, which may have no blocks, as the files of a shard."""
+    documents = [document for document, _ in packed]
     blocks = [block for _, own in packed for block in own]
-    is_document = np.array([document is not None for document, _ in packed])  # bool [items]
-    numbers = np.where(is_document, np.cumsum(is_document) - 1, -1)  # i64 [items]
     names, values, codes = _field_columns(documents)
     field_values = "{" + ",".join(f"{json.dumps(name)}:[{','.join(values[name])}]" for name in names) + "}"
     arrays = {
         "flags": np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)]),  # u8 [T]
         "block_offsets": np.cumsum([0, *(len(block.token_ids) for block in blocks)], dtype=np.int64),
-        "block_documents": np.repeat(numbers, [len(own) for _, own in packed]),  # i64 [blocks]
+        "block_documents": np.repeat(np.arange(len(packed)), [len(own) for _, own in packed]),  # i64 [blocks]
         "document_keys": np.array([document_key(document.id) for document in documents], dtype=np.uint64),
         "field_values": np.frombuffer(field_values.encode(), dtype=np.uint8),
         "field_codes": codes,
@@ -72,9 +73,7 @@ def write_shard(folder: FolderWriter, packed: Sequence[Packed], token_dtype: np.
     arrays["token_ids"] = token_ids.astype(token_dtype)
     if not np.array_equal(arrays["token_ids"], token_ids):
         raise ValueError(f"token ids up to {token_ids.max()} do not fit into {token_dtype}")
-    if all(block.start_chars is not None for block in blocks):
-        for name in ("start_chars", "end_chars"):
-            arrays[name] = np.concatenate([np.zeros(0, np.uint32), *(getattr(block, name) for block in blocks)])
+    arrays |= stored_places(blocks)
     encoded = [encoded_document(document) for document in documents]
     for name, parts in (("record", [record for record, _ in encoded]), ("text", [text for _, text in encoded])):
         arrays[f"{name}s"] = np.frombuffer(b"".join(parts), dtype=np.uint8)
@@ -82,6 +81,34 @@ def write_shard(folder: FolderWriter, packed: Sequence[Packed], token_dtype: np.
     for name, array in arrays.items():
         folder.write_array(name, array)
     folder.write_json(COUNTS_NAME, {"sources": len(packed), "tokens": len(token_ids)})
+
+
+def stored_places(blocks: Sequence[Block]) -> dict[str, np.ndarray]:
+    """Characters of the tokens of some blocks as a shard stores them, in the smallest types that hold all of them.
+
+    An offset and a length can be added in the type of the offsets. Raises ValueError if a token ends before it starts.
+
+    >>> none = np.zeros(2, dtype=np.uint8)
+    >>> places = stored_places([Block(none, none, np.uint32([0, 4]), np.uint32([3, 9])),
+    ...     Block(none, none, np.uint32([70_010, 70_011]), np.uint32([70_010, 70_020]))])
+    >>> [(name, each.tolist(), str(each.dtype)) for name, each in places.items()]  # doctest: +NORMALIZE_WHITESPACE
+    [('first_chars', [0, 70010], 'uint32'),
+     ('char_offsets', [0, 4, 0, 1], 'uint8'),
+     ('char_lengths', [3, 5, 0, 9], 'uint8')]
+    """
+    none = np.zeros(0, dtype=np.uint32)
+    first_chars = np.array([block.start_chars.min() for block in blocks], dtype=np.uint32)  # [blocks]
+    starts = np.concatenate([none, *(block.start_chars for block in blocks)])  # u32 [T]
+    ends = np.concatenate([none, *(block.end_chars for block in blocks)])  # u32 [T]
+    if (ends < starts).any():
+        raise ValueError("a token ends before it starts")
+    firsts = np.repeat(first_chars, [len(block.start_chars) for block in blocks])  # u32 [T]
+    longest, widest = (ends - starts).max(initial=0), (ends - firsts).max(initial=0)
+    return {
+        "first_chars": first_chars,
+        "char_offsets": (starts - firsts).astype(np.min_scalar_type(widest)),
+        "char_lengths": (ends - starts).astype(np.min_scalar_type(longest)),
+    }
 
 
 def _field_columns(documents: Sequence[Document]) -> tuple[list[str], dict[str, dict[str, int]], np.ndarray]:

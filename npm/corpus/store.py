@@ -1,7 +1,8 @@
 """The tokens of a corpus on disk: shard folders of flat arrays, read memory-mapped as one.
 
 A build that was killed continues: finished shards are kept, and their documents are read again but not tokenized.
-Reading takes 16 bytes of private memory per block (its offset and its document), regardless of the number of tokens.
+Reading takes 20 bytes of private memory per block (its offset, its document and its first character), regardless of the
+number of tokens.
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ class BlockStore:
     digest: str
     token_ids: ShardedArray  # u16 or i32 [T]
     flags: ShardedArray  # u8 [T], TokenFlag
-    start_chars: ShardedArray | None = None  # u32 [T], code points in the document's text; None without text
-    end_chars: ShardedArray | None = None  # u32 [T]
+    char_offsets: ShardedArray  # u8, u16 or u32 [T], code points from the first character of the block
+    char_lengths: ShardedArray  # u8, u16 or u32 [T]
+    first_chars: np.ndarray  # u32 [blocks], first character of each block in the text of its document
     block_offsets: np.ndarray  # i64 [blocks + 1]
-    block_documents: np.ndarray  # i64 [blocks], -1 without a document
+    block_documents: np.ndarray  # i64 [blocks]
     shard_documents: np.ndarray  # i64 [shards + 1], first document of each shard, and their number
     shard_blocks: np.ndarray  # i64 [shards + 1], first block
     shards_before: Sequence[int] | np.ndarray = (0, -1)
@@ -103,15 +105,11 @@ class BlockStore:
         """
         folders = [Path(folder), *map(Path, more_folders)]
         manifests = [check_folder(path, kind=STORE_KIND) for path in folders]
-        have_text = []
         for path, manifest in zip(folders, manifests, strict=True):
             # Also files over 64 MB, of long documents or large shards: most are smaller, and hashed anyway.
-            parts = [check_folder(path / name, kind=SHARD_KIND, hash_all=True) for name in manifest.parts]
-            have_text.append(all("start_chars.npy" in part.files for part in parts))
-            own, first = (
-                {name: each.settings[name] for name in SHARED_SETTINGS} | {"text": with_text}
-                for each, with_text in ((manifest, have_text[-1]), (manifests[0], have_text[0]))
-            )
+            for name in manifest.parts:
+                check_folder(path / name, kind=SHARD_KIND, hash_all=True)
+            first, own = ({name: each.settings[name] for name in SHARED_SETTINGS} for each in (manifests[0], manifest))
             refuse_changed(
                 first,
                 own,
@@ -123,7 +121,7 @@ class BlockStore:
         shards = [path / name for path, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
         opened = [ShardDocuments(shard) for shard in shards]
         first_documents = np.cumsum([0, *map(len, opened)], dtype=np.int64)  # [shards + 1]
-        names = ("token_ids", "flags", *(("start_chars", "end_chars") if have_text[0] else ()))
+        names = ("token_ids", "flags", "char_offsets", "char_lengths")
         arrays = {name: ShardedArray([open_array(shard, name) for shard in shards]) for name in names}
         shard_blocks, block_offsets, block_documents = _numbered_blocks(shards, first_documents)
         return cls(
@@ -131,6 +129,7 @@ class BlockStore:
             settings=manifests[0].settings,
             digest=digests[0] if len(digests) == 1 else digest_of(digests),
             **arrays,
+            first_chars=np.concatenate([open_array(shard, "first_chars") for shard in shards]),  # u32 [blocks]
             block_offsets=block_offsets,
             block_documents=block_documents,
             shard_documents=first_documents,
@@ -234,27 +233,33 @@ class BlockStore:
             first, stop = self.shard_documents[number : number + 2].tolist()
             yield slice(first, stop), shard.fields()
 
-    def blocks_of_documents(self, chosen: np.ndarray, *, without_document: bool = False) -> np.ndarray:
-        """Mask bool [blocks] of those with a document of `chosen` bool [documents], or `without_document`."""
+    def blocks_of_documents(self, chosen: np.ndarray) -> np.ndarray:
+        """Mask bool [blocks] of those of the documents `chosen` bool [documents]."""
         if chosen.shape != (self.document_count,):
             raise ValueError(f"expected bool [{self.document_count}], got {chosen.dtype} {list(chosen.shape)}")
-        return np.append(chosen, without_document)[self.block_documents]  # [blocks], -1 takes the last
+        return chosen[self.block_documents]  # bool [blocks]
 
     def block_of(self, positions: np.ndarray) -> np.ndarray:
         """The blocks i64 [n] that hold the token positions i64 [n]."""
         return np.searchsorted(self.block_offsets, positions, side="right") - 1  # [n]
 
-    def block_chars(self, block: int) -> tuple[int, int]:
-        """First and past-the-last character of a block in its document; none where the store has no text."""
-        if self.start_chars is None or self.end_chars is None or self.block_documents[block] < 0:
-            return 0, 0
+    def block_places(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """First and past-the-last character of each token of a block in its document, u32 [T] each."""
         first, stop = self.block_offsets[block : block + 2].tolist()
-        return int(self.start_chars.slice(first, first + 1)[0]), int(self.end_chars.slice(stop - 1, stop)[0])
+        starts = self.first_chars[block] + self.char_offsets.slice(first, stop)  # u32 [T]
+        return starts, starts + self.char_lengths.slice(first, stop)
+
+    def block_chars(self, block: int) -> tuple[int, int]:
+        """First and past-the-last character of a block in its document."""
+        last = self.block_offsets[block + 1 : block + 2] - 1  # i64 [1], its last token
+        length = self.char_offsets.take(last) + self.char_lengths.take(last)  # [1]
+        first_char = int(self.first_chars[block])
+        return first_char, first_char + int(length[0])
 
     def block_text(self, block: int) -> str:
-        """The surface text of a block, from its first character to its last; "" where the store has no text."""
+        """The surface text of a block, from its first character to its last."""
         first, stop = self.block_chars(block)
-        return self.document(int(self.block_documents[block])).text[first:stop] if stop else ""
+        return self.document(int(self.block_documents[block])).text[first:stop]
 
 
 def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -267,9 +272,10 @@ def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tup
         first, stop = shard_blocks[shard : shard + 2].tolist()
         offsets[first + 1 : stop + 1] = local[1:] + offsets[first]
         numbers = open_array(shards[shard], "block_documents")  # [blocks of the shard]
-        if numbers.max(initial=-1) >= shard_documents[shard + 1] - shard_documents[shard]:
+        count = shard_documents[shard + 1] - shard_documents[shard]
+        if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= count:
             raise damaged(shards[shard], "a block names a document that it does not have")
-        documents[first:stop] = np.where(numbers < 0, -1, numbers + shard_documents[shard])
+        documents[first:stop] = numbers + shard_documents[shard]
     return shard_blocks, offsets, documents
 
 
@@ -322,7 +328,7 @@ def _batches(documents: Iterable[Document], max_chars: int) -> Iterator[list[Doc
 
 def write_block_store(
     folder: str | Path,
-    blocks_by_document: Iterable[Packed],
+    documents: Iterable[Packed],
     *,
     settings: Mapping[str, Any],
     tokenizer_fingerprint: str,
@@ -331,7 +337,7 @@ def write_block_store(
     special_tokens_in_blocks: bool = False,
     progress: Progress = silent,
 ) -> BlockStore:
-    """Store blocks that are cut already, each run of them with its document or None; see `build_block_store`.
+    """Store documents whose blocks are cut already; see `build_block_store`.
 
     Token ids take two bytes where `vocabulary_size` allows it, else four.
     """
@@ -341,7 +347,7 @@ def write_block_store(
         "special_tokens_in_blocks": special_tokens_in_blocks,
         "vocabulary_size": vocabulary_size,
     }
-    batches = ([item] for item in blocks_by_document)
+    batches = ([item] for item in documents)
     _write_store(Path(folder), batches, lambda batch: batch, {**settings, **own}, progress)
     return BlockStore.open(folder)
 

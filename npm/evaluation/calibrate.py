@@ -19,6 +19,7 @@ from npm.core.types import Answer, Phrase, Progress, silent
 from npm.evaluation.metrics import auroc, exact_match
 from npm.evaluation.reading import WITHHELD, Asked
 from npm.reading.confidence import FEATURES, Confidence, fit, probabilities
+from npm.retrieval.answers import confidence_features
 from npm.retrieval.blocks import BlockPlan
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -86,7 +87,7 @@ class _ObservedFiller(PhraseFiller):
     def _with_confidence(
         self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
-        self.seen = self.features(answer.text, found, plan, settings)
+        self.seen = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
         return answer
 
 

@@ -154,7 +154,6 @@ def evaluate_reading(
 def _probabilities(filler: PhraseFiller, reader: Reader, asked: Asked) -> tuple[float, float | None]:
     """The reader's probabilities for the right passage, and for the most similar one without an answer."""
     store, lexicon = filler.index.store, filler.index.lexicon
-    assert lexicon is not None, "an index of passages has their words"
     text = with_mask(asked.question)
 
     def best(blocks: Sequence[int]) -> float:

@@ -327,14 +327,12 @@ def coverage_of(
     return {"answer_held": answered} | ({"subject_named": named} if any(each.subject for each in examples) else {})
 
 
-def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
-    """Mask bool [n] of the examples that occur in a document of the corpus; None for a corpus without text.
+def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray:
+    """Mask bool [n] of the examples that occur in a document of the corpus.
 
     An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
     digits alone; fields of less than `MIN_WORDS` words are not, because they occur anywhere.
     """
-    if index.lexicon is None:
-        return None
     overlap = np.zeros(len(examples), dtype=bool)  # [n]
     long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= MIN_WORDS]
     for number in long:

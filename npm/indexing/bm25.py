@@ -2,12 +2,12 @@
 
 A segment's lexicon is a shard of counts for each shard of its corpus:
 
-words.npy          u8 [bytes], the distinct words in UTF-8, sorted      posting_blocks.npy u32 [n], within the shard
-word_offsets.npy   i64 [v + 1], bytes                                   posting_counts.npy u8, u16 or u32 [n]
-posting_offsets.npy i64 [v + 1], postings of each word                  block_lengths.npy  u32 [blocks], words
+words.npy          u8 [bytes], the distinct words in UTF-8, sorted      posting_blocks.npy [n], within the shard
+word_offsets.npy   [v + 1], bytes                                       posting_counts.npy [n]
+posting_offsets.npy [v + 1], postings of each word                      block_lengths.npy  u32 [blocks], words
 
-Postings of a word are in block order. Counts take as many bytes as the largest of the shard needs. A shard holds
-no weights: those depend on all live blocks, and are computed when a text is looked up.
+Postings of a word are in block order. The other arrays have the smallest unsigned types that hold their numbers. A
+shard holds no weights: those depend on all live blocks, and are computed when a text is looked up.
 
 Shapes: v words, n postings or blocks found, B blocks of a shard.
 """
@@ -46,17 +46,18 @@ class TermCounts(NamedTuple):
     """The term counts of some blocks, as a shard stores them."""
 
     words: list[str]  # [v], sorted
-    posting_offsets: np.ndarray  # i64 [v + 1]
-    posting_blocks: np.ndarray  # u32 [n]
+    posting_offsets: np.ndarray  # u8 to u64 [v + 1]
+    posting_blocks: np.ndarray  # u8, u16 or u32 [n]
     posting_counts: np.ndarray  # u8, u16 or u32 [n]
     block_lengths: np.ndarray  # u32 [B]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of a shard, by the names of their files."""
         encoded = [word.encode() for word in self.words]
+        word_offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)  # [v + 1]
         return {
             "words": np.frombuffer(b"".join(encoded), dtype=np.uint8),  # u8 [bytes]
-            "word_offsets": np.cumsum([0, *map(len, encoded)], dtype=np.int64),  # i64 [v + 1]
+            "word_offsets": word_offsets.astype(np.min_scalar_type(word_offsets[-1])),
             "posting_offsets": self.posting_offsets,
             "posting_blocks": self.posting_blocks,
             "posting_counts": self.posting_counts,
@@ -70,12 +71,11 @@ def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
 
 
 def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: LexiconSettings) -> Manifest:
-    """Count the words of the blocks in corpus shard `number` of a segment's `store`, which must have text.
+    """Count the words of the blocks in corpus shard `number` of a segment's `store`.
 
     `folder` is the shard's own; one that is finished is kept. Raises ArtifactError if it was made with other
     settings, is damaged, or another process writes it.
     """
-    assert store.start_chars is not None, "a lexicon needs a store with text"
     first, stop = store.shard_blocks[number : number + 2].tolist()
     recorded = {**as_record(settings, store), "first_block": first, "block_count": stop - first}
 
@@ -114,10 +114,12 @@ def count_words(block_texts: Iterable[tuple[str, str]], settings: LexiconSetting
     posting_words = ranks[np.array(found_words, dtype=np.int64)]  # i64 [n]
     order = np.argsort(posting_words, kind="stable")  # i64 [n], by word, then by block
     posting_counts = np.array(found_counts, dtype=np.int64)[order]  # i64 [n]
+    posting_offsets = np.searchsorted(posting_words[order], np.arange(len(words) + 1))  # i64 [v + 1]
+    blocks = np.arange(len(found), dtype=np.min_scalar_type(len(found)))  # [B]
     return TermCounts(
         words=words,
-        posting_offsets=np.searchsorted(posting_words[order], np.arange(len(words) + 1)),
-        posting_blocks=np.repeat(np.arange(len(found), dtype=np.uint32), np.array(found, dtype=np.int64))[order],
+        posting_offsets=posting_offsets.astype(np.min_scalar_type(len(order))),
+        posting_blocks=np.repeat(blocks, np.array(found, dtype=np.int64))[order],
         posting_counts=posting_counts.astype(np.min_scalar_type(posting_counts.max(initial=0))),
         block_lengths=np.array(lengths, dtype=np.uint32),
     )
@@ -150,11 +152,11 @@ class LexiconShard:
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         """`arrays` are those of `TermCounts.arrays`."""
         self.block_lengths = arrays["block_lengths"]  # u32 [B]
-        self._posting_blocks = np.asarray(arrays["posting_blocks"])  # u32 [n]
+        self._posting_blocks = np.asarray(arrays["posting_blocks"])  # u8, u16 or u32 [n]
         self._posting_counts = np.asarray(arrays["posting_counts"])  # u8, u16 or u32 [n]
         # Single elements of a memoryview cost a fraction of those of an array.
-        self._posting_offsets = np.asarray(arrays["posting_offsets"]).data  # i64 [v + 1]
-        self._word_offsets = np.asarray(arrays["word_offsets"]).data  # i64 [v + 1]
+        self._posting_offsets = np.asarray(arrays["posting_offsets"]).data  # u8 to u64 [v + 1]
+        self._word_offsets = np.asarray(arrays["word_offsets"]).data  # u8 to u64 [v + 1]
         self._words = np.asarray(arrays["words"]).data  # u8 [bytes]
 
     @classmethod
@@ -164,7 +166,7 @@ class LexiconShard:
         return cls({name: open_array(folder, name) for name in SHARD_ARRAYS})
 
     def postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """The blocks u32 [n] of the shard that contain a word in UTF-8, ascending, and its counts [n] in them."""
+        """The blocks [n] of the shard that contain a word in UTF-8, ascending, and its counts [n] in them."""
         vocabulary_size = len(self._word_offsets) - 1
         number = bisect_left(range(vocabulary_size), word, key=self._word)
         start = stop = 0
@@ -179,12 +181,8 @@ class LexiconShard:
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:
     """Title and text of the blocks [first, stop); those of one document are adjacent, so it is read once."""
     for block in range(first, stop):
-        document = int(store.block_documents[block])
-        if document < 0:
-            yield "", ""
-            continue
-        found = store.document(document)
-        yield found.title, readable(found.text, *store.block_chars(block)).text
+        document = store.document(int(store.block_documents[block]))
+        yield document.title, readable(document.text, *store.block_chars(block)).text
 
 
 def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:

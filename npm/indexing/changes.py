@@ -22,7 +22,7 @@ from index.ivf import Quantizer
 from index.settings import resolved_settings
 from index.types import SEARCH_KIND
 from npm.core.artifact import folder_lock, read_manifest, verify_folder, written_once
-from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
+from npm.core.errors import CorpusError, SettingError, missing, named
 from npm.core.files import FolderWriter, digest_of, sha256_of_bytes
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker
@@ -170,8 +170,6 @@ def add_documents(
     with changed(folder) as before:
         manifest = before.manifest
         encoder = check_encoder(folder, manifest, encoder)
-        if before.segments[0].lexicon is None:
-            raise ArtifactError(f"{folder} contains token ids without text: build an index from documents to add some")
         kept, given = manifest.kept_fields, settings.corpus.kept_fields
         if given and sorted(given) != sorted(kept):
             raise SettingError(

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import groupby, pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,38 +57,20 @@ ROWS_AT_ONCE = 1 << 14
 def packed_documents(store: BlockStore, chosen: np.ndarray) -> Iterator[Packed]:
     """The documents `chosen` bool [documents] of `store` in order, each with its blocks, for `write_block_store`.
 
-    One document is in memory at a time. Blocks without a document come one by one, in their place. A chosen document
-    without blocks comes before the next that has some, or at the end of its shard.
+    One document is in memory at a time.
     """
     if chosen.shape != (store.document_count,):
         raise ValueError(f"expected bool [{store.document_count}], got {chosen.dtype} {list(chosen.shape)}")
-    for shard in range(len(store.shard_blocks) - 1):
-        first, stop = store.shard_blocks[shard : shard + 2].tolist()
-        next_document, last_document = store.shard_documents[shard : shard + 2].tolist()
-        for document, own in groupby(_blocks(store, first, stop), key=itemgetter(0)):
-            if document < 0:
-                yield from ((None, [block]) for _, block in own)
-                continue
-            yield from ((store.document(n), []) for n in range(next_document, document) if chosen[n])
-            if chosen[document]:
-                yield store.document(document), [block for _, block in own]
-            next_document = document + 1
-        yield from ((store.document(n), []) for n in range(next_document, last_document) if chosen[n])
+    for number in np.flatnonzero(chosen).tolist():
+        blocks = np.searchsorted(store.block_documents, [number, number + 1])  # i64 [2]
+        yield store.document(number), [_block(store, block) for block in range(*blocks.tolist())]
 
 
-def _blocks(store: BlockStore, first: int, stop: int) -> Iterator[tuple[int, Block]]:
-    """The blocks [first, stop) of a store, each with the number of its document, or -1."""
-    documents = store.block_documents[first:stop].tolist()
-    for document, bounds in zip(documents, pairwise(store.block_offsets[first : stop + 1].tolist()), strict=True):
-        yield (
-            document,
-            Block(
-                token_ids=store.token_ids.slice(*bounds).astype(np.int32),  # [T of the block]
-                flags=store.flags.slice(*bounds),
-                start_chars=None if store.start_chars is None else store.start_chars.slice(*bounds),
-                end_chars=None if store.end_chars is None else store.end_chars.slice(*bounds),
-            ),
-        )
+def _block(store: BlockStore, number: int) -> Block:
+    """Block `number` of a store."""
+    bounds = store.block_offsets[number : number + 2].tolist()
+    token_ids = store.token_ids.slice(*bounds).astype(np.int32)  # [T]
+    return Block(token_ids, store.flags.slice(*bounds), *store.block_places(number))
 
 
 def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Progress = silent) -> ChangeResult:
@@ -135,7 +115,7 @@ def _rewritten(before: Generation, progress: Progress) -> tuple[Segment, Segment
     folder, old_store = before.folder, BlockStore.open(*(segment.corpus for segment in before.segments))
     live = live_documents(before, old_store)  # bool [documents]
     corpus, store = _store(before, old_store, live, progress)
-    copied = np.flatnonzero(old_store.blocks_of_documents(live, without_document=True))  # i64 [blocks copied]
+    copied = np.flatnonzero(old_store.blocks_of_documents(live))  # i64 [blocks copied]
     assert len(copied) == store.block_count, f"{len(copied)} blocks to copy, {store.block_count} written"
     made = [read_manifest(segment.vectors, kind=VECTORS_KIND).settings for segment in before.segments]
     for name, hint in {"pruning": PruningRule, "tokens_per_shard": AtLeastOne}.items():

@@ -24,7 +24,7 @@ from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.readers import open_text, parquet_row_count
 from npm.corpus.settings import CorpusSettings, DocumentSplit
-from npm.corpus.shards import encoded_document
+from npm.corpus.shards import encoded_document, stored_places
 from npm.corpus.sources import COMPRESSED, Source, file_size, find_sources
 from npm.corpus.store import LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.indexing.bm25 import count_words
@@ -44,7 +44,7 @@ RATIO_BYTES = 5 << 18
 MAX_CHARS = 1 << 18
 """Read of one document; a longer one counts as several of this length."""
 STORE_BYTES = 32
-"""Memory of a block of an opened store: its offset, its document, its length."""
+"""Memory of a block of an opened store: its offset, its document, its first character, its length."""
 ID_BYTES = 24
 """Memory of a document in the table that finds repeated ids."""
 
@@ -144,11 +144,13 @@ def _sizes(settings: EstimateSettings, encoder: Encoder) -> tuple[Estimate, list
     shape = search_shape(resolved := fitting_settings(settings.search, round(rows), dimensions))
     quantizer, share = shape.quantizer_bytes, rows / settings.partitions
     vector_bytes, block_bytes = (row_bytes(d, np.dtype(vectors.dtype.value)) for d in (dimensions, encoder.dimensions))
-    id_bytes = 2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4
+    places = stored_places(blocks)
+    token_bytes = (2 if packer.vocabulary_size <= LARGEST_U16_VOCABULARY else 4) + 1  # of the id and the flags
+    token_bytes += places["char_offsets"].itemsize + places["char_lengths"].itemsize
     shard_count = math.ceil(token_count / vectors.tokens_per_shard)
     document_bytes = float(weights @ [sum(map(len, encoded_document(document))) for document in sample.documents])
     disk = {
-        "corpus": token_count * (id_bytes + 1 + 8) + block_count * 16 + document_count * 24 + document_bytes,
+        "corpus": token_count * token_bytes + block_count * 20 + document_count * 24 + document_bytes,
         "vectors": rows * vector_bytes + token_count / 8,
         "block vectors": block_count * block_bytes if vectors.block_pooler(encoder) else 0,
         "rotation": 0 if settings.rotation is Rotation.none else 4 * dimensions * encoder.whole_dimensions,
@@ -186,16 +188,23 @@ def _lexicon_bytes(
             (document.title, document.text[int(block.start_chars[0]) : int(block.end_chars[-1])])
             for document, blocks in zip(documents, packed, strict=True)
             for block in blocks
-            if block.start_chars is not None and block.end_chars is not None
         ],
         settings,
     )
-    repeats = token_count / max(1, sum(len(block.token_ids) for blocks in packed for block in blocks))
-    word_bytes = sum(len(word.encode()) for word in words.words) + 2 * words.posting_offsets.nbytes
+    sample_tokens = max(1, sum(len(block.token_ids) for blocks in packed for block in blocks))
+    repeats, in_shard = (count / sample_tokens for count in (token_count, min(token_count, TOKENS_PER_SHARD)))
     # Each shard has its own vocabulary, which grows with the root of its text.
     vocabularies = math.sqrt(repeats * max(1.0, token_count / TOKENS_PER_SHARD))  # times that of the sample
-    of_blocks = words.posting_blocks.nbytes + words.posting_counts.nbytes + words.block_lengths.nbytes
-    return repeats * of_blocks + word_bytes * vocabularies
+    spelled = sum(len(word.encode()) for word in words.words)
+    postings, blocks = len(words.posting_blocks), len(words.block_lengths)
+    offsets = _width(spelled * math.sqrt(in_shard)) + _width(postings * in_shard)  # of a word
+    of_blocks = postings * (_width(blocks * in_shard) + words.posting_counts.itemsize) + words.block_lengths.nbytes
+    return repeats * of_blocks + (spelled + len(words.words) * offsets) * vocabularies
+
+
+def _width(largest: float) -> int:
+    """Bytes of each number up to the `largest`."""
+    return np.min_scalar_type(math.ceil(largest)).itemsize
 
 
 def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:

@@ -79,7 +79,7 @@ class Segment:
 
     corpus: Path
     vectors: Path
-    lexicon: Path | None = None  # None: the corpus has no text
+    lexicon: Path
     codes: Path | None = None  # None: the tier needs none
 
 
@@ -103,7 +103,7 @@ class SegmentRecord:
 
     corpus: PartName
     vectors: PartName
-    lexicon: PartName | None
+    lexicon: PartName
     codes: PartName | None
     sources: list[dict[str, Any]]  # name, bytes and SHA-256 of each corpus file
     counts: Counts
@@ -111,8 +111,9 @@ class SegmentRecord:
     @classmethod
     def of(cls, segment: Segment, sources: list[dict[str, Any]], counts: Counts) -> SegmentRecord:
         """The record of a segment that is finished."""
-        lexicon, codes = (None if place is None else place.name for place in (segment.lexicon, segment.codes))
-        return cls(segment.corpus.name, segment.vectors.name, lexicon, codes, sources, counts)
+        corpus, vectors, lexicon = segment.corpus.name, segment.vectors.name, segment.lexicon.name
+        codes = None if segment.codes is None else segment.codes.name
+        return cls(corpus, vectors, lexicon, codes, sources, counts)
 
     @property
     def parts(self) -> list[str | None]:

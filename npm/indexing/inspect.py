@@ -193,7 +193,8 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
         "row counts": (4 if rows < ROW_COUNT_LIMIT else 8) * words,
         "block offsets": 8 * (blocks + 1),
         "block documents": 8 * blocks,
-        "block lengths": 4 * blocks if any(segment.lexicon for segment in generation.segments) else 0,
+        "block first characters": 4 * blocks,
+        "block lengths": 4 * blocks,
     }
     if blocks > EXACT_ROWS and _block_pooler(generation) is not None:
         found["block signs"] = blocks * -(-dimensions // 8)

@@ -55,7 +55,7 @@ class PhraseIndex:
     store: BlockStore
     rows: RowMap
     searcher: Searcher
-    lexicon: BlockLexicon | None
+    lexicon: BlockLexicon
     vectors: ShardedArray | None = None  # [rows, d]; None where only the searcher knows them
     block_vectors: BlockVectors | None = None  # None where the encoder had no pooler, or the build was told not to
     query_maps: QueryMaps | None = None  # None: queries are not adapted
@@ -99,11 +99,7 @@ class PhraseIndex:
         if dimensions not in (None, vectors.shape[1]) or has_tokens != (vectors.shape[1] > 0):
             expected_text = dimensions if has_tokens else 0
             raise damaged(folder, f"vectors of {vectors.shape[1]} dimensions, expected {expected_text or 'some'}")
-        has_text = store.start_chars is not None
-        lexicons = [segment.lexicon for segment in segments if segment.lexicon is not None]
-        if len(lexicons) != has_text * len(segments):
-            raise damaged(folder, f"{len(lexicons)} of {len(segments)} segments have term counts")
-        lexicon = BlockLexicon.open(lexicons) if has_text else None
+        lexicon = BlockLexicon.open([segment.lexicon for segment in segments])
         deleted = generation.deleted_documents()  # i64 [deleted]
         query_maps = QueryMaps.open(folder, generation.manifest)
         index = cls(
@@ -147,7 +143,7 @@ class PhraseIndex:
 
     def blocks_holding(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
-        return None if self.lexicon is None else self.lexicon.blocks_with(phrase)
+        return self.lexicon.blocks_with(phrase)
 
     @property
     def candidates_per_side(self) -> int:
@@ -260,12 +256,9 @@ def without_rows(index: PhraseIndex, ranges: Sequence[tuple[int, int]]) -> Phras
 
 
 def with_documents(index: PhraseIndex, chosen: np.ndarray) -> PhraseIndex:
-    """`index` as if only the live documents of `chosen`, bool [documents], had ever been in it; BM25 counts them alone.
-
-    Blocks that belong to no document stay.
-    """
+    """`index` as if only the live documents of `chosen`, bool [documents], had ever been in it, for BM25 too."""
     live = chosen if index.live_documents is None else chosen & index.live_documents  # bool [documents]
-    blocks = index.store.blocks_of_documents(live, without_document=True)  # bool [blocks]
+    blocks = index.store.blocks_of_documents(live)  # bool [blocks]
     if index.live_blocks is not None:  # of a live document, too, some may be out of reach
         blocks &= index.live_blocks
     return replace(_with_live_blocks(index, blocks), live_documents=live)
@@ -277,7 +270,7 @@ def _with_live_blocks(index: PhraseIndex, live: np.ndarray) -> PhraseIndex:
         index,
         live_blocks=live,
         live_rows=rows_of_blocks(index.store, index.rows, live),
-        lexicon=None if index.lexicon is None else index.lexicon.with_live(live),
+        lexicon=index.lexicon.with_live(live),
         block_vectors=None if index.block_vectors is None else index.block_vectors.with_live(live),
     )
 

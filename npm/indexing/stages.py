@@ -143,7 +143,7 @@ class SegmentParts:
     corpus: Path
     store: BlockStore
     vectors: Part
-    lexicon: Part | None
+    lexicon: Part
 
     def finish(self) -> tuple[Segment, Counts]:
         """The segment, once all shards are there, and its size.
@@ -151,24 +151,22 @@ class SegmentParts:
         Raises ArtifactError, naming the missing shards, if there are any, CorpusError if no token has a vector.
         """
         made = self.vectors.finish().settings
-        if self.lexicon is not None:
-            self.lexicon.finish()
+        self.lexicon.finish()
         kept: int = made.typed("pruning_counts.kept", int)
         if kept == 0:
             raise CorpusError(
                 f"vectors.pruning={made['pruning']} keeps none of the {self.store.token_count} tokens of the corpus; "
                 "use another rule, such as word_boundaries, or other documents"
             )
-        store, counted = self.store, None if self.lexicon is None else self.lexicon.folder
+        store = self.store
         counts = Counts(store.document_count, store.block_count, store.token_count, kept)
-        return Segment(self.corpus, self.vectors.folder, counted), counts
+        return Segment(self.corpus, self.vectors.folder, self.lexicon.folder), counts
 
 
 def make_segments(segments: Sequence[SegmentParts], *, shard: Shard = WHOLE, progress: Progress = silent) -> None:
     """Make this share of the vectors and of the term counts of `segments`; raises as `make_parts`."""
     make_parts([segment.vectors for segment in segments], shard=shard, progress=progress)
-    counted = [segment.lexicon for segment in segments if segment.lexicon is not None]
-    make_parts(counted, shard=shard, progress=progress)
+    make_parts([segment.lexicon for segment in segments], shard=shard, progress=progress)
 
 
 def encoded_parts(
@@ -226,10 +224,8 @@ def vectors_part(
     )
 
 
-def lexicon_part(folder: Path, store: BlockStore, settings: LexiconSettings) -> Part | None:
-    """The term counts of the blocks `store` in the index `folder`; None: they have no text."""
-    if store.start_chars is None:
-        return None
+def lexicon_part(folder: Path, store: BlockStore, settings: LexiconSettings) -> Part:
+    """The term counts of the blocks `store` in the index `folder`."""
     recorded = as_record(settings, store)
     place = part(folder, LEXICON, recorded)
     return Part(
@@ -334,8 +330,8 @@ def train_segment_quantizer(
 
 
 def is_held_out(documents: np.ndarray) -> np.ndarray:
-    """Mask of the document indices i64 [n] (-1: no document) that the quantizer's training skipped, bool [n]."""
-    return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
+    """Mask of the document indices i64 [n] that the quantizer's training skipped, bool [n]."""
+    return np.asarray(documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
 def finish_search(

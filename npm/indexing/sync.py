@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npm.core.artifact import FORMAT_VERSION, MANIFEST_NAME, folder_lock, refuse_changed
+from npm.core.artifact import FORMAT_VERSIONS, MANIFEST_NAME, folder_lock, refuse_changed
 from npm.core.errors import ArtifactError, CorpusError, StorageError, named
 from npm.core.files import digest_of, user_folder
 from npm.core.types import Progress, silent
@@ -34,7 +34,7 @@ from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index, no_notice
 from npm.indexing.changes import WORTH_A_COMPACT, add_documents, delete_documents, live_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.generation import Generation, IndexManifest, as_record, recorded_corpus
+from npm.indexing.generation import INDEX_KIND, Generation, IndexManifest, as_record, recorded_corpus
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings, VectorSettings
 from npm.models.encoder import Encoder
 
@@ -189,7 +189,7 @@ def cached_index(
     settings = replace(settings, blocks=replace(settings.blocks, max_block_tokens=longest))
     made = as_record(replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens)), encoder)
     del made["versions"]  # of libraries: what they build may be used with others
-    digest = digest_of({"format": [FORMAT_VERSION, "parts"], "made": made, **key})
+    digest = digest_of({"format": FORMAT_VERSIONS[INDEX_KIND], "made": made, **key})
     folder = user_folder("XDG_CACHE_HOME", ".cache") / f"{name}-{digest[:DIGEST_CHARS]}"
     if not follows and (folder / MANIFEST_NAME).is_file():
         return folder, None

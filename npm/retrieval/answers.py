@@ -7,7 +7,6 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -34,12 +33,11 @@ from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
     from npm.core.types import Document
     from npm.corpus.store import BlockStore
     from npm.indexing.bm25 import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
 
 
 SURFACES_COMPARED = 16
@@ -153,13 +151,10 @@ def _phrase(
     members = np.concatenate(groups)  # i64 [occurrences]
     order = np.lexsort((candidates.starts[members], -weights[members]))  # i64 [occurrences], ties to the earlier one
     best = members[order[: max(SURFACES_COMPARED, occurrence_count)]]
-    # Without text there is one spelling for each token sequence, and reading one of its members is enough.
-    spelled = best if reader.has_text else np.array([group[0] for group in groups])
-    evidence = weights[best] if reader.has_text else scores
-    surfaces = reader.texts(candidates.starts[spelled], candidates.lengths[spelled])
+    surfaces = reader.texts(candidates.starts[best], candidates.lengths[best])
     places = best[:occurrence_count]
     evidence_of: dict[str, float] = {}
-    for surface, weight in zip(surfaces, evidence.tolist(), strict=True):
+    for surface, weight in zip(surfaces, weights[best].tolist(), strict=True):
         evidence_of[surface] = evidence_of.get(surface, 0.0) + weight
     return Phrase(
         phrase=max(evidence_of, key=lambda surface: evidence_of[surface]),  # the first one of equals
@@ -181,44 +176,35 @@ def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
 
 
 class SurfaceReader:
-    """Surface text of spans of tokens: cut out of the document, or decoded where a store has no text."""
+    """Surface text of spans of tokens, cut out of the document."""
 
-    def __init__(self, store: BlockStore, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, store: BlockStore) -> None:
         self.store = store
-        self._tokenizer = tokenizer
         self._block_text = lru_cache(maxsize=BLOCKS_IN_MEMORY)(store.block_text)
-        self.has_text = store.start_chars is not None
 
     def texts(self, starts: np.ndarray, lengths: np.ndarray) -> list[str]:
         """The surface text of each of m spans of `lengths` i64 [m] tokens from position `starts` i64 [m] on."""
-        if not self.has_text:
-            token_ids = self.store.token_ids.take(concatenated_ranges(starts, starts + lengths)).tolist()  # Σ lengths
-            stops = np.cumsum(lengths).tolist()
-            spans = [token_ids[start:stop] for start, stop in itertools.pairwise([0, *stops])]
-            decoded = self._tokenizer.backend_tokenizer.decode_batch(spans, skip_special_tokens=False)
-            return [text.strip() for text in decoded]
-        assert self.store.start_chars is not None and self.store.end_chars is not None, "has_text"
-        blocks = self.store.block_of(starts)  # i64 [m]
-        block_chars = self.store.start_chars.take(self.store.block_offsets[blocks])  # u32 [m]
-        first_chars = self.store.start_chars.take(starts) - block_chars  # u32 [m], within the block's text
-        last_chars = self.store.end_chars.take(starts + lengths - 1) - block_chars  # u32 [m]
+        blocks, first_chars, last_chars = self._in_blocks(starts, lengths)  # [m] each
         return [
             printed(visible(self._block_text(block)[first:last]))
             for block, first, last in zip(blocks.tolist(), first_chars.tolist(), last_chars.tolist(), strict=True)
         ]
 
     def places(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[list[int], list[int], list[int]]:
-        """Document number, first and past-the-last character of each of m spans; only for a store with text."""
-        store = self.store
-        assert store.start_chars is not None and store.end_chars is not None, "a store without text has no places"
-        documents = store.block_documents[store.block_of(starts)]  # i64 [m]
-        first_chars, last_chars = store.start_chars.take(starts), store.end_chars.take(starts + lengths - 1)  # u32 [m]
-        return documents.tolist(), first_chars.tolist(), last_chars.tolist()
+        """Document number, first and past-the-last character of each of m spans."""
+        blocks, first_chars, last_chars = self._in_blocks(starts, lengths)  # [m] each
+        block_chars = self.store.first_chars[blocks]  # u32 [m]
+        documents = self.store.block_documents[blocks]  # i64 [m]
+        return documents.tolist(), (block_chars + first_chars).tolist(), (block_chars + last_chars).tolist()
+
+    def _in_blocks(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The block of each of m spans, and its first and past-the-last character in the text of the block."""
+        last = starts + lengths - 1  # i64 [m]
+        last_chars = self.store.char_offsets.take(last) + self.store.char_lengths.take(last)  # [m]
+        return self.store.block_of(starts), self.store.char_offsets.take(starts), last_chars
 
     def occurrences(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[Occurrence, ...]:
-        """Position of each of m spans in its document, with the sentence around it; none for a store without text."""
-        if not self.has_text:
-            return ()
+        """Position of each of m spans in its document, with the sentence around it."""
         placed = zip(*self.places(starts, lengths), strict=True)
         return tuple(occurrence_in(self.store.document(number), first, last) for number, first, last in placed)
 
@@ -280,8 +266,6 @@ def compose(
         block_count=index.store.block_count if live is None else int(np.count_nonzero(live)),
         settings=settings,
     )
-    if index.store.start_chars is None:
-        why += ("the index has no text to count phrases in: fillings are scored by their masks alone",)
     of_masks = tuple(map(MaskPhrases, shown))
     joint = JointAnswer(text=text, phrases=(), cut=cut, notes=notes + why, masks=of_masks, fillings=fillings)
     return with_status(joint, fillings, settings, lacks_words=bool(unknown))
@@ -366,21 +350,20 @@ def reason_for_few(
 
 
 def confidence_features(
-    index: PhraseIndex, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings, *, max_tokens: int
+    index: PhraseIndex, encoder: Encoder, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
 ) -> np.ndarray | None:
     """The input of the confidence of an answer, f64 [f], from all phrases `found`; None where there is none.
 
     Overlapping phrases are merged, so that neither `k` nor `overlaps` changes it; shares among `values` differ.
-    `max_tokens` is the longest phrase.
     """
-    if not plan.joint or index.lexicon is None or settings.values:
+    if not plan.joint or settings.values:
         return None
     first = without_overlaps(found, replace(settings, k=2, overlaps=Overlaps.merge))
     shares = [phrase.score for phrase in first]
     if not shares:
         return None
     words = index.lexicon.covered_share(text, plan.blocks)
-    return features_of(plan.joint, plan.bonuses, shares, words, max_span_tokens=max_tokens)
+    return features_of(plan.joint, plan.bonuses, shares, words, max_span_tokens=settings.phrase_limits(encoder)[0])
 
 
 def with_confidence(

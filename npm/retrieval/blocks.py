@@ -140,8 +140,8 @@ def rank_blocks(
     by BM25 if it shares a word with the text, by both if it does or its cosine is positive, by vectors for any
     cosine. In `hybrid` those with the highest `fused_scores` among the best by BM25 and the best by vectors are; one
     with a literal gap scores as the best one does, and comes before it. Only blocks in the mask `allowed` bool [blocks]
-    are, all if None. Ties go to the block that is earlier in the corpus. Raises SettingError if the index has no text,
-    or no block vectors.
+    are, all if None. Ties go to the block that is earlier in the corpus. Raises SettingError if `blocks`
+    finds no block vectors in the index.
     """
     lexicon, block_vectors, share = index.lexicon, index.block_vectors, vector_share(index, settings)
     k, count = settings.bm25_blocks, max(CANDIDATES_OF_A_KIND, settings.bm25_blocks)
@@ -156,12 +156,6 @@ def rank_blocks(
         nearest = block_vectors.best(sentences, k, allowed=allowed)
         found = nearest.found & sentences.any(axis=1, keepdims=True)  # bool [q, k]
         return [RankedBlocks(*own) for own in _kept(replace(nearest, found=found))]
-    if lexicon is None:
-        others = "retrieval=dense" if block_vectors is None else "retrieval=blocks or retrieval=dense"
-        raise SettingError(
-            f"retrieval={settings.retrieval.value} needs an index with text: choose {others}",
-            code="retrieval_unavailable",
-        )
     if settings.retrieval is not Retrieval.hybrid:
         return [RankedBlocks(*lexicon.best_blocks(text, k, allowed=allowed)) for text in texts]
     near = [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)
@@ -268,13 +262,11 @@ def _of_block(scores: TokenScores, tokens: PassageTokens) -> np.ndarray:
 
 
 def passage_of(store: BlockStore, block: int) -> Passage:
-    """A block with text as a reader takes it."""
-    assert store.start_chars is not None and store.end_chars is not None, "a reader reads text"
+    """A block as a reader takes it."""
     first, stop = store.block_offsets[block : block + 2].tolist()
     flags = store.flags.slice(first, stop)  # u8 [title + T]
     is_text = ~is_title(flags)  # bool [title + T]
-    bounds = np.stack([store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)], axis=1)
-    bounds = bounds[is_text].astype(np.int64)  # i64 [T, 2], in the document
+    bounds = np.stack(store.block_places(block), axis=1)[is_text].astype(np.int64)  # i64 [T, 2], in the document
     document = store.document(int(store.block_documents[block]))
     base, end = (int(bounds[0, 0]), int(bounds[-1, 1])) if len(bounds) else (0, 0)
     tokens = PassageTokens(

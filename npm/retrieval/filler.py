@@ -53,14 +53,7 @@ from npm.retrieval.queries import (
     sentences_of,
 )
 from npm.retrieval.search import Search, search, similarity_factor, weigh
-from npm.retrieval.settings import (
-    MAX_PHRASES,
-    FillOptions,
-    FillSettings,
-    Overlaps,
-    closed_error,
-    given_options,
-)
+from npm.retrieval.settings import FillOptions, FillSettings, closed_error, given_options
 from npm.retrieval.spans import CandidateSpans, SpanFinder, digit_tokens
 
 if TYPE_CHECKING:
@@ -69,8 +62,6 @@ if TYPE_CHECKING:
     from npm.retrieval.remote import RemoteFiller
     from npm.retrieval.scores import PassageScores
 
-OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
-"""Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
 TEXTS_AT_ONCE = 64
 
 
@@ -78,6 +69,7 @@ class PhraseFiller:
     """An opened phrase index with the encoder that made it, and a reader: fills texts with phrases."""
 
     _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
+    _passage_scores: PassageScores | None = None
 
     def __init__(
         self,
@@ -202,6 +194,7 @@ class PhraseFiller:
     def close(self) -> None:
         """Close the filler: it answers no more, and frees its files when no other thread fills with it."""
         self._opened = None
+        self._passage_scores = None
 
     @property
     def index(self) -> PhraseIndex:
@@ -230,10 +223,10 @@ class PhraseFiller:
     def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
         """Answer from `phrase_index` from now on."""
         self._opened = phrase_index, phrase_index.check_encoder(encoder)
-        self.surfaces = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self.surfaces = SurfaceReader(phrase_index.store)
         self._digit_tokens = digit_tokens(encoder.tokenizer)
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
-        self._passage_scores: PassageScores | None = None
+        self._passage_scores = None
 
     def refresh(self) -> bool:
         """Open the current generation of the index if it is another one than that in use; returns whether it was."""
@@ -320,7 +313,8 @@ class PhraseFiller:
         plans = choose_blocks(self.index, sentences, vectors, settings, allowed=allowed, given=given)  # q
         plans = self.read(sentences, vectors, plans, settings) if given is None else vectors.per_mask(plans)  # n
         asked, masks = vectors.per_mask(texts), vectors.per_mask(np.diff(vectors.offsets).tolist())
-        wanted = [self._wanted(settings, is_alone=each) for each in (False, True)]
+        has_confidence = self._known_confidence(settings) is not None
+        wanted = [settings.for_mask(is_alone=each, has_confidence=has_confidence) for each in (False, True)]
         phrases: list[tuple[Phrase, ...]] = [()] * len(plans)
         for number, found in self.searched(vectors, plans, settings):
             spans, weights = self.weighed(asked[number], found, settings)
@@ -343,7 +337,7 @@ class PhraseFiller:
     ) -> list[BlockPlan]:
         """The plan of each of n masks, from those of q texts, with what the reader of `settings` finds there."""
         reader = self.reader(settings) if settings.reads else None
-        if reader is None or not self.surfaces.has_text:
+        if reader is None:
             return vectors.per_mask(plans)
         maps = self.index.maps_for(settings.retrieval.value)
         own_maps = maps.maps if maps is not None and maps.reader == reader.fingerprint else None
@@ -365,15 +359,6 @@ class PhraseFiller:
         spans = self.span_finder(settings).find(found.start_rows, ends, MaskNeighbors.of(text, self.encoder))
         return weigh(found, spans, settings, settings.phrase_limits(self.encoder))
 
-    def _wanted(self, settings: FillSettings, *, is_alone: bool) -> FillSettings:
-        """The settings with as many phrases as one mask needs, which is alone in its text or not."""
-        count = settings.k
-        if settings.overlaps is Overlaps.merge or self._known_confidence(settings) is not None:
-            count = min(max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY), MAX_PHRASES)
-        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
-        count = count if is_alone else max(count, settings.beam_width)
-        return replace(settings, k=count, occurrences=max(settings.occurrences, 1))
-
     def _answer(
         self,
         text: str,
@@ -384,8 +369,8 @@ class PhraseFiller:
         blocks: np.ndarray | None,
     ) -> Answer:
         """The answer to one text by the phrases of its masks and the blocks that they are from."""
-        most, lexicon = self.encoder.max_input_tokens, self.index.lexicon
-        unknown = () if blocks is not None or lexicon is None else unknown_words(text, lexicon)
+        most = self.encoder.max_input_tokens
+        unknown = () if blocks is not None else unknown_words(text, self.index.lexicon)
         answer = compose(
             self.index, text, phrases, plans, settings, cut=cut, given=blocks, unknown=unknown, max_input_tokens=most
         )
@@ -401,7 +386,9 @@ class PhraseFiller:
         self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
         known = self._known_confidence(settings)
-        features = None if known is None else self.features(answer.text, found, plan, settings)
+        features = None
+        if known is not None:
+            features = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
         return with_confidence(answer, known, features, settings)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:
@@ -413,13 +400,6 @@ class PhraseFiller:
         """Confidence below which an answer is unclear; None where no reader has one."""
         known = self._known_confidence(settings)
         return None if known is None else known.threshold(settings.min_confidence)
-
-    def features(
-        self, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
-    ) -> np.ndarray | None:
-        """The input of the confidence of an answer, f64 [f], as `confidence_features` says."""
-        most = settings.phrase_limits(self.encoder)[0]
-        return confidence_features(self.index, text, found, plan, settings, max_tokens=most)
 
     def _document_filter(self, settings: FillSettings) -> DocumentFilter:
         """The documents that `settings` allow; the last are kept, since a prompt repeats the same filters."""
@@ -462,11 +442,8 @@ class PhraseFiller:
     @property
     def _scores(self) -> PassageScores:
         """Raises SettingError for an index that is not of passages in memory."""
-        from npm.retrieval.passages import PassageIndex
         from npm.retrieval.scores import PassageScores
 
-        if not isinstance(self.index, PassageIndex):
-            raise SettingError("only passages in memory score given words: open them by PhraseFiller.over")
         if self._passage_scores is None:
             allowed, finder = self._document_filter(self.settings), self.span_finder(self.settings)
             self._passage_scores = PassageScores(self.index, self.encoder, self.settings, finder, allowed)

@@ -196,11 +196,8 @@ def _sentence_gaps(
 
 def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: int) -> Iterator[Gap]:
     """Cells of the block's tables in whose rows words of the question occur, but not in the cells themselves."""
-    number = int(store.block_documents[block])
-    if number < 0:  # a block without a document
-        return
     asked, (first, stop) = set(lexicon.counted_words(question)), store.block_chars(block)
-    text = store.document(number).text
+    text = store.document(int(store.block_documents[block])).text
     begin, end = text.rfind("\n", 0, first) + 1, text.find("\n", stop)  # a row may go over blocks
     end = len(text) if end < 0 else end
     if CELL not in text[begin:end]:
@@ -237,11 +234,12 @@ def _tokens(
     store: BlockStore, block: int, first_char: int | None, last_char: int | None
 ) -> tuple[int | None, int | None]:
     """Positions of the first and after the last token of the characters from first to last of a block's text."""
-    assert store.start_chars is not None and store.end_chars is not None, "a lexicon is of blocks with text"
     first, stop = store.block_offsets[block : block + 2].tolist()
-    first += int(np.count_nonzero(is_title(store.flags.slice(first, stop))))
-    skipped = store.flags.slice(first, stop) & NOT_EDGES != 0  # bool [T]
-    starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
+    flags = store.flags.slice(first, stop)  # u8 [title + T]
+    title = int(np.count_nonzero(is_title(flags)))
+    skipped = flags[title:] & NOT_EDGES != 0  # bool [T]
+    starts, ends = (each[title:] for each in store.block_places(block))  # u32 [T] each
+    first += title
     base = int(starts[0])
     begin = None if first_char is None else first + int(np.searchsorted(ends, base + first_char, side="right"))
     end = None if last_char is None else first + int(np.searchsorted(starts, base + last_char, side="right"))

@@ -24,6 +24,7 @@ from index.arrays import ShardedArray
 from npm.core.errors import CorpusError
 from npm.core.types import SURROGATE, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.shards import stored_places
 from npm.corpus.store import BlockStore
 from npm.models.batches import encode_sequences
 
@@ -122,15 +123,16 @@ class PassageStore(BlockStore):
     def __init__(self, documents: Sequence[Document], passages: Sequence[EmbeddedPassage]) -> None:
         """`passages` are the documents, cut and embedded, with one token at least."""
         blocks = [block for passage in passages for block in passage.blocks]
-        counts = [len(passage.blocks) for passage in passages]
+        places, counts = stored_places(blocks), [len(passage.blocks) for passage in passages]
         super().__init__(
             folder=Path("passages"),  # the name in messages
             settings={"tokenizer_fingerprint": "", "special_tokens_in_blocks": False},  # the caller has the tokenizer
             digest="",
             token_ids=ShardedArray([np.concatenate([block.token_ids for block in blocks])]),
             flags=ShardedArray([np.concatenate([block.flags for block in blocks])]),
-            start_chars=ShardedArray([np.concatenate([_chars(block.start_chars) for block in blocks])]),
-            end_chars=ShardedArray([np.concatenate([_chars(block.end_chars) for block in blocks])]),
+            char_offsets=ShardedArray([places["char_offsets"]]),
+            char_lengths=ShardedArray([places["char_lengths"]]),
+            first_chars=places["first_chars"],
             block_offsets=np.cumsum([0, *(len(block.token_ids) for block in blocks)]),  # i64 [blocks + 1]
             block_documents=np.repeat(np.arange(len(documents)), counts),  # i64 [blocks]
             shard_documents=np.array([0, len(documents)]),  # one shard
@@ -165,11 +167,6 @@ class PassageStore(BlockStore):
             codes[present] = np.arange(len(present))
             columns[name] = ([values[number] for number in present], codes)
         yield slice(0, len(self.documents)), columns
-
-
-def _chars(offsets: np.ndarray | None) -> np.ndarray:
-    assert offsets is not None, "a packer gives offsets"
-    return offsets
 
 
 def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
@@ -228,14 +225,14 @@ class GivenWords:
 
 def _folded_block(store: BlockStore, block: int) -> tuple[str, dict[int, int], dict[int, int]]:
     """The folded text of a block, and by where words begin and end in it their first and last token positions."""
-    assert store.start_chars is not None and store.end_chars is not None, "words are looked for in text"
     text = store.document(int(store.block_documents[block])).text
     first, stop = store.block_offsets[block : block + 2].tolist()
     flags = store.flags.slice(first, stop)  # u8 [T]
     begins, closes = (np.flatnonzero(flags & flag.value) for flag in (TokenFlag.WORD_START, TokenFlag.WORD_END))
-    starts = dict(zip(store.start_chars.slice(first, stop)[begins].tolist(), begins.tolist(), strict=True))
+    first_chars, stop_chars = store.block_places(block)  # u32 [T] each
+    starts = dict(zip(first_chars[begins].tolist(), begins.tolist(), strict=True))
     ends: dict[int, int] = {}
-    for end, token in zip(store.end_chars.slice(first, stop)[closes].tolist(), closes.tolist(), strict=True):
+    for end, token in zip(stop_chars[closes].tolist(), closes.tolist(), strict=True):
         ends[end] = token
         # A tokenizer that strips accents omits a combining one at the end of a word: such words have two ends.
         while end < len(text) and combining(text[end]):

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.errors import QueryError, place_of
+from npm.core.errors import QueryError, SettingError, place_of
 from npm.core.types import MASK_TEXT, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.models.batches import encode_sequences
+from npm.retrieval.passages import PassageIndex
 from npm.retrieval.queries import MaskNeighbors, Texts, checked_texts, encode_queries, read_queries, sentences_of
 from npm.retrieval.search import candidate_weights, similarity_factor
 from npm.retrieval.spans import CandidateSpans, SpanFinder
 
 if TYPE_CHECKING:
-    from npm.indexing.phrase_index import DocumentFilter
+    from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.passages import PassageIndex
     from npm.retrieval.settings import FillSettings
 
 SCORE_BYTES = 64 << 20
@@ -38,13 +38,18 @@ class PassageScores:
 
     def __init__(
         self,
-        index: PassageIndex,
+        index: PhraseIndex,
         encoder: Encoder,
         settings: FillSettings,
         finder: SpanFinder,
         allowed: DocumentFilter,
     ) -> None:
-        """`finder` finds the candidates of `settings`, in the blocks that are `allowed`."""
+        """`finder` finds the candidates of `settings`, in the blocks that are `allowed`.
+
+        Raises SettingError for an index that is not of passages in memory.
+        """
+        if not isinstance(index, PassageIndex):
+            raise SettingError("only passages in memory score given words: open them by PhraseFiller.over")
         self.index, self.encoder, self.settings, self._finder = index, encoder, settings, finder
         self._allowed_blocks = allowed.allowed(np.arange(index.store.block_count))  # i64 [blocks]
         self._candidates = lru_cache(maxsize=4)(self._find_candidates)

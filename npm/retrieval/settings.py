@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -43,6 +43,8 @@ class Overlaps(Enum):
 
 MAX_PHRASES = 10_000
 """Largest `k`."""
+OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
+"""Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
 MAX_PHRASE_WORDS, MAX_PHRASE_TOKENS = 10, 128
 """Defaults if phrases are counted in words: most words, and most tokens of such a phrase."""
 
@@ -169,6 +171,15 @@ class FillSettings(FilterSettings):
         given = self.max_phrase_tokens != FillSettings().max_phrase_tokens
         tokens = self.max_phrase_tokens if words is None or given else MAX_PHRASE_TOKENS
         return tokens, 1 if encoder.query_masks == 1 else words
+
+    def for_mask(self, *, is_alone: bool, has_confidence: bool) -> FillSettings:
+        """The same with as many phrases as one mask needs, which is alone in its text or not."""
+        count = self.k
+        if self.overlaps is Overlaps.merge or has_confidence:
+            count = min(max(self.k + OVERLAPS_LOOKED_AT, self.k * PHRASES_PER_ENTRY), MAX_PHRASES)
+        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
+        count = count if is_alone else max(count, self.beam_width)
+        return replace(self, k=count, occurrences=max(self.occurrences, 1))
 
     @classmethod
     def reference(cls) -> FillSettings:

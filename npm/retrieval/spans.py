@@ -224,26 +224,25 @@ class SpanFinder:
         return joined
 
     def _years(self, positions: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
-        """Mask of the numbers that do not touch the token before them, bool [...]."""
+        """Mask of the numbers that do not touch the token before them in their block, bool [...]."""
         assert self._digit_tokens is not None, "a finder of years knows the digits"
         found = self._digit_tokens[token_ids]  # bool [...]
-        store = self._store
-        if store.start_chars is not None and store.end_chars is not None:
-            at = positions[found]  # i64 [numbers]
-            found[found] = store.start_chars.take(at) > store.end_chars.take(np.maximum(at - 1, 0))
+        found[found] = self._gaps_before(positions[found]) > 0
         return found
 
     def _ends_clause(self, positions: np.ndarray, flags: np.ndarray) -> np.ndarray:
         """Mask of clause punctuation, bool [...], without the marks in `3.5` and `Dr. Low`."""
         ends = ((flags & TokenFlag.CLAUSE_PUNCTUATION.value) != 0) & ~is_joined(flags)  # bool [...]
-        store = self._store
-        if store.start_chars is None or store.end_chars is None:
-            return ends
-        marks = positions[ends]  # i64 [marks]
-        following = np.minimum(marks + 1, len(store.token_ids) - 1)  # i64 [marks]
+        following = np.minimum(positions[ends] + 1, self._rows.token_count - 1)  # i64 [marks]
         # Within a block only: at its end nothing follows, and nothing grows over it either.
-        ends[ends] = store.start_chars.take(following) != store.end_chars.take(marks)
+        ends[ends] = self._gaps_before(following) != 0
         return ends
+
+    def _gaps_before(self, positions: np.ndarray) -> np.ndarray:
+        """Characters between each token and the one before it in its block, i64 [n]; at its first token meaningless."""
+        offsets, lengths = self._store.char_offsets, self._store.char_lengths
+        before = np.maximum(positions - 1, 0)  # i64 [n]
+        return offsets.take(positions).astype(np.int64) - offsets.take(before) - lengths.take(before)
 
 
 def is_expression(flags: np.ndarray) -> bool:

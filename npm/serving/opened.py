@@ -314,9 +314,7 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
 
 
 def _opening_sentences(index: PhraseIndex) -> list[str]:
-    """First sentences of documents over all of the index, their last word masked; none of a corpus without text."""
-    if index.store.start_chars is None:
-        return []
+    """First sentences of documents over all of the index, their last word masked."""
     live = (
         np.arange(index.store.document_count) if index.live_documents is None else np.flatnonzero(index.live_documents)
     )

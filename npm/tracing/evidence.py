@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class CorpusEvidence:
-    """Look-up of spans in the live and allowed blocks of an index with text."""
+    """Look-up of spans in the live and allowed blocks of an index."""
 
     def __init__(self, index: PhraseIndex, lexicon: BlockLexicon, blocks: np.ndarray | None) -> None:
         """`blocks` is the mask bool [blocks] of those that may be read; None: all."""

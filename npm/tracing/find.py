@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.core.errors import QueryError, SettingError, shown_start
+from npm.core.errors import QueryError, shown_start
 from npm.core.types import Occurrence, Progress, silent
 from npm.corpus.folding import comparable
 from npm.corpus.markup import readable
@@ -81,7 +81,7 @@ def find_phrase(
     """The number of places of `phrase` in the live and `allowed` documents, and the first `show` in corpus order.
 
     `most_documents` bounds the documents that are read. Raises QueryError for a phrase without a word that the index
-    counts, such as one of function words alone, SettingError for an index without text.
+    counts, such as one of function words alone.
     """
     check_text(phrase, "phrase")
     plain = " ".join(phrase.split())
@@ -101,8 +101,6 @@ def find_phrase(
 
 def _documents_with(index: PhraseIndex, phrase: str, blocks: np.ndarray | None) -> np.ndarray:
     """The documents i64 [n], ascending, whose blocks of a mask bool [blocks] together hold all words of `phrase`."""
-    if index.lexicon is None:
-        raise SettingError(f"{index.folder} has no text to look up a phrase in: build an index with text")
     names = names_like_function_words(phrase)  # looked up by their case where the phrase has no other word
     words = dict.fromkeys(folded_words(phrase)[: -len(names) or None])
     postings = [index.lexicon.blocks_with(word) for word in words]  # i64 [n] each
@@ -121,4 +119,4 @@ def _documents_with(index: PhraseIndex, phrase: str, blocks: np.ndarray | None) 
         if not len(documents):
             break
     assert documents is not None, "a word is counted"
-    return documents[documents >= 0]
+    return documents

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Occurrence, Phrase, Progress, confidence_word, silent
 from npm.corpus.folding import folded
 from npm.corpus.markdown import joined_lines
@@ -99,13 +98,11 @@ class Trace:
 
 
 class Tracer:
-    """Traces texts with an opened filler over an index with text."""
+    """Traces texts with an opened filler."""
 
     def __init__(self, filler: PhraseFiller, settings: TraceSettings | None = None) -> None:
-        """Raises SettingError for an index without text, and as `select` does for filters."""
+        """Raises as `select` does for filters."""
         index, self._filler, self._settings = filler.index, filler, settings or TraceSettings()
-        if index.lexicon is None:
-            raise SettingError(f"{index.folder} has no text to trace in: build an index with text")
         documents, where = self._settings.documents, self._settings.where or filler.settings.where
         self._documents = filler.settings.documents if documents is None else documents
         self._where = list(where)

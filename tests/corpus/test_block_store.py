@@ -10,10 +10,11 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from npm.core.errors import ArtifactError, CorpusError
-from npm.core.types import Block, Document
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.store import BlockStore, build_block_store, read_counts, write_block_store
+from npm.corpus.store import BlockStore, build_block_store, read_counts
 from tests.helpers.live_indexes import all_bytes
+from tests.helpers.stores import spelled, stored
 
 CORPUS_WORDS = "Reykjavík is the capital of Iceland . A dog has a long river 中国 😀"
 SETTINGS = {"input": "sha-256 of the files"}
@@ -54,13 +55,12 @@ def test_every_block_and_document_comes_back_through_all_shards(
     assert store.token_count == len(store.token_ids) == sum(len(block.token_ids) for _, block in blocks)
     assert store.max_block_tokens == max(len(block.token_ids) for _, block in blocks)
     assert store.block_documents.tolist() == [number for number, _ in blocks]
-    assert store.start_chars is not None and store.end_chars is not None
     for number, (document, block) in enumerate(blocks):
         start, stop = store.block_offsets[number : number + 2].tolist()
-        for name in ("token_ids", "flags", "start_chars", "end_chars"):
+        for name in ("token_ids", "flags"):
             assert np.array_equal(getattr(store, name).slice(start, stop), getattr(block, name))
+        assert np.array_equal(store.block_places(number), (block.start_chars, block.end_chars))
         assert store.block_of(np.array([start, stop - 1])).tolist() == [number, number]
-        assert block.start_chars is not None and block.end_chars is not None
         text = documents[document].text[block.start_chars[0] : block.end_chars[-1]]
         assert store.block_text(number) == text
     assert [store.document(number) for number in (39, 0, *range(40))] == [documents[39], documents[0], *documents]
@@ -165,34 +165,11 @@ def test_a_document_without_tokens_keeps_its_number(tmp_path: Path, packer: Bloc
     assert [store.document(number).id for number in range(3)] == ["a", "b", "c"]
 
 
-def test_blocks_without_text_or_documents_can_be_stored(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    blocks = [
-        Block(rng.integers(0, 70_000, n).astype(np.int32), rng.integers(0, 128, n).astype(np.uint8))
-        for n in (3, 1, 5, 2)
-    ]
-    store = write_block_store(
-        tmp_path / "store",
-        [(None, blocks[:2]), (None, []), (Document("d", "t", ""), blocks[2:3]), (None, blocks[3:])],
-        settings={},
-        tokenizer_fingerprint="f",
-        special_tokens_in_blocks=True,
-        tokens_per_shard=4,
-    )
-    assert store.start_chars is None and store.end_chars is None
-    assert store.special_tokens_in_blocks and store.tokenizer_fingerprint == "f"
-    assert store.block_documents.tolist() == [-1, -1, 0, -1]
-    assert store.sequences(range(4)).token_ids.tolist() == np.concatenate([b.token_ids for b in blocks]).tolist()
-    assert store.block_text(2) == store.block_text(0) == ""
-
-
 @pytest.mark.parametrize(("vocabulary_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
 def test_token_ids_take_two_bytes_where_the_vocabulary_allows(
     tmp_path: Path, vocabulary_size: int, dtype: type
 ) -> None:
-    block = Block(np.array([0, 65_535], dtype=np.int32), np.zeros(2, dtype=np.uint8))
-    store = write_block_store(
-        tmp_path / "store", [(None, [block])], settings={}, tokenizer_fingerprint="f", vocabulary_size=vocabulary_size
-    )
+    packed = [spelled(np.array([0, 65_535], dtype=np.int32), np.zeros(2, dtype=np.uint8), ["a", "b"])]
+    store = stored(tmp_path / "store", packed, vocabulary_size=vocabulary_size)
     assert store.token_ids.dtype == dtype
     assert store.sequences(range(1)).token_ids.tolist() == [0, 65_535]

@@ -38,7 +38,6 @@ def pack(tokenizer: PreTrainedTokenizerFast, text: str, **settings: int) -> list
 
 
 def surfaces(block: Block, text: str) -> list[str]:
-    assert block.start_chars is not None and block.end_chars is not None
     return [text[start:end] for start, end in zip(block.start_chars, block.end_chars, strict=True)]
 
 
@@ -117,7 +116,6 @@ def plain_words(text: str) -> list[int]:
 
 def plain_flags(text: str, block: Block) -> list[int]:  # noqa: C901
     """Flags worked out token by token from the definition, sentence starts left out."""
-    assert block.start_chars is not None and block.end_chars is not None
     spans = list(zip(block.start_chars.tolist(), block.end_chars.tolist(), strict=True))
     words = plain_words(text)
     flags = [0] * len(spans)
@@ -279,7 +277,6 @@ def test_the_first_tokens_of_the_title_and_a_full_stop_stand_before_every_block(
     stop = encoder.tokenizer(".", add_special_tokens=False)["input_ids"]
     assert len(blocks) > 1
     for block in blocks:
-        assert block.start_chars is not None and block.end_chars is not None
         assert block.token_ids[:4].tolist() == [*title, *stop]
         assert block.flags[:4].tolist() == [TokenFlag.TITLE] * 4
         assert (block.start_chars[:4] == block.start_chars[4]).all() and (
@@ -305,8 +302,8 @@ def test_hidden_characters_are_not_encoded_and_offsets_are_those_of_the_text(
         for block, plain in zip(blocks, expected, strict=True):
             assert (block.token_ids.tolist(), block.flags.tolist()) == (plain.token_ids.tolist(), plain.flags.tolist())
             for start, end, plain_start, plain_end in zip(
-                *(array.tolist() for array in (block.start_chars, block.end_chars)),  # type: ignore[union-attr]
-                *(array.tolist() for array in (plain.start_chars, plain.end_chars)),  # type: ignore[union-attr]
+                *(array.tolist() for array in (block.start_chars, block.end_chars)),
+                *(array.tolist() for array in (plain.start_chars, plain.end_chars)),
                 strict=True,
             ):
                 assert visible(text[start:end]) == visible(text)[plain_start:plain_end]
@@ -318,11 +315,12 @@ def store_of(folder: Path, block_counts: list[int]) -> BlockStore:
     """A store with that many blocks a document; block b holds b + 1 tokens, all of them b."""
     numbers = iter(range(sum(block_counts)))
 
-    def blocks(count: int) -> list[Block]:
-        own = [next(numbers) for _ in range(count)]
-        return [Block(np.full(b + 1, b, dtype=np.int32), np.zeros(b + 1, dtype=np.uint8)) for b in own]
+    def block() -> Block:
+        number = next(numbers)
+        flags, chars = np.zeros(number + 1, dtype=np.uint8), np.zeros(number + 1, dtype=np.uint32)  # [number + 1]
+        return Block(np.full(number + 1, number, dtype=np.int32), flags, chars, chars)
 
-    packed = [(Document(f"d{n}", "", "t"), blocks(count)) for n, count in enumerate(block_counts)]
+    packed = [(Document(f"d{n}", "", "t"), [block() for _ in range(count)]) for n, count in enumerate(block_counts)]
     return write_block_store(folder / "store", packed, settings={}, tokenizer_fingerprint="f", tokens_per_shard=50)
 
 

@@ -15,7 +15,7 @@ from npm.core.errors import ArtifactError
 from npm.core.types import Block, Document
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore, Packed
-from tests.helpers.stores import random_packed, stored, stored_documents
+from tests.helpers.stores import random_packed, stored, stored_documents, token_places
 
 
 def segments(tmp_path: Path, seed: int) -> tuple[list[list[Packed]], BlockStore]:
@@ -37,7 +37,8 @@ def test_segments_read_as_one_equal_one_store_of_all_documents(tmp_path: Path, s
     assert store.max_block_tokens == whole.max_block_tokens
     assert store.block_offsets.tolist() == whole.block_offsets.tolist()
     assert store.block_documents.tolist() == whole.block_documents.tolist()
-    for name in ("token_ids", "flags", "start_chars", "end_chars"):
+    assert np.array_equal(token_places(store), token_places(whole))
+    for name in ("token_ids", "flags"):
         everything = np.arange(whole.token_count)
         assert np.array_equal(getattr(store, name).take(everything), getattr(whole, name).take(everything)), name
     numbers = range(whole.document_count)
@@ -47,7 +48,7 @@ def test_segments_read_as_one_equal_one_store_of_all_documents(tmp_path: Path, s
 
 def test_each_segment_and_shard_begins_where_the_one_before_ends(tmp_path: Path) -> None:
     packed, store = segments(tmp_path, seed=5)
-    documents = [sum(document is not None for document, _ in own) for own in packed]
+    documents = list(map(len, packed))
     blocks = [sum(len(blocks) for _, blocks in own) for own in packed]
     for starts, counts in ((store.segment_documents, documents), (store.segment_blocks, blocks)):
         assert starts.tolist() == [sum(counts[:number]) for number in range(4)]
@@ -73,18 +74,15 @@ def test_stores_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> N
     packed = random_packed(np.random.default_rng(0), 5)
     first = stored(tmp_path / "first", packed).folder
     other = stored(tmp_path / "other", packed, tokenizer_fingerprint="g", vocabulary_size=70_000).folder
-    plain = stored(tmp_path / "plain", [(None, [Block(np.ones(1, np.int32), np.ones(1, np.uint8))])]).folder
     with pytest.raises(ArtifactError, match="tokenizer_fingerprint=g, vocabulary_size=70000"):
         BlockStore.open(first, first, other)
-    with pytest.raises(ArtifactError, match="text=false"):
-        BlockStore.open(first, plain)
 
 
 def test_an_opened_store_reads_on_after_its_folder_was_removed(tmp_path: Path) -> None:
     packed, store = segments(tmp_path, seed=1)
     for number in range(3):
         shutil.rmtree(tmp_path / f"{number}")
-    documents = [document for own in packed for document, _ in own if document is not None]
+    documents = [document for own in packed for document, _ in own]
     assert [store.document(number) for number in range(store.document_count)] == documents
     assert store.find_documents([documents[-1].id]).tolist() == [len(documents) - 1]
     assert len(store.sequences(range(store.block_count)).token_ids) == store.token_count
@@ -149,13 +147,10 @@ def test_an_id_of_any_characters_and_length_is_read_without_its_text(tmp_path: P
     assert store.find_documents([identifier]).tolist() == [1]
 
 
-def test_blocks_of_documents_are_chosen_with_or_without_those_that_have_none(tmp_path: Path) -> None:
+def test_the_blocks_of_chosen_documents(tmp_path: Path) -> None:
     _, store = segments(tmp_path, seed=3)
-    assert (store.block_documents == -1).any()
     chosen = np.random.default_rng(0).random(store.document_count) < 0.5
-    for without in (False, True):
-        expected = [without if number < 0 else bool(chosen[number]) for number in store.block_documents]
-        assert store.blocks_of_documents(chosen, without_document=without).tolist() == expected
+    assert store.blocks_of_documents(chosen).tolist() == [bool(chosen[number]) for number in store.block_documents]
     with pytest.raises(ValueError, match="expected bool"):
         store.blocks_of_documents(chosen[1:])
 

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from index.exact import ExactSearcher
-from npm.core.types import Block, TokenFlag
+from npm.core.types import TokenFlag
 from npm.corpus.store import BlockStore, write_block_store
+from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import EncoderRecord, IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
@@ -22,6 +23,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import FillSettings
+from tests.helpers.stores import spelled
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept
 
 WORDS = ["a", "b", "c", "d", "e", "A", "B", "C"]
@@ -76,16 +78,17 @@ def packed_kept(positions: np.ndarray, token_count: int) -> np.ndarray:
 
 
 def random_store(folder: Path, rng: np.random.Generator, *, block_count: int) -> BlockStore:
-    """Blocks of 1 to 30 random words with random flags, without text."""
-    blocks = []
-    for length in rng.integers(1, 31, block_count):
+    """Documents of 1 to 30 random words with random flags, a block each."""
+    documents = []
+    for number, length in enumerate(rng.integers(1, 31, block_count)):
         flags = np.zeros(length, dtype=np.uint8)  # u8 [T]
         for flag, share in FLAG_SHARES.items():
             flags |= np.where(rng.random(length) < share, flag.value, 0).astype(np.uint8)
-        blocks.append((None, [Block(rng.integers(0, len(WORDS), length).astype(np.int32), flags)]))
+        token_ids = rng.integers(0, len(WORDS), length).astype(np.int32)  # [T]
+        documents.append(spelled(token_ids, flags, [WORDS[each] for each in token_ids], identifier=f"d{number}"))
     return write_block_store(
         folder,
-        blocks,
+        documents,
         settings={},
         tokenizer_fingerprint="t",
         vocabulary_size=len(WORDS),
@@ -116,7 +119,7 @@ def index_of(
         store=store,
         rows=RowMap([packed_kept(positions, store.token_count)], [store.token_count]),
         searcher=ExactSearcher(vectors),
-        lexicon=None,
+        lexicon=BlockLexicon.of_store(store),
     )
     corpus = PlainCorpus(
         words=WORDS,

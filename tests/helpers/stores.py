@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,21 @@ def random_packed(
     *,
     prefix: str = "d",
     fewest_blocks: int = 0,
-    share_without_document: float = 0.15,
 ) -> list[Packed]:
-    """That many items of up to 4 blocks: documents, and blocks that have none."""
+    """That many documents of up to 4 blocks."""
     packed: list[Packed] = []
     for number in range(count):
         blocks = [random_block(rng, most_tokens=9) for _ in range(int(rng.integers(fewest_blocks, 5)))]
-        if rng.random() < share_without_document:
-            packed.extend((None, [block]) for block in blocks)
-        else:
-            fields = {"n": number, "parity": ("even", "odd")[number % 2]} if rng.random() < 0.7 else {}
-            packed.append((Document(f"{prefix}{number}", f"Title {number}", "word " * 9, fields), blocks))
+        fields = {"n": number, "parity": ("even", "odd")[number % 2]} if rng.random() < 0.7 else {}
+        packed.append((Document(f"{prefix}{number}", f"Title {number}", "word " * 9, fields), blocks))
     return packed
+
+
+def spelled(token_ids: np.ndarray, flags: np.ndarray, words: Sequence[str], *, identifier: str = "d") -> Packed:
+    """A document of one block: `words`, one for each of the tokens i32 [T], with a space between them."""
+    lengths = np.array([len(word) for word in words], dtype=np.uint32)  # [T]
+    ends = np.cumsum(lengths + 1, dtype=np.uint32) - 1  # [T]
+    return Document(identifier, "", " ".join(words)), [Block(token_ids, flags, ends - lengths, ends)]
 
 
 def stored(
@@ -67,3 +71,9 @@ def stored_documents(folder: Path, fields: list[dict[str, Any]], *, documents_pe
     block = Block(*(np.zeros(1, dtype=dtype) for dtype in (np.int32, np.uint8, np.uint32, np.uint32)))
     packed: list[Packed] = [(Document(f"d{n}", "", "t", own), [block]) for n, own in enumerate(fields)]
     return stored(folder, packed, tokens_per_shard=documents_per_shard)
+
+
+def token_places(store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
+    """First and past-the-last character of every token of a store in its document, i64 [T] each."""
+    starts, ends = np.concatenate([store.block_places(block) for block in range(store.block_count)], axis=1)
+    return starts.astype(np.int64), ends.astype(np.int64)

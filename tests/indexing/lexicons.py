@@ -46,7 +46,6 @@ def write_lexicon(folder: Path, store: BlockStore, **settings: Any) -> Path:
 def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -> None:
     """Write the manifest of the shards in `folder`."""
     part = lexicon_part(folder, store, settings)
-    assert part is not None, "a store with text"
     replace(part, folder=folder).finish()
 
 

@@ -240,7 +240,7 @@ def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encod
     recorded = Generation.read(live).manifest
     for spoilt in (
         manifest.read_bytes().replace(b'"generation": 0', b'"generation": 1'),
-        manifest.read_bytes().replace(b'"format_version": 3', b'"format_version": 4'),
+        manifest.read_bytes().replace(b'"format_version": 4', b'"format_version": 5'),
         manifest_bytes("something-else", recorded.settings, {}, recorded.parts),
     ):
         assert spoilt != manifest.read_bytes()

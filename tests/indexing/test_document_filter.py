@@ -112,7 +112,6 @@ def test_a_list_shorter_than_k_says_that_few_blocks_were_looked_in(filler: Phras
 
 def test_a_filter_does_not_change_how_bm25_weighs_words(filler: PhraseFiller) -> None:
     lexicon, store = filler.index.lexicon, filler.index.store
-    assert lexicon is not None
     allowed = select(filler.index, ["d3", "d6"], []).blocks
     assert allowed is not None
     everywhere = lexicon.scores(QUESTIONS[0])

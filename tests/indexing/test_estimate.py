@@ -228,7 +228,8 @@ def test_a_corpus_of_so_many_tokens_has_the_shares_of_the_sample(
     for name in ("documents", "tokens", "rows"):
         assert getattr(many, name) == pytest.approx(100 * getattr(once, name), rel=1e-6)
     assert many.disk["vectors"] == pytest.approx(100 * once.disk["vectors"], rel=1e-6)
-    assert many.disk["lexicon"] < 100 * once.disk["lexicon"]  # words recur
+    # words recur, but the numbers of more than 255 blocks take a byte more
+    assert many.disk["lexicon"] < 140 * once.disk["lexicon"]
 
 
 def test_a_corpus_without_a_kept_token_is_told(encoder: Encoder, tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from npm.core.errors import ArtifactError, CorpusError
-from npm.core.types import Block, Sequences, TokenFlag
-from npm.corpus.store import BlockStore, write_block_store
+from npm.core.types import Sequences, TokenFlag
+from npm.corpus.store import BlockStore
 from npm.masking import collocation_mining
 from npm.masking.collocation_mining import BlockPieces, collocations_of, mined_collocations
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, Entries, LongestUnits
 from tests.helpers.groups import WORD, group, pairs, random_group
+from tests.helpers.stores import spelled, stored
 from tests.masking.plain_masking import (
     Ngram,
     ngrams_of,
@@ -209,10 +210,11 @@ def store_of(folder: Path, *, fingerprint: str = "f", seed: int = 0) -> BlockSto
     rng = np.random.default_rng(seed)
     text = random_group(rng, sequence_count=60, min_tokens=5, max_tokens=30, vocabulary=6)
     bounds = zip(text.offsets[:-1].tolist(), text.offsets[1:].tolist(), strict=True)
-    blocks = [Block(text.token_ids[a:b], np.full(b - a, WORD, dtype=np.uint8)) for a, b in bounds]
-    return write_block_store(
-        folder, [(None, [block]) for block in blocks], settings={}, tokenizer_fingerprint=fingerprint
-    )
+    packed = [
+        spelled(text.token_ids[a:b], np.full(b - a, WORD, dtype=np.uint8), list(map(str, text.token_ids[a:b])))
+        for a, b in bounds
+    ]
+    return stored(folder, packed, tokenizer_fingerprint=fingerprint)
 
 
 def test_a_run_mines_its_corpus_once_and_opens_the_same_vocabulary_again(tmp_path: Path) -> None:

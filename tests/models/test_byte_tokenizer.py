@@ -52,7 +52,6 @@ def words_of(tokenizer: object, text: str, **settings: int) -> list[str]:
     packer = BlockPacker(tokenizer, BlockSettings(max_block_tokens=1024, **settings))  # type: ignore[arg-type]
     found = []
     for block in packer.pack(Document("d", "", text)):
-        assert block.start_chars is not None and block.end_chars is not None
         starts = block.start_chars[(block.flags & TokenFlag.WORD_START) != 0].tolist()
         ends = block.end_chars[(block.flags & TokenFlag.WORD_END) != 0].tolist()
         found += [text[start:end] for start, end in zip(starts, ends, strict=True)]
@@ -98,7 +97,7 @@ def test_blocks_of_so_many_words_hold_the_same_text_whatever_a_token_is() -> Non
         settings = BlockSettings(max_block_tokens=4096, max_block_words=6, min_filled_fraction=0.0)
         blocks = BlockPacker(tokenizer, settings).pack(Document("d", "", text))
         assert max(int(((block.flags & TokenFlag.WORD_START.value) != 0).sum()) for block in blocks) == 6
-        edges = [int(block.start_chars[0]) for block in blocks if block.start_chars is not None]
+        edges = [int(block.start_chars[0]) for block in blocks]
         cuts.append([text[start:stop].strip() for start, stop in zip(edges, [*edges[1:], len(text)], strict=True)])
     assert cuts[0] == cuts[1]
     assert cuts[0][0] == "One two three four."  # five words and marks, and the end of a sentence

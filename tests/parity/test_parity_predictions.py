@@ -19,7 +19,7 @@ from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
 from npm.retrieval.filler import PhraseFiller
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.parity.corpus import GIVEN_CORPUS, index_block_store, write_parity_store
 
 SCORE_TOLERANCE = 1e-4
@@ -64,7 +64,8 @@ def filler_of(
             write_parity_store(index / GIVEN_CORPUS, recorded, encoder)
             vectors = VectorSettings(pruning=rule, dtype=VectorDtype.float16)  # as the reference stores them
             index_block_store(index, IndexBuildSettings(vectors=vectors), encoder)
-            settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=FillSettings.reference().scoring)
+            reference = FillSettings.reference().scoring
+            settings = FillSettings(k=5, overlaps=Overlaps.keep, retrieval=Retrieval.dense, scoring=reference)
             opened[rule] = PhraseFiller.open(index, encoder, settings=settings)
         return opened[rule]
 

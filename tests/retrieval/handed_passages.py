@@ -19,6 +19,7 @@ from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
 from npm.retrieval.passages import PassageIndex, passage_index
 from npm.retrieval.settings import FillSettings, ScoringSettings
+from tests.helpers.stores import token_places
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept, plain_span_allowed
 
 WORDS = ["the", "of", "Rome", "rome", "Oslo", "Seine", ".", ",", "fell", "and", "New", "York", "-", "is"]
@@ -57,7 +58,6 @@ class ChosenVectors(PassageCache):
             blocks = packer.pack(document)
             vectors = []
             for block in blocks:
-                assert block.start_chars is not None and block.end_chars is not None
                 places = zip(block.start_chars.tolist(), block.end_chars.tolist(), strict=True)
                 vectors += [self._vector_of(document.text[start:end]) for start, end in places]
             passages.append(EmbeddedPassage(tuple(blocks), np.array(vectors, dtype=np.float32)))
@@ -75,13 +75,12 @@ def chosen_filler(
 def plain_corpus(filler: PhraseFiller) -> tuple[PlainCorpus, list[str]]:
     """The tokens of a filler's passages one by one, and the surface text of each."""
     store = filler.index.store
-    assert store.start_chars is not None and store.end_chars is not None
     assert isinstance(filler.index, PassageIndex)
     flags = store.flags.arrays[0].tolist()
     documents = [
         store.block_documents[block] for block, length in enumerate(np.diff(store.block_offsets)) for _ in range(length)
     ]
-    chars = zip(store.start_chars.arrays[0].tolist(), store.end_chars.arrays[0].tolist(), strict=True)
+    chars = zip(*(side.tolist() for side in token_places(store)), strict=True)
     surfaces = [store.document(int(document)).text[a:b] for document, (a, b) in zip(documents, chars, strict=True)]
     corpus = PlainCorpus(
         words=[],
@@ -97,10 +96,10 @@ def plain_corpus(filler: PhraseFiller) -> tuple[PlainCorpus, list[str]]:
 def plain_text(filler: PhraseFiller, start: int, length: int) -> str:
     """The text of a span, case-folded, each run of space one."""
     store = filler.index.store
-    assert store.start_chars is not None and store.end_chars is not None
     block = max(number for number, first in enumerate(store.block_offsets.tolist()[:-1]) if first <= start)
     text = store.document(int(store.block_documents[block])).text
-    chars = slice(int(store.start_chars.arrays[0][start]), int(store.end_chars.arrays[0][start + length - 1]))
+    starts, ends = token_places(store)
+    chars = slice(int(starts[start]), int(ends[start + length - 1]))
     return re.sub(r"\s+", " ", text[chars].casefold())
 
 

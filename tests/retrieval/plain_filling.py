@@ -12,6 +12,7 @@ from npm.core.types import TokenFlag
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import PruningRule
 from npm.retrieval.settings import ScoringSettings
+from tests.helpers.stores import token_places
 
 
 @dataclass
@@ -42,7 +43,7 @@ class OpenedCorpus(PlainCorpus):
     def __init__(self, index: PhraseIndex) -> None:
         store, tokens = index.store, np.arange(index.store.token_count)
         rows = np.arange(len(index.rows))
-        assert store.start_chars is not None and store.end_chars is not None and index.vectors is not None
+        assert index.vectors is not None
         super().__init__(
             words=[],
             token_ids=store.token_ids.take(tokens).tolist(),
@@ -51,7 +52,7 @@ class OpenedCorpus(PlainCorpus):
             row_positions=index.rows.positions(rows).tolist(),
             vectors=index.vectors.take(rows),
         )
-        self.first_chars, self.stop_chars = store.start_chars.take(tokens), store.end_chars.take(tokens)
+        self.first_chars, self.stop_chars = token_places(store)
         documents = [store.document(number) for number in range(store.document_count)]
         self.block_documents = [documents[number] for number in store.block_documents.tolist()]
 

@@ -212,5 +212,4 @@ def test_capitalized_words_that_occur_nowhere_are_named(filler: PhraseFiller) ->
 )
 def test_names_and_codes_missing_from_the_corpus(filler: PhraseFiller, text: str, missing: list[str]) -> None:
     lexicon = filler.index.lexicon
-    assert lexicon is not None
     assert [word for word in unknown_words(text, lexicon) if is_name(word)] == missing

@@ -56,7 +56,7 @@ def plain_ranking(
     index: PhraseIndex, text: str, sentence: np.ndarray, share: float, k: int, allowed: list[int]
 ) -> list[tuple[int, float]]:
     """(block, score) of every block that is found, all of them candidates, best first: loops over plain numbers."""
-    assert index.lexicon is not None and index.block_vectors is not None
+    assert index.block_vectors is not None
     lexical = {block: float(index.lexicon.scores(text)[block]) for block in allowed}
     vectors = index.block_vectors.vectors.slice(0, index.store.block_count).astype(np.float64)
     cosines = {block: float(sentence.astype(np.float64) @ vectors[block]) for block in allowed}
@@ -96,7 +96,6 @@ def test_only_the_best_of_each_kind_are_candidates(filler: PhraseFiller, monkeyp
 
 def test_a_share_of_nothing_and_an_index_without_block_vectors_rank_by_shared_words(filler: PhraseFiller) -> None:
     without = PhraseFiller(replace(filler.index, block_vectors=None), filler.encoder, BOTH)
-    assert filler.index.lexicon is not None
     plain = replace(BOTH, literal_weight=0.0)
     expected = ranked(filler, replace(BOTH, retrieval=Retrieval.bm25))
     for asked, settings in ((filler, replace(plain, vector_share=0.0)), (without, plain)):

@@ -24,7 +24,13 @@ SCORINGS = {
     "reference, shorter is better": replace(FillSettings.reference().scoring, temperature=0.5, length_exponent=-1.0),
 }
 EVERYTHING = FillSettings(
-    k=10_000, merged_groups=10_000, occurrences=10_000, retrieval=Retrieval.dense, candidates_per_side=10_000
+    k=10_000,
+    overlaps=Overlaps.keep,
+    merged_groups=10_000,
+    occurrences=10_000,
+    retrieval=Retrieval.dense,
+    reader="none",
+    candidates_per_side=10_000,
 )
 
 

@@ -10,7 +10,7 @@ from unicodedata import combining, normalize
 import numpy as np
 import pytest
 
-from npm.core.types import Block, Document, TokenFlag
+from npm.core.types import Document, TokenFlag
 from npm.corpus.store import write_block_store
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
@@ -19,6 +19,7 @@ from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.random_indexes import WORDS, index_of
+from tests.helpers.stores import spelled, token_places
 from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = (
@@ -43,8 +44,7 @@ def plain(text: str) -> str:
 
 def plain_places(store: PassageStore) -> dict[str, list[tuple[int, int]]]:
     """The places of every run of whole words in a block, by its folded text."""
-    assert store.start_chars is not None and store.end_chars is not None
-    starts, ends = store.start_chars.arrays[0].tolist(), store.end_chars.arrays[0].tolist()
+    starts, ends = (side.tolist() for side in token_places(store))
     flags, found = store.flags.arrays[0].tolist(), dict[str, list[tuple[int, int]]]()
     for block in range(store.block_count):
         text = TEXTS[int(store.block_documents[block])]
@@ -76,11 +76,11 @@ def test_every_run_of_words_is_found_where_plain_loops_find_it(family: str, max_
 
 def found_texts(words: str) -> list[str]:
     store = store_of(tiny_encoder("bert"))
-    assert store.start_chars is not None and store.end_chars is not None
     texts = []
     for start, length in zip(*GivenWords(store).find(words), strict=True):
         document = TEXTS[int(store.block_documents[store.block_of(np.array([start]))[0]])]
-        texts.append(document[store.start_chars.arrays[0][start] : store.end_chars.arrays[0][start + length - 1]])
+        starts, ends = token_places(store)
+        texts.append(document[starts[start] : ends[start + length - 1]])
     return texts
 
 
@@ -128,7 +128,7 @@ def filler_of(folder: Path, words: str, vectors: list[list[float]]) -> PhraseFil
     ids = np.array([WORDS.index(word) for word in words.split()], dtype=np.int32)  # i32 [T]
     store = write_block_store(
         folder,
-        [(None, [Block(ids, np.full(len(ids), WORD.value, dtype=np.uint8))])],
+        [spelled(ids, np.full(len(ids), WORD.value, dtype=np.uint8), words.split())],
         settings={},
         tokenizer_fingerprint="t",
         vocabulary_size=len(WORDS),

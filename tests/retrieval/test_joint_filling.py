@@ -16,14 +16,13 @@ from npm.core.errors import QueryError
 from npm.core.types import Answer, Filling, JointAnswer, Phrase
 from npm.corpus.text import Stemming, words_of
 from npm.indexing.changes import delete_documents
-from npm.indexing.settings import DeleteSettings, PruningRule
+from npm.indexing.settings import DeleteSettings
 from npm.reading.mask_reader import MaskReader
 from npm.retrieval.filler import PhraseFiller
 from npm.retrieval.joint_filling import associations, beam_search, joint_fillings
 from npm.retrieval.queries import QueryVectors, encode_queries, sentences_of
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval, ScoringSettings
 from tests.helpers.live_indexes import built, record
-from tests.helpers.random_indexes import random_index, random_queries
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TEXT = "<mask> lies in <mask>."
@@ -322,22 +321,3 @@ def test_passages_at_hand_are_filled_jointly_and_count_where_phrases_stand(fille
 def spaced(sentence: str) -> str:
     """Case-folded, punctuation as space."""
     return " " + "".join(char if char.isalnum() else " " for char in sentence.casefold()) + " "
-
-
-def test_without_text_the_scores_of_the_masks_decide_alone_and_a_note_says_so(
-    rng: np.random.Generator, tmp_path: Path
-) -> None:
-    settings = replace(REPEATS, retrieval=Retrieval.dense, k=10_000, beam_width=200)
-    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings, block_count=2)
-    queries = replace(random_queries(rng, 2), cut=np.zeros(1, dtype=bool), mask_counts=np.array([2]))
-    (answer,) = filler.fill_encoded(["<mask> <mask>"], queries)
-    assert isinstance(answer, JointAnswer)
-    assert "fillings are scored by their masks alone" in answer.notes[-1]
-    masks = [mask.phrases for mask in answer.masks]
-    best = math.prod(own[0].score for own in masks)
-    for filling in answer.fillings[:50]:
-        scores = [
-            next(each.score for each in own if each.phrase == name)
-            for own, name in zip(masks, filling.phrases, strict=True)
-        ]
-        assert filling.score / answer.fillings[0].score == pytest.approx(math.prod(scores) / best, rel=1e-9)

@@ -174,8 +174,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseI
 
 def gaps_of(index: PhraseIndex, encoder: Encoder, question: str) -> list[tuple[str, float]]:
     """The gaps for a question in all blocks, an open side as `…`, with their shares."""
-    assert index.lexicon is not None
-    reader = SurfaceReader(index.store, encoder.tokenizer)
+    reader = SurfaceReader(index.store)
     shown = []
     for gap in literal_gaps(index.store, index.lexicon, question, np.arange(index.store.block_count)):
         begin, stop = reader_bounds(gap)
@@ -193,7 +192,6 @@ def reader_bounds(gap: Gap) -> tuple[int, int]:
 
 
 def test_the_share_of_a_gap_is_that_of_the_rare_words_around_it(index: PhraseIndex, encoder: Encoder) -> None:
-    assert index.lexicon is not None
     weight = {
         word: index.lexicon.word_weight(word)
         for word in ["the", "slow", "old", "ferry", "to", "leaves", "every", "hour"]
@@ -268,8 +266,7 @@ def test_a_cell_is_found_by_its_row_and_its_header(encoder: Encoder, tmp_path: P
     table = "Depot·Rate·Manager\nPorto;737 euros;Tom Reed\nFaro;960 euros;Uma Nair\n"
     stored = table.translate({ord("·"): "\u0387", ord(";"): "\u037e"})
     opened = PhraseIndex.open(built(tmp_path / "index", [record(0, text=stored)], encoder))
-    assert opened.lexicon is not None
-    reader = SurfaceReader(opened.store, encoder.tokenizer)
+    reader = SurfaceReader(opened.store)
 
     def found(question: str) -> list[str]:
         gaps = literal_gaps(opened.store, opened.lexicon, question, np.arange(opened.store.block_count))

@@ -23,6 +23,7 @@ from npm.retrieval.queries import MaskNeighbors
 from npm.retrieval.search import occurrence_shares, reference_weights
 from npm.retrieval.settings import FillSettings, ScoringSettings
 from npm.retrieval.spans import NO_NEIGHBORS, SpanFinder, digit_tokens
+from tests.helpers.stores import token_places
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TEXT = "Noah's Ark of Peace was in San Francisco"
@@ -57,10 +58,9 @@ def phrases_in(
     finder = SpanFinder(store, rows, (50, most_words), scoring, digit_tokens=digit_tokens(tokenizer_of(text)))
     every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
     found = finder.find(none, every, neighbors) if from_ends else finder.find(every, None, neighbors)
-    assert store.start_chars is not None and store.end_chars is not None
-    starts = store.start_chars.take(found.starts).tolist()
-    ends = store.end_chars.take(found.starts + found.lengths - 1).tolist()
-    return {text[start:end] for start, end in zip(starts, ends, strict=True)}
+    starts, ends = token_places(store)
+    spans = zip(starts[found.starts].tolist(), ends[found.starts + found.lengths - 1].tolist(), strict=True)
+    return {text[start:end] for start, end in spans}
 
 
 @pytest.mark.parametrize(("reference", "expected"), [(True, NAMES), (False, NAMES | LINKED)])

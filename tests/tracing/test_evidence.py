@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from npm.core.types import MASK_TEXT
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.text import sentence_bounds
-from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
@@ -41,13 +40,8 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseI
     return PhraseIndex.open(folder / "index")
 
 
-def lexicon_of(index: PhraseIndex) -> BlockLexicon:
-    assert index.lexicon is not None
-    return index.lexicon
-
-
 def evidence_in(index: PhraseIndex, blocks: np.ndarray | None = None) -> CorpusEvidence:
-    return CorpusEvidence(index, lexicon_of(index), blocks)
+    return CorpusEvidence(index, index.lexicon, blocks)
 
 
 def test_the_share_of_a_sentence_by_hand(index: PhraseIndex) -> None:

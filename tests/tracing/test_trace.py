@@ -126,6 +126,5 @@ def test_a_count_is_complete_where_no_document_was_left_out(most: int, folder: P
 
 def test_a_word_of_at_most_three_capitals_to_a_small_one_begins_no_name(encoder: Encoder, tmp_path: Path) -> None:
     index = PhraseIndex.open(built(tmp_path / "index", [record(0, text=NAMES)], encoder))
-    assert index.lexicon is not None
     evidence = CorpusEvidence(index, index.lexicon, None)
     assert (evidence.begins_name("Ridge"), evidence.begins_name("Cliff")) == (False, True)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from npm.core.errors import SettingError
 from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
 from npm.evaluation.methods.occurrences import name_blocks
@@ -19,7 +18,6 @@ from npm.evaluation.methods.registry import NO_DOCUMENT, Method, Predictions, Re
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks import Example, LabelPrediction, Task
-from npm.indexing.bm25 import BlockLexicon
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.filler import PhraseFiller
@@ -39,13 +37,6 @@ def open_method(name: str, task: Task, resources: Resources) -> Method:
         return frequent_answer(resources.examples(task, "dev"))
     filler = PhraseFiller(*resources.index(task), resources.fill_settings(task))
     return oracle_blocks(filler) if name == "oracle-blocks" else random_span(filler, resources.settings.seed)
-
-
-def lexicon_of(index: PhraseIndex) -> BlockLexicon:
-    """The lexicon of an index. Raises SettingError if the index has no text."""
-    if index.lexicon is None:
-        raise SettingError(f"index={index.folder} has no text, which a baseline needs: leave this method out")
-    return index.lexicon
 
 
 def example_rng(seed: int, example: Example) -> np.random.Generator:
@@ -108,14 +99,14 @@ def random_span(filler: PhraseFiller, seed: int) -> Method:
 
     Spans are the possible answers of the filler in that block: both ends have a vector, and by default words of the
     question alone are no answer. All positions in the block are equally likely; one is drawn by seed and id, none where
-    no block shares a word with the text. Raises SettingError if the index has no text.
+    no block shares a word with the text.
     """
-    index, lexicon, finder = filler.index, lexicon_of(filler.index), filler.span_finder(filler.settings)
-    reader = SurfaceReader(index.store, filler.encoder.tokenizer)
+    index, finder = filler.index, filler.span_finder(filler.settings)
+    reader = SurfaceReader(index.store)
     new_words_only = filler.settings.scoring.exclude_query_phrases
 
     def drawn(example: Example, allowed_blocks: np.ndarray | None) -> tuple[Phrase, ...]:
-        best, _ = lexicon.best_blocks(example.text, 1, allowed=allowed_blocks)
+        best, _ = index.lexicon.best_blocks(example.text, 1, allowed=allowed_blocks)
         if not len(best):
             return ()
         edges = index.store.block_offsets[int(best[0]) :][:2]  # i64 [2]
@@ -145,10 +136,8 @@ def random_span(filler: PhraseFiller, seed: int) -> Method:
 def oracle_blocks(filler: PhraseFiller) -> Method:
     """Fills the mask from blocks that contain an answer: an upper bound for block retrieval.
 
-    The remaining errors are phrases ranked wrongly, or answers missing from the corpus. Raises SettingError if the
-    index has no text.
+    The remaining errors are phrases ranked wrongly, or answers missing from the corpus.
     """
-    lexicon_of(filler.index)
     shown = max(1, filler.settings.occurrences)
 
     def of_part(part: PhraseIndex, own: list[Example]) -> list[Answer]:
@@ -180,7 +169,7 @@ def blocks_with_answer(filler: PhraseFiller, part: PhraseIndex, examples: Sequen
     chosen = []
     for example in examples:
         holding = np.unique(np.concatenate([held[name] for name in example.answers]))  # i64 [holding]
-        scores = lexicon_of(part).scores(example.text)[holding]  # f32 [holding]
+        scores = part.lexicon.scores(example.text)[holding]  # f32 [holding]
         best = np.argsort(-scores, kind="stable")[: filler.settings.bm25_blocks]  # i64 [k]
         chosen.append(np.sort(holding[best]))
     return chosen

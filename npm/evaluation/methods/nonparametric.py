@@ -181,14 +181,13 @@ def corpus_prompts(task: Task, index: PhraseIndex, settings_key: str = "zero_sho
 
     The sentences of one prompt follow each other in one block, except those omitted as too short, too long or with a
     mask; blocks are drawn without replacement among those of documents that are not deleted. Raises SettingError if
-    the index has no text, or no such sentences.
+    the index has no such sentences.
     """
     template = task.prompt
     live = np.arange(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
     rng = np.random.default_rng(SEED)
     prompts: list[str] = []
-    blocks = rng.permutation(live).tolist() if index.store.start_chars is not None else []  # i64 [live blocks]
-    for block in blocks:
+    for block in rng.permutation(live).tolist():
         if len(prompts) == PROMPT_COUNT:
             break
         text = index.store.block_text(block)
@@ -269,14 +268,14 @@ class NonparametricLabels:
         self._one_mask = encoder.query_masks == 1 if one_mask is None else one_mask
         self._settings_key = settings_key
         self._scoring = scoring or ClosedScoring()
-        self._reader = SurfaceReader(index.store, encoder.tokenizer)
+        self._reader = SurfaceReader(index.store)
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
         self._queries = lru_cache(1)(self.encoded)  # of the prompts that calibrate, which labeling asks for again
 
     def prepare(self, task: Task) -> PreparedLabels:
         """Scoring of the labels of `task`, their words, each label with some in the corpus, and prompts that calibrate.
 
-        Raises SettingError for incompatible settings, a corpus without text, a label without occurrences.
+        Raises SettingError for incompatible settings, a label without occurrences.
         """
         scoring = task_scoring(task, self._scoring)
         verbalizer = load_verbalizer(task, scoring.verbalizer)
@@ -374,7 +373,7 @@ class NonparametricLabels:
         best_logs = np.take_along_axis(scores.best_logs, best_words, axis=1)  # f64 [q, l]
         shown = np.unique(numbers[numbers >= 0])  # i64, each is read once
         places = self._reader.occurrences(occurrences.starts[shown], occurrences.lengths[shown])
-        place_of = dict(zip(shown.tolist(), places, strict=False))  # empty for a corpus without text
+        place_of = dict(zip(shown.tolist(), places, strict=True))
         return [
             tuple(
                 Evidence(label=label, word=occurrences.words[word], score=log, occurrence=place_of[number])
@@ -393,8 +392,6 @@ def phrase_answers(filler: PhraseFiller, name: str = "npm") -> Method:
     """
     retrieval = filler.settings.retrieval if name == "npm" else Retrieval(name.removeprefix("npm-"))
     settings = replace(filler.settings, retrieval=retrieval)
-    if retrieval in (Retrieval.bm25, Retrieval.hybrid) and filler.index.lexicon is None:
-        raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
     # At least one occurrence, even if the filler would show none: a prediction says where it was found.
     unfiltered = replace(settings, where=[], documents=None, occurrences=max(1, settings.occurrences))
 

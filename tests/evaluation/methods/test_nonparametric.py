@@ -29,6 +29,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
 from npm.retrieval.settings import Combination
 from tests.evaluation.methods.word_indexes import index_of_texts
+from tests.helpers.stores import token_places
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TASK = Task(
@@ -96,9 +97,7 @@ def plain_shares(
 def plain_places(index: PhraseIndex, words: Sequence[str]) -> list[tuple[int, int]]:
     """The rows of the first and the last token of each place of each word, found by its characters."""
     store = index.store
-    assert store.start_chars is not None and store.end_chars is not None
-    starts = store.start_chars.slice(0, store.token_count)
-    ends = store.end_chars.slice(0, store.token_count)
+    starts, ends = token_places(store)
     documents = store.block_documents[store.block_of(np.arange(store.token_count))]
     rows = {position: row for row, position in enumerate(index.rows.positions(np.arange(len(index.rows))).tolist())}
     found = []

@@ -145,7 +145,7 @@ def test_a_word_is_found_with_a_capital_and_without_and_never_within_another_wor
     text = "Great rivers are great. The greatest (great) is not ungreat, is it? Truly great"
     index = index_of_texts(tmp_path / "index", [text, SENTENCES[0]], encoder)
     found = find_occurrences(index, encoder, ["great", "truly great"])
-    texts = SurfaceReader(index.store, encoder.tokenizer).texts(found.starts, found.lengths)
+    texts = SurfaceReader(index.store).texts(found.starts, found.lengths)
     assert texts == ["Great", "great", "great", "great", "Truly great"]
     assert found.total_counts.tolist() == [4, 1]
 
