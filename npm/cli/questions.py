@@ -74,9 +74,12 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 
     questions: list[PathText] = field(default_factory=list)
     """Files of rows {question, answers, context, title}, or SQuAD's own JSON; all their passages are the corpus."""
+    others: list[PathText] = field(default_factory=list)
+    """Files of other documents, among which half of the questions are asked: with them the confidence learns what the
+    size of a corpus does to it."""
     index: PathText = ""
-    """Folder of an index over the passages, as `evaluate task=reading` leaves it; built if missing; empty: a temporary
-    index."""
+    """Folder of an index over the passages, as `evaluate task=reading` leaves it; built if missing, with others= of
+    words alone; empty: a temporary index."""
     write: bool = False
     """Write confidence.json into the folder of fill.reader."""
     limit: PositiveInt | None = None
@@ -90,7 +93,7 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 @verb(
     CalibrateCommand,
     "npmlm calibrate questions=[dev.jsonl] fill.reader=runs/reader/encoder write=true",
-    "questions index write limit seed output encoder device",
+    "questions others index write limit seed output encoder device",
     required=None,
     groups={"fill": "reader joint_share bm25_blocks"},
 )
@@ -99,6 +102,7 @@ def run_calibrate(settings: CalibrateCommand) -> int:
     from npm.evaluation.calibrate import calibrate
     from npm.evaluation.reading import build_passages, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
+    from npm.indexing.settings import VectorSettings
 
     if not settings.questions:
         raise missing("questions", "questions=[dev.jsonl]")
@@ -112,7 +116,8 @@ def run_calibrate(settings: CalibrateCommand) -> int:
         folder = Path(settings.index or Path(place) / "index")
         if not (folder / MANIFEST_NAME).exists():
             model = ZeroShotEvaluation(encoder=settings.encoder, device=settings.device, precision=settings.precision)
-            build_passages(documents, folder, model, progress)
+            vectors = VectorSettings(tokens=False, blocks=False) if settings.others else VectorSettings()
+            build_passages(documents, folder, model, progress, others=settings.others, vectors=vectors)
         with replace(settings, index=str(folder)).open_filler(settings.fill) as filler:
             found = calibrate(filler, asked, progress=progress)
     write_report(settings.output, asdict(found), report_text([found.table()]))

@@ -17,8 +17,9 @@ from npm.core.display import Table
 from npm.core.errors import CorpusError, QueryError, SettingError
 from npm.core.types import Answer, Phrase, Progress, silent
 from npm.evaluation.metrics import auroc, exact_match
-from npm.evaluation.reading import WITHHELD, Asked
-from npm.reading.confidence import FEATURES, Confidence, fit, probabilities
+from npm.evaluation.reading import PASSAGE, WITHHELD, Asked
+from npm.indexing.phrase_index import PhraseIndex
+from npm.reading.confidence import FEATURES, Confidence, fit, probabilities, size_of
 from npm.retrieval.answers import confidence_features
 from npm.retrieval.blocks import BlockPlan
 from npm.retrieval.filler import PhraseFiller
@@ -87,7 +88,8 @@ class _ObservedFiller(PhraseFiller):
     def _with_confidence(
         self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
-        self.seen = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
+        allowed = self._document_filter(settings)
+        self.seen = confidence_features(self.index, self.encoder, answer.text, found, plan, settings, allowed)
         return answer
 
 
@@ -110,32 +112,50 @@ def observed(
 ) -> Observed:
     """The answers to the questions of `asked`, every other one without its passage.
 
-    With `passages`, the id of a document for each question, only that one is read.
-    Raises SettingError without a reader that reads, CorpusError if the index is not over the passages of `asked`.
+    Where the index has other documents than their passages, two in four are asked of the passages alone. With
+    `passages`, the id of a document for each question, only that one is read.
+    Raises SettingError without a reader that reads, CorpusError if the index does not have the passages of `asked`.
     """
-    store, reader = filler.index.store, filler.reader(filler.settings)
+    reader = filler.reader(filler.settings)
     if reader is None or not filler.settings.joint_share or filler.settings.retrieval is not Retrieval.hybrid:
         raise SettingError("calibrate needs a reader that reads: set fill.reader, and leave fill.joint_share above 0")
-    ids = store.document_ids(range(store.document_count))
-    if not {each.passage for each in asked} <= {*ids}:
-        raise CorpusError(f"{filler.index.folder} is not over the passages of the questions: give another index=")
+    corpora = corpora_of(filler.index, asked)
     observing = _ObservedFiller(filler.index, filler.encoder, filler.settings, reader=reader)
     rows: list[tuple[np.ndarray, bool, bool]] = []
     for number, each in enumerate(asked):
         progress("questions", number, len(asked))
         absent, observing.seen = number % 2 == 1, None
-        others = [name for name in ids if name != each.passage] if absent else None
+        ids, block_count = corpora[number // 2 % len(corpora)]
+        documents = [name for name in ids if not absent or name != each.passage]
         try:
-            answer = observing.fill(each.question, documents=[passages[number]] if passages else others)
+            answer = observing.fill(each.question, documents=[passages[number]] if passages else documents)
         except QueryError:  # too long for the encoder: it has no features
             continue
         if observing.seen is not None:
+            observing.seen[FEATURES.index("blocks")] = size_of(block_count)  # it must not tell that the passage is away
             rows.append((observing.seen, exact_match(answer.phrases[0].phrase, each.answers), absent))
     progress("questions", len(asked), len(asked))
     features, right, without = zip(*rows, strict=True) if rows else ([], [], [])
     return Observed(
         np.array(features).reshape(-1, len(FEATURES)), np.array(right, dtype=bool), np.array(without, dtype=bool)
     )
+
+
+def corpora_of(index: PhraseIndex, asked: Sequence[Asked]) -> list[tuple[list[str], int]]:
+    """The documents to ask of, by id, with the number of their blocks: all of the index, and the passages alone.
+
+    Only the first where the index has no others. Raises CorpusError if it does not have the passages of `asked`.
+    """
+    store, passages = index.store, {each.passage for each in asked}
+    ids = store.document_ids(range(store.document_count))
+    if not passages <= {*ids}:
+        raise CorpusError(f"{index.folder} is not over the passages of the questions: give another index=")
+    is_passage = np.array([name.startswith(PASSAGE) for name in ids])  # bool [documents]
+    alone = [name for name in ids if name.startswith(PASSAGE)]
+    every = [(ids, store.block_count)]
+    if len(alone) == len(ids):
+        return every
+    return [*every, (alone, int(store.blocks_of_documents(is_passage).sum()))]
 
 
 def fitted(seen: Observed) -> FittedConfidence:

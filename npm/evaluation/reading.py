@@ -34,12 +34,14 @@ from npm.evaluation.metrics import Interval, auroc, bootstrap_interval, exact_ma
 from npm.evaluation.results import Result, filler_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings, ZeroShotEvaluation
 from npm.indexing.build import build_index
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from npm.reading.confidence import best_span
 from npm.reading.reader import Reader
 from npm.retrieval.blocks import passage_of
 from npm.retrieval.filler import PhraseFiller
 
+PASSAGE = "passage-"
+"""What the ids of passages begin with."""
 MAX_SPAN_TOKENS, AMONG, TEXTS_AT_ONCE = 20, 5, 16
 MEASURES = "exact_match", f"exact_match_{AMONG}", "f1", f"f1_{AMONG}"
 """Of the first phrase, and of the best of the first five."""
@@ -64,7 +66,7 @@ def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[As
     passages: dict[tuple[str, str], str] = {}
     asked = []
     for _, row in read_questions(files, skipped):
-        passage = passages.setdefault((row["title"], row["context"]), f"passage-{len(passages) + 1}")
+        passage = passages.setdefault((row["title"], row["context"]), f"{PASSAGE}{len(passages) + 1}")
         if not row["answers"]:
             skipped["without an answer"] += 1
             continue
@@ -84,15 +86,22 @@ def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[As
 
 
 def build_passages(
-    documents: Sequence[Document], folder: Path, settings: ZeroShotEvaluation, progress: Progress = silent
+    documents: Sequence[Document],
+    folder: Path,
+    settings: ZeroShotEvaluation,
+    progress: Progress = silent,
+    *,
+    others: Sequence[str] = (),
+    vectors: VectorSettings | None = None,
 ) -> None:
-    """Build an index over the passages in `folder`."""
+    """Build an index over the passages, and over the documents of files `others`, in `folder`."""
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "passages.jsonl"
         rows = ({"id": each.id, "title": each.title, "text": each.text} for each in documents)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         chosen = IndexBuildSettings(
-            corpus=CorpusSettings(files=[str(file)]),
+            corpus=CorpusSettings(files=[str(file), *others]),
+            vectors=vectors or VectorSettings(),
             encoder=settings.encoder,
             device=settings.device,
             precision=settings.precision,

@@ -388,7 +388,8 @@ class PhraseFiller:
         known = self._known_confidence(settings)
         features = None
         if known is not None:
-            features = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
+            allowed = self._document_filter(settings)
+            features = confidence_features(self.index, self.encoder, answer.text, found, plan, settings, allowed)
         return with_confidence(answer, known, features, settings)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:

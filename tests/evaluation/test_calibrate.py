@@ -10,10 +10,11 @@ import pytest
 
 from npm.cli.main import main
 from npm.core.errors import CorpusError
-from npm.evaluation.calibrate import BINS, Observed, calibration_error, fitted, measures
+from npm.evaluation.calibrate import BINS, Observed, calibration_error, corpora_of, fitted, measures
 from npm.evaluation.reading import read_passages
 from npm.evaluation.settings import SampleSettings
 from npm.reading.confidence import FEATURES, read_confidence
+from npm.retrieval.filler import PhraseFiller
 from tests.helpers.tiny_models import tiny_encoder
 
 SMALL = ["blocks.max_block_tokens=64"]
@@ -95,3 +96,22 @@ def test_the_command_writes_the_function_of_a_reader(tmp_path: Path, capsys: pyt
     assert status == 0, shown.err
     assert read_confidence(tmp_path / "encoder") is not None
     assert json.loads(shown.out)["questions"] > 50
+
+
+def test_half_of_the_questions_are_asked_among_other_documents(tmp_path: Path) -> None:
+    questions, corpus, others = (tmp_path / name for name in ("rows.jsonl", "corpus.jsonl", "others.jsonl"))
+    rows = [{"question": f"What is near {n}?", "answers": ["amber"], "context": f"{n} amber"} for n in range(5)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked, documents, _ = read_passages([str(questions)], SampleSettings())
+    corpus.write_text("".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in documents))
+    others.write_text("".join(json.dumps({"text": f"other {n}"}) + "\n" for n in range(9)))
+    tiny_encoder("bert").save(tmp_path / "encoder")
+    alone = [each.id for each in documents]
+    for files, expected in ((f"{corpus}", [(5, 5)]), (f"{corpus},{others}", [(14, 14), (5, 5)])):
+        index = tmp_path / f"index-{len(expected)}"
+        given = [f"corpus.files=[{files}]", f"index={index}", f"encoder={tmp_path / 'encoder'}", *SMALL]
+        assert main(["build", *given]) == 0
+        with PhraseFiller.open(index, str(tmp_path / "encoder")) as filler:
+            found = corpora_of(filler.index, asked)
+        assert [(len(ids), block_count) for ids, block_count in found] == expected
+        assert found[-1][0] == alone
