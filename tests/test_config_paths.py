@@ -73,7 +73,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "objective.span_supervision.reader",
         ),
         *("start.from_run", "packed", "key_file", "examples", "log", "unanswered", "task"),
-        *("table", "known", "treebank", "target", "grammar.file", "labeled.files", "questions"),
+        *("table", "known", "treebank", "target", "grammar.file", "labeled.files", "questions", "others"),
         *("donor", "reader", "fill.reader", "reading.questions", "tokenizer"),
     }
     texts = {name for name, item in declared.items() if item.is_text and not item.is_path and "." not in name}

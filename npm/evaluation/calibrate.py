@@ -17,9 +17,9 @@ from npm.core.display import Table
 from npm.core.errors import CorpusError, QueryError, SettingError
 from npm.core.types import Answer, Phrase, Progress, silent
 from npm.evaluation.metrics import auroc, exact_match
-from npm.evaluation.reading import PASSAGE, WITHHELD, Asked
+from npm.evaluation.reading import PASSAGE_ID, WITHHELD, Asked
 from npm.indexing.phrase_index import PhraseIndex
-from npm.reading.confidence import FEATURES, Confidence, fit, probabilities, size_of
+from npm.reading.confidence import FEATURES, Confidence, fit, probabilities
 from npm.retrieval.answers import confidence_features
 from npm.retrieval.blocks import BlockPlan
 from npm.retrieval.filler import PhraseFiller
@@ -88,8 +88,7 @@ class _ObservedFiller(PhraseFiller):
     def _with_confidence(
         self, answer: Answer, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
     ) -> Answer:
-        allowed = self._document_filter(settings)
-        self.seen = confidence_features(self.index, self.encoder, answer.text, found, plan, settings, allowed)
+        self.seen = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
         return answer
 
 
@@ -125,14 +124,12 @@ def observed(
     for number, each in enumerate(asked):
         progress("questions", number, len(asked))
         absent, observing.seen = number % 2 == 1, None
-        ids, block_count = corpora[number // 2 % len(corpora)]
-        documents = [name for name in ids if not absent or name != each.passage]
+        documents = [name for name in corpora[number // 2 % len(corpora)] if not absent or name != each.passage]
         try:
             answer = observing.fill(each.question, documents=[passages[number]] if passages else documents)
         except QueryError:  # too long for the encoder: it has no features
             continue
         if observing.seen is not None:
-            observing.seen[FEATURES.index("blocks")] = size_of(block_count)  # it must not tell that the passage is away
             rows.append((observing.seen, exact_match(answer.phrases[0].phrase, each.answers), absent))
     progress("questions", len(asked), len(asked))
     features, right, without = zip(*rows, strict=True) if rows else ([], [], [])
@@ -141,21 +138,16 @@ def observed(
     )
 
 
-def corpora_of(index: PhraseIndex, asked: Sequence[Asked]) -> list[tuple[list[str], int]]:
-    """The documents to ask of, by id, with the number of their blocks: all of the index, and the passages alone.
+def corpora_of(index: PhraseIndex, asked: Sequence[Asked]) -> list[list[str]]:
+    """The documents to ask of, by id: all of the index, and where it has others, the passages alone.
 
-    Only the first where the index has no others. Raises CorpusError if it does not have the passages of `asked`.
+    Raises CorpusError if it does not have the passages of `asked`.
     """
-    store, passages = index.store, {each.passage for each in asked}
-    ids = store.document_ids(range(store.document_count))
-    if not passages <= {*ids}:
+    ids = index.store.document_ids(range(index.store.document_count))
+    if not {each.passage for each in asked} <= {*ids}:
         raise CorpusError(f"{index.folder} is not over the passages of the questions: give another index=")
-    is_passage = np.array([name.startswith(PASSAGE) for name in ids])  # bool [documents]
-    alone = [name for name in ids if name.startswith(PASSAGE)]
-    every = [(ids, store.block_count)]
-    if len(alone) == len(ids):
-        return every
-    return [*every, (alone, int(store.blocks_of_documents(is_passage).sum()))]
+    alone = [name for name in ids if name.startswith(PASSAGE_ID)]
+    return [ids] if len(alone) == len(ids) else [ids, alone]
 
 
 def fitted(seen: Observed) -> FittedConfidence:

@@ -40,8 +40,8 @@ from npm.reading.reader import Reader
 from npm.retrieval.blocks import passage_of
 from npm.retrieval.filler import PhraseFiller
 
-PASSAGE = "passage-"
-"""What the ids of passages begin with."""
+PASSAGE_ID = "passage-"
+"""Beginning of the ids of passages."""
 MAX_SPAN_TOKENS, AMONG, TEXTS_AT_ONCE = 20, 5, 16
 MEASURES = "exact_match", f"exact_match_{AMONG}", "f1", f"f1_{AMONG}"
 """Of the first phrase, and of the best of the first five."""
@@ -66,7 +66,7 @@ def read_passages(files: Sequence[str], sample: SampleSettings) -> tuple[list[As
     passages: dict[tuple[str, str], str] = {}
     asked = []
     for _, row in read_questions(files, skipped):
-        passage = passages.setdefault((row["title"], row["context"]), f"{PASSAGE}{len(passages) + 1}")
+        passage = passages.setdefault((row["title"], row["context"]), f"{PASSAGE_ID}{len(passages) + 1}")
         if not row["answers"]:
             skipped["without an answer"] += 1
             continue

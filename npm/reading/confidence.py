@@ -10,8 +10,6 @@ The features x of an answer (`features_of`) are
     lead    log of the first phrase's share over that of the second
     share   log of the first phrase's share
     words   share of the question's rare words that the passages have, weighted by inverse document frequency
-    blocks  log10 of the number of blocks that were searched, 3 at least: among more, one that is not about the question
-            reads more often as if it were
 
 The weights are fitted to people's questions (`fit`), half of them asked with the right passage removed from the corpus.
 Where more questions have an answer, the first phrase is right more often than its confidence says. They are saved
@@ -33,8 +31,7 @@ from npm.core.errors import ArtifactError
 from npm.core.files import json_bytes, replace_file
 
 FILE = "confidence.json"
-FEATURES = ("span", "absent", "gap", "lead", "share", "words", "blocks")
-FEWEST_BLOCKS = 1000
+FEATURES = ("span", "absent", "gap", "lead", "share", "words")
 LEAST = 1e-6
 """Floor for probabilities and shares."""
 PENALTY, STEPS = 1e-2, 50
@@ -113,13 +110,12 @@ def features_of(
     passage_scores: np.ndarray,
     shares: Sequence[float],
     words: float,
-    block_count: int,
     *,
     max_span_tokens: int,
 ) -> np.ndarray:
     """The features f64 [f] of an answer from `scores` f64 [2, T] of each of p passages and `passage_scores` f64 [p].
 
-    `shares` are those of the phrases, best first; `words` is a feature as it is; `block_count` blocks were searched.
+    `shares` are those of the phrases, best first; `words` is a feature as it is.
     """
     first, second = (max(LEAST, share) for share in (*shares, 0.0, 0.0)[:2])
     span, absent, gap = float(np.log(LEAST)), 1.0, 0.0
@@ -129,12 +125,7 @@ def features_of(
         span, absent = spans[best], 1 - float(np.exp(scores[best][0]).sum())
         relative = passage_scores / max(LEAST, float(passage_scores.max()))  # f64 [p]
         gap = float(relative[best] - np.delete(relative, best).max(initial=0))
-    return np.array([span, absent, gap, np.log(first / second), np.log(first), words, size_of(block_count)])
-
-
-def size_of(block_count: int) -> float:
-    """The feature `blocks`."""
-    return float(np.log10(max(block_count, FEWEST_BLOCKS)))
+    return np.array([span, absent, gap, np.log(first / second), np.log(first), words])
 
 
 def best_span(scores: np.ndarray, max_span_tokens: int) -> float:

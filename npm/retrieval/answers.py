@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from npm.core.types import Document
     from npm.corpus.store import BlockStore
     from npm.indexing.bm25 import BlockLexicon
-    from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
 
 
@@ -350,13 +350,7 @@ def reason_for_few(
 
 
 def confidence_features(
-    index: PhraseIndex,
-    encoder: Encoder,
-    text: str,
-    found: Sequence[Phrase],
-    plan: BlockPlan,
-    settings: FillSettings,
-    allowed: DocumentFilter,
+    index: PhraseIndex, encoder: Encoder, text: str, found: Sequence[Phrase], plan: BlockPlan, settings: FillSettings
 ) -> np.ndarray | None:
     """The input of the confidence of an answer, f64 [f], from all phrases `found`; None where there is none.
 
@@ -369,9 +363,7 @@ def confidence_features(
     if not shares:
         return None
     words = index.lexicon.covered_share(text, plan.blocks)
-    searched = index.store.block_count if allowed.blocks is None else int(np.count_nonzero(allowed.blocks))
-    longest, _ = settings.phrase_limits(encoder)
-    return features_of(plan.joint, plan.bonuses, shares, words, searched, max_span_tokens=longest)
+    return features_of(plan.joint, plan.bonuses, shares, words, max_span_tokens=settings.phrase_limits(encoder)[0])
 
 
 def with_confidence(

@@ -388,8 +388,7 @@ class PhraseFiller:
         known = self._known_confidence(settings)
         features = None
         if known is not None:
-            allowed = self._document_filter(settings)
-            features = confidence_features(self.index, self.encoder, answer.text, found, plan, settings, allowed)
+            features = confidence_features(self.index, self.encoder, answer.text, found, plan, settings)
         return with_confidence(answer, known, features, settings)
 
     def _known_confidence(self, settings: FillSettings) -> Confidence | None:

@@ -20,7 +20,6 @@ from npm.reading.confidence import (
     features_of,
     fit,
     read_confidence,
-    size_of,
 )
 
 
@@ -28,9 +27,9 @@ def test_features_by_hand() -> None:
     with np.errstate(divide="ignore"):
         first = np.log([[0.5, 0.1, 0.0], [0.0, 0.2, 0.6]])  # "not here": 0.4 and 0.2
         second = np.log([[0.1, 0.1], [0.1, 0.1]])  # "not here": 0.8 and 0.8
-    found = features_of([first, second], np.array([4.0, 5.0]), [0.6, 0.3, 0.1], 0.75, 50_000, max_span_tokens=2)
+    found = features_of([first, second], np.array([4.0, 5.0]), [0.6, 0.3, 0.1], 0.75, max_span_tokens=2)
     span, absent, gap = 0.5 * 0.2, 0.4, 4 / 5 - 1  # 0.5 × 0.6 would be three tokens
-    assert found.tolist() == pytest.approx([np.log(span), absent, gap, np.log(2), np.log(0.6), 0.75, np.log10(50_000)])
+    assert found.tolist() == pytest.approx([np.log(span), absent, gap, np.log(2), np.log(0.6), 0.75])
     assert len(FEATURES) == len(found)
     gap_of = FEATURES.index("gap")
     for passages, expected in (
@@ -38,15 +37,11 @@ def test_features_by_hand() -> None:
         (np.array([5.0]), 1),
     ):  # the best one, or the only one
         read = [first, second][: len(passages)]
-        assert features_of(read, passages, [0.6], 0.75, 1, max_span_tokens=2)[gap_of] == pytest.approx(expected)
-
-
-def test_few_blocks_count_as_a_thousand() -> None:
-    assert [size_of(count) for count in (0, 1, 1000, 100_000)] == pytest.approx([3, 3, 3, 5])
+        assert features_of(read, passages, [0.6], 0.75, max_span_tokens=2)[gap_of] == pytest.approx(expected)
 
 
 def test_nothing_read_and_one_phrase_have_finite_features() -> None:
-    found = features_of([np.zeros((2, 0)), np.full((2, 3), -np.inf)], np.zeros(2), [], 0.0, 0, max_span_tokens=10)
+    found = features_of([np.zeros((2, 0)), np.full((2, 3), -np.inf)], np.zeros(2), [], 0.0, max_span_tokens=10)
     assert np.isfinite(found).all()
     assert best_span(np.zeros((2, 0)), 10) == pytest.approx(np.log(1e-6))
 
@@ -71,16 +66,14 @@ def test_fit_is_the_best_penalized_logistic_function() -> None:
 
 @given(st.floats(-50, 50), st.floats(-50, 50))
 def test_confidence_is_a_probability_that_rises_with_the_logit(one: float, other: float) -> None:
-    known = Confidence((1.0, *[0.0] * (len(FEATURES) - 1)), 0.0, 0.5)
-    low, high = known.of(
-        np.array([[each, *[0.0] * (len(FEATURES) - 1)] for each in (min(one, other), max(one, other))])
-    )
+    known = Confidence((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0, 0.5)
+    low, high = known.of(np.array([[min(one, other), *[0.0] * 5], [max(one, other), *[0.0] * 5]]))
     assert 0 <= low <= high <= 1
 
 
 def test_a_saved_function_is_read_again_and_a_damaged_one_refused(tmp_path: Path) -> None:
     assert read_confidence(tmp_path) is None
-    known = Confidence((0.5, 1.0, -0.25, 0.0, 2.0, 0.5, -0.3), -1.5, 0.3)
+    known = Confidence((0.5, 1.0, -0.25, 0.0, 2.0, 0.5), -1.5, 0.3)
     known.save(tmp_path)
     assert read_confidence(tmp_path) == known
     (tmp_path / FILE).write_text('{"bias": 1}')
