@@ -25,8 +25,8 @@ class FillCommand(FillSettings, FilesCommand):
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
     index is built once into the user's cache (XDG_CACHE_HOME)."""
     texts: PathText = ""
-    """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
-    scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
+    """File with one text a line. All lines are checked first, then answered 64 at a time; in bfloat16 scores may differ
+    by about 0.02 from those of lines in a pipe, which are answered one by one."""
     table: PathText = ""
     """File with a row per subject: .csv, .tsv, .jsonl, .json or .parquet; each row is answered by the template, and
     written with its first and second answer, their shares, and the place of the first."""
@@ -47,7 +47,7 @@ class FillCommand(FillSettings, FilesCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index files k retrieval documents where values min_share texts table template out output",
+    "index files k retrieval documents where values min_share min_confidence texts table template out output",
     required=None,
     takes_texts=True,
     presets="scoring",

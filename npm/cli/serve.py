@@ -90,9 +90,12 @@ class McpCommand(FillSettings, FilesCommand):
 @verb(
     McpCommand,
     "npmlm mcp index=DIR",
-    "index files encoder occurrences retrieval documents where device precision",
+    "index files encoder occurrences retrieval documents where min_confidence device precision",
     required=None,
-    groups={"": "index files encoder device precision occurrences retrieval documents where", "scoring": ""},
+    groups={
+        "": "index files encoder device precision occurrences retrieval documents where min_confidence",
+        "scoring": "",
+    },
 )
 def run_mcp(settings: McpCommand) -> int:
     """Serve one client."""

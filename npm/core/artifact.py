@@ -166,7 +166,8 @@ def read_manifest(folder: Path, *, kind: str | None = None) -> Manifest:
         raise ArtifactError(f"{what}: check the path, or build it first")
     if not file.is_file():
         raise ArtifactError(
-            f"{folder} has no {MANIFEST_NAME}: its writer did not finish; run that command, such as npmlm build, again"
+            f"{folder} has no {MANIFEST_NAME}: it is not the folder of an index, or a build of it did not finish; "
+            "check the path, or run the command that makes it again"
         )
     manifest = parsed_manifest(file.read_bytes(), file)
     if kind not in (None, manifest.kind):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from npm.core.display import counted
 from npm.core.errors import CorpusError, SettingError, StorageError
 from npm.core.files import sha256_of_file
 from npm.core.types import SURROGATE
@@ -155,7 +156,7 @@ INDEX_PART = f"corpus-{16 * '[0-9a-f]'}"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file or hub data set: `path`, which may be an address, is as given, `name` what tells it from the others."""
+    """One file or hub data set: `path`, which may be an address, is as given; `name` is unique among the sources."""
 
     path: str
     name: str
@@ -195,7 +196,7 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
 
 
 def _with_distinct_names(sources: list[Source]) -> list[Source]:
-    """Prefix files of the same name with as many of their folders as make them differ: a/notes.txt and b/notes.txt."""
+    """Prefix files of one name with the fewest folders that make them unique: a/notes.txt and b/notes.txt."""
     with_name: dict[str, list[Source]] = {}
     for source in sources:
         with_name.setdefault(source.name, []).append(source)
@@ -232,12 +233,18 @@ def _expand(name: str) -> Iterator[Source]:
 
 def _walk(folder: str) -> Iterator[Path]:
     """Yield the files in a folder and below but hidden and empty ones, links to folders and folders of an index."""
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_refuse_unreadable):
         folders[:] = [
             name for name in folders if not name.startswith(".") and not any(Path(place, name).glob(INDEX_PART))
         ]
         paths = (Path(place, name) for name in names if not name.startswith("."))
         yield from (path for path in paths if path.is_file() and file_size(path))
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise CorpusError for a folder that cannot be listed: left out, its documents would be taken for deleted."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise CorpusError(f"{error.filename} cannot be read: change its permissions, or leave it out") from error
 
 
 def _is_read(path: Path) -> bool:
@@ -254,7 +261,9 @@ def unread_files(files: Sequence[str | Path]) -> str:
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(MOST_NAMED))
     more = ", …" if len(kinds) > MOST_NAMED else ""
     first = min(unread)
-    return f"{len(unread)} files of the folders are of a kind that is not read ({named}{more}), such as {first}"
+    are = "is" if len(unread) == 1 else "are"
+    files = counted(len(unread), "file")
+    return f"{files} of the folders {are} of a kind that is not read ({named}{more}), such as {first}"
 
 
 def file_format(path: StoredFile) -> str:
@@ -342,7 +351,7 @@ def file_source(name: str) -> Source:
 def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of every source, in order: what the blocks depend on, without its location.
 
-    Of a file whose name and size are `recorded`, so is its SHA-256 taken to be, without reading it.
+    Where name and size are those of a `recorded` file, its SHA-256 is taken from there, and the file is not read.
     """
     known = {(record["name"], record.get("bytes")): record.get("sha256") for record in recorded}
     records: list[dict[str, Any]] = []

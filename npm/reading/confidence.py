@@ -1,4 +1,4 @@
-"""Confidence, the probability that a first phrase is right: a logistic function of what a reader says of its passages.
+"""Confidence, the probability that a first phrase is right: a logistic function of the outputs of a reader.
 
     P = 1 / (1 + exp(−(b + Σ w_i x_i)))
 
@@ -34,7 +34,8 @@ FILE = "confidence.json"
 FEATURES = ("span", "absent", "gap", "lead", "share", "words")
 LEAST = 1e-6
 """Floor for probabilities and shares."""
-PENALTY, STEPS = 1e-2, 50
+PENALTY = 1e-2  # of squared weights
+NEWTON_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +96,14 @@ def fit(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
     mean, deviation = features.mean(0), np.maximum(features.std(0), LEAST)  # f64 [f] each
     inputs = np.column_stack([(features - mean) / deviation, np.ones(len(features))])  # f64 [n, f + 1]
     penalty = np.append(np.full(features.shape[1], PENALTY), 0.0)  # f64 [f + 1]
-    found = np.zeros(inputs.shape[1])  # f64 [f + 1]
-    for _ in range(STEPS):
-        chances = probabilities(inputs @ found)  # f64 [n]
-        gradient = inputs.T @ (chances - right) / len(right) + penalty * found  # f64 [f + 1]
+    coefficients = np.zeros(inputs.shape[1])  # f64 [f + 1]
+    for _ in range(NEWTON_STEPS):
+        chances = probabilities(inputs @ coefficients)  # f64 [n]
+        gradient = inputs.T @ (chances - right) / len(right) + penalty * coefficients  # f64 [f + 1]
         curvature = (inputs * (chances * (1 - chances))[:, None]).T @ inputs / len(right)  # f64 [f + 1, f + 1]
-        found -= np.linalg.solve(curvature + np.diag(penalty + LEAST), gradient)
-    weights = found[:-1] / deviation  # f64 [f]
-    return weights, float(found[-1] - weights @ mean)
+        coefficients -= np.linalg.solve(curvature + np.diag(penalty + LEAST), gradient)
+    weights = coefficients[:-1] / deviation  # f64 [f]
+    return weights, float(coefficients[-1] - weights @ mean)
 
 
 def features_of(

@@ -46,7 +46,7 @@ OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
 _ENDING = re.compile(r"(?<=...)(?:ions?|ments?|ers?|ors?|ings?|ern|ed|es|e|s)$")
-"""By which words of one family differ: who manages is the manager, what is located has a location."""
+"""Suffixes cut off so that related words compare equal: who manages is the manager, what is located has a location."""
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _LINK = "(?:of|the|and|de|da|van|von|del|der)"
 _NAME = rf"[A-Z][\w'’-]*\.?(?:\s+(?:{_LINK}\s+){{0,2}}[A-Z][\w'’-]*\.?)*"
@@ -110,7 +110,7 @@ class MaskContext:
         for bounds in sentence_bounds(text).tolist():
             found = list(_PIECE.finditer(text, *bounds))
             pieces = [piece[0].casefold() for piece in found]
-            # By where the gap begins and ends, the words that match on that side.
+            # Matched words on each side, keyed by the edge of the gap.
             begins = {len(pieces) - at: words for at, words in _matches(self.before[::-1], pieces[::-1])}
             ends = dict(_matches(self.after, pieces))
             closed: dict[int, int] = {}  # the beginning of each gap by its end; of several the best, then the nearest
@@ -146,7 +146,7 @@ class MaskContext:
 def _matches(context: Sequence[str], pieces: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Position in a sentence where the `context` from the mask outwards follows, and its words that do.
 
-    Of a side without words that is after the last word of the sentence, and no words.
+    A context without words gives the position after the last word of the sentence, and no words.
     """
     if not any(map(_is_word, context)):
         yield max((at + 1 for at, piece in enumerate(pieces) if _is_word(piece)), default=0), []
@@ -203,17 +203,17 @@ def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: i
     if CELL not in text[begin:end]:
         return
     total = sum(map(lexicon.form_weight, asked)) or 1
-    families = {_family(word): word for word in asked}
+    families = {_stem(word): word for word in asked}
     for row in table_rows(readable(text, begin, end)):
         own = [asked.intersection(lexicon.counted_words(cell.text)) for cell in row]
         known = set[str]().union(*own)
         of_header = [
-            {families[family] for family in map(_family, lexicon.counted_words(cell.header)) if family in families}
+            {families[family] for family in map(_stem, lexicon.counted_words(cell.header)) if family in families}
             for cell in row
         ]
         open_cells = [place for place, words in enumerate(own) if known and not words]
         shares = {place: sum(map(lexicon.form_weight, known | of_header[place])) / total for place in open_cells}
-        # a cell below a header that says less of the question is not meant
+        # cells whose header matches fewer words of the question are left out
         least = max(MIN_SHARE, ALIKE * max(shares.values(), default=0.0))
         for place, share in shares.items():
             cell = row[place]
@@ -221,10 +221,10 @@ def _cell_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, block: i
                 yield Gap(block, *_tokens(store, block, cell.start - first, cell.stop - 1 - first), share)
 
 
-def _family(word: str) -> str:
-    """The beginning that a word shares with words of its family.
+def _stem(word: str) -> str:
+    """A word without its ending, as related words share it.
 
-    >>> [_family(word) for word in ("manage", "manager", "located", "location", "northern")]
+    >>> [_stem(word) for word in ("manage", "manager", "located", "location", "northern")]
     ['manag', 'manag', 'locat', 'locat', 'north']
     """
     return _ENDING.sub("", word)

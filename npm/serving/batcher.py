@@ -1,7 +1,7 @@
 """One thread that computes, and a bounded queue in front of it.
 
-What waits is taken as soon as the thread is free, several texts at once where that helps; there is no waiting for more
-to come. What nobody waits for any more is never computed.
+The thread takes waiting texts as soon as it is free, several at once where that helps, and does not wait for more.
+Abandoned requests are dropped.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def give_up(jobs: Sequence[Job]) -> None:
     """Compute nothing more of the jobs of a request that is answered, or that nobody waits for."""
     for job in jobs:
         if not job.result.cancel() and not job.result.cancelled():
-            job.result.exception()  # taken note of: asyncio logs an error that nobody has looked at
+            job.result.exception()  # retrieved: asyncio logs exceptions that nobody has
 
 
 def _computed(batch: Sequence[Job]) -> list[Done | BaseException]:
@@ -169,7 +169,7 @@ def _computed(batch: Sequence[Job]) -> list[Done | BaseException]:
     started = perf_counter()
     try:
         found = batch[0].run([job.text for job in batch])
-    except BaseException as error:  # a panic in the tokenizer's Rust code is no Exception
+    except BaseException as error:  # a panic in the tokenizer's Rust code is not a subclass of Exception
         # one by one, so that an error over one text is not the answer to those of other requests
         if len(batch) == 1:
             return [error]

@@ -195,7 +195,7 @@ def test_a_missing_or_unfinished_index_is_refused(npmlm: CommandLine, built_inde
     shutil.copytree(built_index, unfinished)
     (unfinished / "manifest.json").unlink()
     before = all_bytes(tmp_path)
-    npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run that command")
+    npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run the command")
     npmlm("verify", f"index={unfinished}").refused("did not finish")
     npmlm("fill", f"index={part_of(unfinished, 'corpus')}", QUESTION).refused("phrase-index")
     npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("manifest.json")

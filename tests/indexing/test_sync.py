@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,23 @@ def test_the_first_builds_and_the_next_finds_nothing_to_do(docs: Path, encoder: 
     first, second = synced(docs, encoder), synced(docs, encoder)
     assert (first.was_current, first.files, first.added_documents) == (False, 5, 9)
     assert (second.was_current, second.files, second.manifest.generation) == (True, 0, 0)
+
+
+def test_a_folder_that_cannot_be_listed_deletes_nothing(
+    docs: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(docs, encoder)
+    before, listed = texts(docs.parent / "index"), os.scandir
+
+    def refused(place: str) -> object:
+        if Path(place).name == "more":
+            raise PermissionError(13, "Permission denied", place)
+        return listed(place)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(CorpusError, match="more cannot be read"):
+        sync_index(docs.parent / "index", settings_of(docs), encoder)
+    assert texts(docs.parent / "index") == before
 
 
 def test_new_changed_and_removed_files(docs: Path, encoder: Encoder) -> None:
