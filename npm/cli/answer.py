@@ -47,7 +47,7 @@ class FillCommand(FillSettings, FilesCommand):
 @verb(
     FillCommand,
     'npmlm fill index=DIR "The capital of Iceland is <mask>."',
-    "index files k retrieval documents where values min_share min_confidence texts table template out output",
+    "index files k retrieval documents where values min_confidence texts table template out output",
     required=None,
     takes_texts=True,
     presets="scoring",
