@@ -47,7 +47,9 @@ def test_a_pdf_is_read_page_by_page_and_lines_are_joined() -> None:
     assert [text for *_, text, _ in read(write_pdf(path, ["Ask Ana.\n3", "0\n0\n_a_"]))] == ["Ask Ana. 3", "0 0 _a_"]
 
 
-@given(st.lists(st.lists(st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,7}( [A-Za-z0-9]{1,8}){0,5}", fullmatch=True), max_size=4)))
+@given(
+    st.lists(st.lists(st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,7}( [A-Za-z0-9]{1,8}){0,5}", fullmatch=True), max_size=4))
+)
 def test_pages_of_a_pdf_have_the_words_that_were_written(pages: list[list[str]]) -> None:
     pytest.importorskip("pypdfium2")
     path = write_pdf(Path("any.pdf"), ["First.", *("\n".join(lines) for lines in pages)])
