@@ -66,7 +66,7 @@ class SkippedRecords:
         """Count of each kind, the first records and the path of the report; "" if there were none."""
         if not (total := self.kinds.total()):
             return ""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in self.kinds.most_common())
         place = f"; all of them: {self.report}" if self.report is not None else ""
         return f"skipped {total} of the corpus: {kinds}; first {', '.join(self.first)}{place}"
 

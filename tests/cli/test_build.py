@@ -177,14 +177,14 @@ def test_bad_lines_are_skipped(npmlm: CommandLine, build: Build, tmp_path: Path,
     npmlm(*build(files=tmp_path / "bad.jsonl")).refused("has no text", "corpus.skip_bad=true")
     assert not (tmp_path / "index").exists()
     built = npmlm(*build("corpus.skip_bad=true", files=tmp_path / "bad.jsonl")).done()
-    assert "skipped 1 of the corpus: 1 has no text" in built.err
+    assert "skipped 1 of the corpus: has no text (1)" in built.err
     report = tmp_path / "index.skipped.jsonl"
     assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/bad.jsonl:6"
     assert json.loads((tmp_path / "index" / "manifest.json").read_bytes())["settings"]["corpus"]["skip_bad"] is True
     (tmp_path / "more.jsonl").write_text('{"id": "n", "text": "Bergen lies in Norway."}\nnone\n', encoding="utf-8")
     add = ["add", f"index={tmp_path / 'index'}", f"corpus.files={tmp_path / 'more.jsonl'}", "corpus.skip_bad=true"]
     added = npmlm(*add, f"encoder={tiny_encoder_folder}").done()
-    assert "1 is not a JSON object" in added.err and f"{report}" in added.err
+    assert "is not a JSON object (1)" in added.err and f"{report}" in added.err
     assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/more.jsonl:2"
     again = npmlm(*add, f"encoder={tiny_encoder_folder}").done()
     assert "generation" not in again.err

@@ -253,7 +253,7 @@ def test_bad_lines_are_skipped_where_asked_and_all_of_them_reported(tmp_path: Pa
     assert [(line["where"], line["kind"]) for line in report] == [
         (f"{spoilt}:{number}", kind) for number, (_, kind) in BAD_LINES.items()
     ]
-    assert "skipped 9 of the corpus: 2 has no text, 2 is not a JSON object" in skipped.summary
+    assert "skipped 9 of the corpus: has no text (2), is not a JSON object (2)" in skipped.summary
     assert f"{spoilt}:2 (has no text)" in skipped.summary and "index.skipped.jsonl" in skipped.summary
 
 
