@@ -25,8 +25,8 @@ class FillCommand(FillSettings, FilesCommand):
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
     index is built once into the user's cache (XDG_CACHE_HOME)."""
     texts: PathText = ""
-    """File with one text a line. All lines are checked first, then answered 64 at a time; in bfloat16 scores may differ
-    by about 0.02 from those of lines in a pipe, which are answered one by one."""
+    """File with one text a line. All lines are checked first, then answered 64 at a time; in bfloat16 this changes
+    scores by about 0.02, compared with lines in a pipe, which are answered one at a time."""
     table: PathText = ""
     """File with a row per subject: .csv, .tsv, .jsonl, .json or .parquet; each row is answered by the template, and
     written with its first and second answer, their shares, and the place of the first."""

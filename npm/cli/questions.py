@@ -99,7 +99,7 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 )
 def run_calibrate(settings: CalibrateCommand) -> int:
     """Ask, fit, report, and with write=true save the function."""
-    from npm.evaluation.calibrate import calibrate
+    from npm.evaluation.calibrate import calibrate, corpora_of
     from npm.evaluation.reading import build_passages, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
     from npm.indexing.settings import VectorSettings
@@ -119,6 +119,8 @@ def run_calibrate(settings: CalibrateCommand) -> int:
             vectors = VectorSettings(tokens=False, blocks=False) if settings.others else VectorSettings()
             build_passages(documents, folder, model, progress, others=settings.others, vectors=vectors)
         with replace(settings, index=str(folder)).open_filler(settings.fill) as filler:
+            if settings.others and len(corpora_of(filler.index, asked)) == 1:
+                raise SettingError(f"others= is not in index={folder}, which is there already: give another index=")
             found = calibrate(filler, asked, progress=progress)
     write_report(settings.output, asdict(found), report_text([found.table()]))
     if settings.write:

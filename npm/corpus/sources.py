@@ -351,7 +351,7 @@ def file_source(name: str) -> Source:
 def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of every source, in order: what the blocks depend on, without its location.
 
-    Where name and size are those of a `recorded` file, its SHA-256 is taken from there, and the file is not read.
+    If name and size match a `recorded` file, its SHA-256 is reused, and the file is not read.
     """
     known = {(record["name"], record.get("bytes")): record.get("sha256") for record in recorded}
     records: list[dict[str, Any]] = []

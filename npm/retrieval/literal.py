@@ -46,7 +46,7 @@ OPEN_SHARE = 0.4
 """Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
 _ENDING = re.compile(r"(?<=...)(?:ions?|ments?|ers?|ors?|ings?|ern|ed|es|e|s)$")
-"""Suffixes cut off so that related words compare equal: who manages is the manager, what is located has a location."""
+"""Suffixes cut off so that related words compare equal, such as manages and manager, located and location."""
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _LINK = "(?:of|the|and|de|da|van|von|del|der)"
 _NAME = rf"[A-Z][\w'’-]*\.?(?:\s+(?:{_LINK}\s+){{0,2}}[A-Z][\w'’-]*\.?)*"

@@ -96,6 +96,8 @@ def test_the_command_writes_the_function_of_a_reader(tmp_path: Path, capsys: pyt
     assert status == 0, shown.err
     assert read_confidence(tmp_path / "encoder") is not None
     assert json.loads(shown.out)["questions"] > 50
+    assert main(["calibrate", f"questions=[{questions}]", *given, f"others=[{corpus}]"]) == 2
+    assert "others=" in capsys.readouterr().err
 
 
 def test_half_of_the_questions_are_asked_among_other_documents(tmp_path: Path) -> None:
