@@ -189,9 +189,10 @@ def _settings_of(default: Any, prefix: str = "") -> dict[str, Setting]:
 def similar_settings(name: str, declared: Collection[str]) -> list[str]:
     """Declared names close to one that is not: those with the same last part, then those spelt alike.
 
-    >>> similar_settings("files", ["index", "corpus.files", "k"]), similar_settings("kk", ["index", "k"])
+    >>> similar_settings("files", ["index", "corpus.files", "k"]), similar_settings("K", ["index", "k"])
     (['corpus.files'], ['k'])
     """
+    name = name.lower()
     last = name.rsplit(".", 1)[-1]
     same = [known for known in declared if known.rsplit(".", 1)[-1] == last]
     return list(dict.fromkeys([*same, *get_close_matches(name, declared, n=3, cutoff=0.5)]))

@@ -57,9 +57,11 @@ def run_serve(settings: ServeCommand) -> int:
     from npm.cli.fillers import FollowedFiles
     from npm.indexing.inspect import index_encoder
     from npm.indexing.partitions import local_searcher
-    from npm.serving.server import serve
+    from npm.serving.server import bound_socket, serve
 
     settings.check_source()
+    if settings.files:
+        bound_socket(settings).close()  # an address in use is reported before files are read for minutes
     followed = FollowedFiles(settings.files, settings) if settings.files else None
     folder = Path(settings.index) if followed is None else followed.folder
 

@@ -208,6 +208,6 @@ def cache_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         advice = "give index=DIR, or set XDG_CACHE_HOME to a folder that can be written"
-        raise StorageError(f"{error}; {advice}") from error
+        raise StorageError(f"cannot write {folder}: {error.strerror or error}; {advice}") from error
     except ArtifactError as error:
         raise ArtifactError(f"{error}; remove {folder}, so that it is built again, or give index=DIR") from error

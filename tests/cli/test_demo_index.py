@@ -82,7 +82,9 @@ def test_a_damaged_one_and_a_cache_that_cannot_be_written_are_refused_with_what_
     ask = ("fill", f"encoder={tiny_encoder_folder}", QUESTION)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    npmlm(*ask).refused("give index=DIR, or set XDG_CACHE_HOME to a folder that can be written")
+    npmlm(*ask).refused(
+        "a folder above it is a file; give index=DIR, or set XDG_CACHE_HOME to a folder that can be written"
+    )
     assert all_bytes(tmp_path) == {"file": b""}
     npmlm("fill", "<mask>" * 9).refused("got 9")  # before anything is built
     shutil.copytree(first[0], tmp_path / "cache")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_mistakes(docs: Path, npmlm: CommandLine, tmp_path: Path) -> None:
     npmlm("fill", f"files={docs}", QUESTION, "retrieval=dense").refused("vectors=tokens")
     npmlm("serve", f"files={docs}", f"index={tmp_path}").refused("files")
     npmlm("serve").refused("index")
+
+
+def test_a_port_in_use_is_refused_before_files_are_read(docs: Path, npmlm: CommandLine, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        npmlm("serve", f"files={docs}", f"port={taken.getsockname()[1]}").refused("port=0")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_server_follows_its_files(docs: Path) -> None:

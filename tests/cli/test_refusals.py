@@ -33,6 +33,8 @@ REFUSED = [
     ("fill -k 3 {question}", "key=value", "npmlm fill --help"),
     ("inspect i", "key=value", "npmlm inspect --help"),
     ("FILL ~k=5", "did you mean k=?"),
+    ("FILL K=5", "did you mean k=?"),
+    ("FILL question=Who?", "a text is given alone"),
     ("fil index=i", "did you mean 'fill'?"),
     ("help trian", "did you mean 'train'?"),
     ("FILL retreival=bm25", "did you mean retrieval=?"),
