@@ -169,6 +169,8 @@ def read_task(
     source = find_data(task, data_dir, split)
     if source is None:
         raise CorpusError(f"the data of {task.name} is missing: {task.data.file}; set data_dir")
+    if source.format == "hub":
+        task = replace(task, data=replace(task.data, columns=task.data.columns | task.data.hub_columns))
     is_table = source.format == "table" and format_suffix(source.file) in SEPARATORS
     reader = RowReader(task, is_table, (*task.where, *conditions))
 

@@ -112,6 +112,8 @@ class TaskData(Settings):
     columns: dict[str, str] = field(default_factory=dict)
     """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`) → its column, or a jinja2
     expression over the columns such as `[answer.value] + answer.aliases`."""
+    hub_columns: dict[str, str] = field(default_factory=dict)
+    """The same for the data set on the hub, where it differs from the file, such as `label: label - 1`."""
     development: Development = "none"
     development_file: str = ""
     """Examples to choose settings on, in the same columns, instead of `development`."""
@@ -181,7 +183,8 @@ class Task(Settings):
 
     def check(self) -> None:
         """Refuse contradictions."""
-        is_closed, columns, data, shown = self.suite == "closed", self.data.columns, self.data, self.prompt.fields
+        is_closed, data, shown = self.suite == "closed", self.data, self.prompt.fields
+        columns = data.columns | data.hub_columns
         gold = "label" if is_closed else "answers"
         others = [gold, "group", "subject", *(() if is_closed else ("old_answers",))]
         stray = [name for name in columns if name not in (*shown, *others)]
@@ -201,7 +204,7 @@ class Task(Settings):
             ),
             (telling, f"template shows the {gold}: take out {', '.join(telling)}"),
             (is_closed and of_open, f"{', '.join(of_open)}: for open tasks only"),
-            (self.macro == "group" and "group" not in columns, "macro: group needs data.columns.group"),
+            (self.macro == "group" and "group" not in data.columns, "macro: group needs data.columns.group"),
             (self.examples_per_group and self.macro == "none", "examples_per_group needs macro"),
             (divisions > 1, "data.development, data.development_file and data.split exclude each other"),
             (not (data.file or data.hub), "data.file or data.hub is required"),

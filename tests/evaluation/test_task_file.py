@@ -167,6 +167,7 @@ CLOSED_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({**columns(label="y"), "template": "{{ text }} {{ y }} <mask>."}, "shows the label"),
     ({**columns(label="y", stars="y"), "template": "{{ text }} {{ stars }} <mask>."}, "shows the label"),
     ({**columns(label="y", text="body or y"), "template": "{{ text }} <mask>."}, "shows the label"),
+    ({"data": {"file": "a.csv", "hub_columns": {"texts": "review"}}}, "data.columns.texts is neither"),
     ({**columns(label="y or text"), "template": "{{ text }} <mask>."}, "shows the label"),
     ({**columns(group="label"), "template": "{{ text }} {{ group }} <mask>."}, "shows the label"),
     ({**columns(label="my y", text="my y"), "template": "{{ text }} <mask>."}, "shows the label"),
