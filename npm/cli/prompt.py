@@ -16,7 +16,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say
-from npm.cli.cards import answer_json, print_answer, print_passage, print_places, show_answer
+from npm.cli.cards import answer_json, print_answer, print_passage, print_places, show_answer, without_mask
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.files import user_folder
 from npm.core.settings import as_json, changed_settings
@@ -95,7 +95,7 @@ class Prompt:
         query = Query.read(text, max_masks=MAX_MASKS)
         settings, (answer,) = replace(self.filler.settings), self.filler.answers([query])
         self._last = answer, settings
-        show_answer(self._output, answer, query, with_text=query.text != text)
+        show_answer(self._output, answer, query, with_text=without_mask(query.text) != without_mask(text))
 
     def _show_settings(self) -> None:
         settings, index = self.filler.settings, self.filler.index
