@@ -11,6 +11,7 @@ In a command $NAME is a setting, or the folder of another stage, which is then r
 folder, $seed the seed, $demo the demo corpus, and $more all arguments that are no settings of the study.
 
 seeds=[0,1,2], out=runs/STUDY and cells=[…] can be set; list=true prints the commands instead of running them.
+small=true tries a study in minutes: its first three cells, one seed, 50 steps a run, 200 rows a task, 10 articles.
 Finished stages are skipped; OUT has CELL/seed-N/STAGE, shared/STAGE, commands.json, table.md.
 """
 
@@ -42,6 +43,9 @@ METRICS = "metrics.json"
 LAST_FILES = {"train": "encoder/config.json", "edit": "edit.json", "tokenizer": "tokenizer.json"}
 LAST_FILES |= dict.fromkeys(("generate", "build"), "manifest.json") | dict.fromkeys(("finetune", "evaluate"), METRICS)
 """The file that is in the folder of a stage once its command has finished."""
+SMALL = {"train": {"schedule.max_steps": 50}, "finetune": {"epochs": 1, "limit": 200}, "evaluate": {"limit": 10}}
+"""Largest values of a small study, by verb and setting."""
+SMALL_CELLS = 3
 NAME = re.compile(r"\$(\w+)")
 
 
@@ -74,6 +78,7 @@ class Study:
     plan: Mapping[str, Any]
     settings: Mapping[str, str]
     more: Sequence[str]
+    small: bool
 
     @classmethod
     def of(cls, name: str, arguments: Sequence[str]) -> "Study":
@@ -88,15 +93,24 @@ class Study:
         settings = {key: given.pop(key, default) for key, default in plan["settings"].items()}
         for key in (key for key, value in settings.items() if value in (None, "[]")):
             raise missing(key)
-        out, lists = given.pop("out", f"runs/{file.stem}"), {"seeds": "[0,1,2]", "measure": "[]", "cells": "[]"}
-        seeds, only, chosen = (parse_list(given.pop(key, usual), key) for key, usual in lists.items())
+        if (size := given.pop("small", "false")) not in ("true", "false"):
+            raise SettingError(f"small must be true or false, got {size}")
+        small = size == "true"
+        out = given.pop("out", f"runs/{file.stem}" + "-small" * small)
+        lists = {"seeds": "[0]" if small else "[0,1,2]", "measure": "[]", "cells": "[]"}
+        seeds, only, chosen = (parse_list(given.pop(key, default), key) for key, default in lists.items())
         if not all(seed.isdecimal() for seed in seeds or [""]):
             raise SettingError(f"seeds must be integers of at least 0, such as [0,1,2], got {seeds}")
+        for measure in set(only) - {keys[0] for keys in plan["columns"].values()}:
+            raise unknown("measure", measure, list(dict.fromkeys(keys[0] for keys in plan["columns"].values())))
         plan["columns"] = {head: keys for head, keys in plan["columns"].items() if not only or keys[0] in only}
-        chosen = chosen or [name for name in plan["cells"] if "by_name_only" not in plan["cells"][name]]
+        usual = [name for name in plan["cells"] if "by_name_only" not in plan["cells"][name]]
+        chosen = chosen or usual[: SMALL_CELLS if small else None]
         for cell in set(chosen) - plan["cells"].keys():
             raise unknown("cell", cell, [*plan["cells"]])
-        return cls(Path(out), [*map(int, seeds)], chosen, plan, settings, [f"{key}={given[key]}" for key in given])
+        return cls(
+            Path(out), [*map(int, seeds)], chosen, plan, settings, [f"{key}={given[key]}" for key in given], small
+        )
 
     def stage(self, cell: str, name: str, seed: int) -> Stage:
         stages, shared = self.plan["stages"], self.plan.get("shared", {})
@@ -121,6 +135,7 @@ class Study:
                     yield NAME.sub(value, word)
 
         command = [*words(names[name])]
+        command = smaller(command) if self.small else command
         per_seed = "$seed" in names[name] or any(stage.per_seed for stage in before.values())
         shared_name = f"{name}/seed-{seed}" if per_seed else name
         folder = self.out / (f"{cell}/seed-{seed}/{name}" if name in stages else f"shared/{shared_name}")
@@ -168,6 +183,20 @@ class Study:
             cells = [entry([own[name] for own in files if name in own], keys) for name, *keys in columns.values()]
             rows.append([cell, str(len(done)), *cells])
         return markdown_table(["cell", "seeds", *columns], rows) + "\n"
+
+
+def smaller(command: Sequence[str]) -> list[str]:
+    """A command with the values of SMALL where its own are larger; an evaluation gets none that it does not have.
+
+    >>> smaller(["finetune", "epochs=5", "task=[cola]"])
+    ['finetune', 'task=[cola]', 'epochs=1', 'limit=200']
+    """
+    verb, *arguments = command
+    most = SMALL.get(verb, {})
+    given = {key: value for key, _, value in (each.partition("=") for each in arguments) if key in most}
+    kept = [each for each in arguments if each.partition("=")[0] not in most]
+    lowered = {key: min(int(given.get(key, large)), large) for key, large in most.items()}
+    return [verb, *kept, *(f"{key}={lowered[key]}" for key in lowered if key in given or verb != "evaluate")]
 
 
 def entry(files: Sequence[Path], keys: Sequence[str]) -> str:

@@ -66,13 +66,13 @@ def show_answer(
 
 
 def without_mask(text: str) -> str:
-    """A question as its user wrote it, without the mask that stands for its answer.
+    """A question without the mask that stands for its answer, unless it has another one.
 
     >>> without_mask("Who governs Iceland? <mask>."), without_mask("Iceland is governed by <mask>.")
     ('Who governs Iceland?', 'Iceland is governed by <mask>.')
     """
     question = text.removesuffix(f" {MASK_TEXT}.")
-    return question if question.endswith("?") else text
+    return question if question.endswith("?") and MASK_TEXT not in question else text
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
@@ -81,7 +81,7 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     Of a text with several masks the fillings, and below them the cards of each mask, counted through; of an answer with
     low evidence the closest sentences.
     """
-    lines: list[RenderableType] = [Text(shown_text(without_mask(answer.text))), ""] if with_text else []
+    lines: list[RenderableType] = [Text(without_mask(shown_text(answer.text))), ""] if with_text else []
     if answer.status == "low_evidence":
         closest = answer.passages[:CLOSEST_SENTENCES]
         lines.append("no clear answer in the corpus" + ("; closest sentences:" if closest else ""))

@@ -23,7 +23,7 @@ from npm.core.types import SURROGATE
 
 FOLDERS = {"train": "run", "evaluate": "out", "finetune": "out", "generate": "out", "edit": "out"}
 """Verbs that make a folder for each run, and the setting that names it."""
-TEXT_NAMES = frozenset({"q", "query", "question", "text"})
+TEXT_NAMES = frozenset({"phrase", "q", "query", "question", "text"})
 """Names that a text is given by mistake."""
 BRACKETS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'")
 
@@ -43,8 +43,9 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
     for folder in verb.presets.split():
         if folder in given:
             values = merged(values, _preset(verb, folder, given.pop(folder)))
-    if verb.takes_texts and (named := TEXT_NAMES & given.keys() - declared.keys()):
-        raise SettingError(f"unknown setting {min(named)}: a text is given alone, as in {verb.example}")
+    named = [key for key in given if verb.takes_texts and key.lower() in TEXT_NAMES and key not in declared]
+    if named:
+        raise SettingError(f"unknown setting {named[0]}: a text is given alone, as in {verb.example}")
     values = merged(values, {key: _read(name, key, given[key], declared) for key in given})
     typed: Any = read_settings(verb.root, values)
     if verb.required and not getattr(typed, verb.required):

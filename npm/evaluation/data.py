@@ -77,6 +77,10 @@ class RowReader:
             found = compiled(expression)(row)
         except jinja2.TemplateError:
             found = None
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise CorpusError(
+                f"{where}: cannot compute {expression!r}: {error}; cells of a table are texts: {name} | int"
+            ) from error
         if found is None:
             remedy = self.remedy or f"set data.columns.{name} of the task"
             raise CorpusError(f"{where}: no column {expression!r}: {near(expression, list(row))}; {remedy}")

@@ -108,7 +108,7 @@ class TaskData(Settings):
     file: str = ""
     """Path under data_dir=, or next to the task's YAML file: .jsonl, .json, .csv, .tsv, also compressed."""
     hub: str = ""
-    """`hub:NAME@CONFIG/SPLIT` on the model hub; "" where it is in none."""
+    """`NAME@CONFIG/SPLIT` on the hub; "" where it is in none."""
     columns: dict[str, str] = field(default_factory=dict)
     """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`) → its column, or a jinja2
     expression over the columns such as `[answer.value] + answer.aliases`."""
@@ -188,8 +188,12 @@ class Task(Settings):
         gold = "label" if is_closed else "answers"
         others = [gold, "group", "subject", *(() if is_closed else ("old_answers",))]
         stray = [name for name in columns if name not in (*shown, *others)]
-        hidden = set(names_of(columns.get(gold, gold)))
-        telling = [name for name in shown if hidden & set(names_of(columns.get(name, name)))]
+        telling = [
+            name
+            for own in (data.columns, columns)
+            for name in shown
+            if set(names_of(own.get(gold, gold))) & set(names_of(own.get(name, name)))
+        ]
         of_open = [name for name in ("fill", "subsets", "where") if getattr(self, name)]
         of_closed = ["labels"] * bool(self.labels) + ["scoring"] * (self.scoring != ClosedScoring())
         divisions = (data.development != "none") + bool(data.development_file) + bool(data.split)
@@ -202,12 +206,13 @@ class Task(Settings):
                 f"data.columns.{', '.join(stray)} is neither a field of the template, which shows {', '.join(shown)}, "
                 f"nor one of {', '.join(others)}: use one name in both",
             ),
-            (telling, f"template shows the {gold}: take out {', '.join(telling)}"),
+            (telling, f"template shows the {gold}: take out {', '.join(dict.fromkeys(telling))}"),
             (is_closed and of_open, f"{', '.join(of_open)}: for open tasks only"),
             (self.macro == "group" and "group" not in data.columns, "macro: group needs data.columns.group"),
             (self.examples_per_group and self.macro == "none", "examples_per_group needs macro"),
             (divisions > 1, "data.development, data.development_file and data.split exclude each other"),
             (not (data.file or data.hub), "data.file or data.hub is required"),
+            (data.hub_columns and not data.hub, "data.hub_columns needs data.hub"),
             (any(map(is_templated, fill.where)), "move conditions with {column} from fill.where to where"),
             (not is_closed and of_closed, f"{', '.join(of_closed)}: for closed tasks only"),
             (is_closed and len(self.labels) < 2, "labels must be at least two"),

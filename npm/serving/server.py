@@ -147,9 +147,24 @@ def serve(
         )
         host, port = settings.host, listener.getsockname()[1]
         server = Server(config, service, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        listen(listener, settings)
         server.run(sockets=[listener])
     if server.interrupted:
         raise KeyboardInterrupt
+
+
+def listen(listener: socket.socket, settings: ServeSettings) -> None:
+    """Accept connections, which uvicorn then answers. Raises SettingError if another process does so by now."""
+    try:
+        listener.listen()
+    except OSError as error:
+        raise _unusable_address(settings, error) from error
+
+
+def _unusable_address(settings: ServeSettings, error: OSError) -> SettingError:
+    return SettingError(
+        f"cannot bind to host={settings.host} port={settings.port}: {error.strerror or error}; port=0 takes a free port"
+    )
 
 
 def bound_socket(settings: ServeSettings) -> socket.socket:
@@ -161,10 +176,7 @@ def bound_socket(settings: ServeSettings) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)  # not yet listening: until the index is open, connections are refused
         except OSError as error:
-            raise SettingError(
-                f"cannot bind to host={settings.host} port={settings.port}: {error.strerror or error}; "
-                "port=0 takes a free port"
-            ) from error
+            raise _unusable_address(settings, error) from error
         stack.pop_all()
     return listener
 

@@ -151,6 +151,8 @@ def test_a_file_at_hand_is_read_and_else_the_hub(tmp_path: Path, monkeypatch: py
     task = closed(hub="owner/reviews@small/validation")
     assert [each.label for each in read_examples(task, tmp_path)] == [0, 1, 1]
     assert set(asked) == {"hub:owner/reviews@small/validation"}
+    with pytest.raises(CorpusError, match="cannot compute"):
+        read_examples(closed(hub="owner/reviews", hub_columns={"label": "label - 'one'"}), tmp_path)
     turned = closed(hub="owner/reviews", hub_columns={"label": "1 - label"})
     assert [each.label for each in read_examples(turned, tmp_path)] == [1, 0, 0]
     asked.clear()

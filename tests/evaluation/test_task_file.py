@@ -167,7 +167,12 @@ CLOSED_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({**columns(label="y"), "template": "{{ text }} {{ y }} <mask>."}, "shows the label"),
     ({**columns(label="y", stars="y"), "template": "{{ text }} {{ stars }} <mask>."}, "shows the label"),
     ({**columns(label="y", text="body or y"), "template": "{{ text }} <mask>."}, "shows the label"),
-    ({"data": {"file": "a.csv", "hub_columns": {"texts": "review"}}}, "data.columns.texts is neither"),
+    ({"data": {"file": "a.csv", "hub": "x/y", "hub_columns": {"texts": "review"}}}, "texts is neither"),
+    ({"data": {"file": "a.csv", "hub_columns": {"text": "review"}}}, "data.hub_columns needs data.hub"),
+    (
+        {"data": {"file": "a.csv", "hub": "x/y", "columns": {"text": "label"}, "hub_columns": {"text": "body"}}},
+        "shows the label",
+    ),
     ({**columns(label="y or text"), "template": "{{ text }} <mask>."}, "shows the label"),
     ({**columns(group="label"), "template": "{{ text }} {{ group }} <mask>."}, "shows the label"),
     ({**columns(label="my y", text="my y"), "template": "{{ text }} <mask>."}, "shows the label"),

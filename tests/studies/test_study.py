@@ -109,6 +109,17 @@ def test_every_stage_runs_once_after_those_it_reads_and_shared_ones_once_per_see
     assert [part.name for part in run.iterdir()] == ["encoder"]  # corpus and checkpoints are removed
 
 
+def test_a_small_study_has_one_seed_and_lower_values(study: Any) -> None:
+    status, given = study("small=true", "cells=[low]", "schedule.max_steps=7")
+    assert status == 0 and {each[0] for each in given} == {"tokenizer", "train", "edit", "evaluate", "finetune"}
+    assert all("seed-1" not in argument for each in given for argument in each)
+    steps = [settings_of(each)["schedule.max_steps"] for each in given if each[0] == "train"]
+    assert steps == ["50", "7"]  # the source's, and a lower one as it is
+    assert all(settings_of(each)["limit"] == "200" for each in given if each[0] == "finetune")
+    assert all("limit" not in settings_of(each) for each in given if each[0] == "evaluate")
+    assert study("small=yes")[0] == study("measure=[token]")[0] == 2
+
+
 def test_a_cell_by_name_only_runs_where_it_is_named(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PLAN["cells"]["high"], "by_name_only", True)
     (study.out.parent / "plan.yaml").write_text(yaml.safe_dump(PLAN, sort_keys=False))
