@@ -22,10 +22,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import yaml
@@ -37,15 +34,13 @@ from npm.core.errors import SettingError, UserError, missing, unknown
 from npm.core.files import json_bytes, replace_file
 from npm.core.settings import parse_list
 from npm.evaluation.tasks import DEMO
+from studies.cells import SMALL_CELLS, entry, smaller
 
 FOLDER = Path(__file__).parent / "studies"
 METRICS = "metrics.json"
 LAST_FILES = {"train": "encoder/config.json", "edit": "edit.json", "tokenizer": "tokenizer.json"}
 LAST_FILES |= dict.fromkeys(("generate", "build"), "manifest.json") | dict.fromkeys(("finetune", "evaluate"), METRICS)
 """The file that is in the folder of a stage once its command has finished."""
-SMALL = {"train": {"schedule.max_steps": 50}, "finetune": {"epochs": 1, "limit": 200}, "evaluate": {"limit": 10}}
-"""Largest values of a small study, by verb and setting."""
-SMALL_CELLS = 3
 NAME = re.compile(r"\$(\w+)")
 
 
@@ -93,9 +88,7 @@ class Study:
         settings = {key: given.pop(key, default) for key, default in plan["settings"].items()}
         for key in (key for key, value in settings.items() if value in (None, "[]")):
             raise missing(key)
-        if (size := given.pop("small", "false")) not in ("true", "false"):
-            raise SettingError(f"small must be true or false, got {size}")
-        small = size == "true"
+        small = given.get("small") == "true" and bool(given.pop("small"))
         out = given.pop("out", f"runs/{file.stem}" + "-small" * small)
         lists = {"seeds": "[0]" if small else "[0,1,2]", "measure": "[]", "cells": "[]"}
         seeds, only, chosen = (parse_list(given.pop(key, default), key) for key, default in lists.items())
@@ -183,29 +176,6 @@ class Study:
             cells = [entry([own[name] for own in files if name in own], keys) for name, *keys in columns.values()]
             rows.append([cell, str(len(done)), *cells])
         return markdown_table(["cell", "seeds", *columns], rows) + "\n"
-
-
-def smaller(command: Sequence[str]) -> list[str]:
-    """A command with the values of SMALL where its own are larger; an evaluation gets none that it does not have.
-
-    >>> smaller(["finetune", "epochs=5", "task=[cola]"])
-    ['finetune', 'task=[cola]', 'epochs=1', 'limit=200']
-    """
-    verb, *arguments = command
-    most = SMALL.get(verb, {})
-    given = {key: value for key, _, value in (each.partition("=") for each in arguments) if key in most}
-    kept = [each for each in arguments if each.partition("=")[0] not in most]
-    lowered = {key: min(int(given.get(key, large)), large) for key, large in most.items()}
-    return [verb, *kept, *(f"{key}={lowered[key]}" for key in lowered if key in given or verb != "evaluate")]
-
-
-def entry(files: Sequence[Path], keys: Sequence[str]) -> str:
-    """Mean ± standard deviation of the number at `keys` of some metrics.json, or the maximum, in four digits."""
-    is_max = keys[-1] == "max"
-    values = [float(reduce(getitem, keys[: -is_max or None], json.loads(file.read_text("utf-8")))) for file in files]
-    if is_max or len(values) < 2:
-        return f"{max(values):.4g}" if values else ""
-    return f"{fmean(values):.4g} ± {stdev(values):.2g}"
 
 
 def main(arguments: list[str]) -> int:

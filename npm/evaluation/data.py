@@ -173,10 +173,8 @@ def read_task(
     source = find_data(task, data_dir, split)
     if source is None:
         raise CorpusError(f"the data of {task.name} is missing: {task.data.file}; set data_dir")
-    if source.format == "hub":
-        task = replace(task, data=replace(task.data, columns=task.data.columns | task.data.hub_columns))
     is_table = source.format == "table" and format_suffix(source.file) in SEPARATORS
-    reader = RowReader(task, is_table, (*task.where, *conditions))
+    reader = RowReader(_of_source(task, source), is_table, (*task.where, *conditions))
 
     def rows() -> Iterator[tuple[Example, dict[str, str], str]]:
         for number, (line, row) in enumerate(read_records(source)):
@@ -213,6 +211,13 @@ def read_task(
     while batch := list(islice(asked, FITTED_AT_ONCE)):
         examples += _fitted(task, batch, encoder if cut else None)
     return examples
+
+
+def _of_source(task: Task, source: Source) -> Task:
+    """The task with the columns that `source` has."""
+    if source.format != "hub":
+        return task
+    return replace(task, data=replace(task.data, columns=task.data.columns | task.data.hub_columns))
 
 
 def _sample(rows: np.ndarray, limit: int | None, seed: int) -> np.ndarray:
