@@ -76,7 +76,7 @@ class Study:
     small: bool
 
     @classmethod
-    def of(cls, name: str, arguments: Sequence[str]) -> "Study":
+    def of(cls, name: str, arguments: Sequence[str], *, small: bool = False) -> "Study":
         """Read a study and its settings; raises SettingError."""
         file = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
         if not file.is_file():
@@ -88,14 +88,14 @@ class Study:
         settings = {key: given.pop(key, default) for key, default in plan["settings"].items()}
         for key in (key for key, value in settings.items() if value in (None, "[]")):
             raise missing(key)
-        small = given.get("small") == "true" and bool(given.pop("small"))
         out = given.pop("out", f"runs/{file.stem}" + "-small" * small)
         lists = {"seeds": "[0]" if small else "[0,1,2]", "measure": "[]", "cells": "[]"}
         seeds, only, chosen = (parse_list(given.pop(key, default), key) for key, default in lists.items())
         if not all(seed.isdecimal() for seed in seeds or [""]):
             raise SettingError(f"seeds must be integers of at least 0, such as [0,1,2], got {seeds}")
-        for measure in set(only) - {keys[0] for keys in plan["columns"].values()}:
-            raise unknown("measure", measure, list(dict.fromkeys(keys[0] for keys in plan["columns"].values())))
+        measures = list(dict.fromkeys(keys[0] for keys in plan["columns"].values()))
+        for measure in set(only) - set(measures):
+            raise unknown("measure", measure, measures)
         plan["columns"] = {head: keys for head, keys in plan["columns"].items() if not only or keys[0] in only}
         usual = [name for name in plan["cells"] if "by_name_only" not in plan["cells"][name]]
         chosen = chosen or usual[: SMALL_CELLS if small else None]
@@ -184,7 +184,8 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(__doc__ or "")
         return 0
     try:
-        study = Study.of(arguments[0] if arguments else "", [each for each in arguments[1:] if each != "list=true"])
+        given = [each for each in arguments[1:] if each not in ("list=true", "small=true")]
+        study = Study.of(arguments[0] if arguments else "", given, small="small=true" in arguments)
         if "list=true" not in arguments:
             return study.run()
         sys.stdout.writelines(f"npmlm {shlex.join(stage.command)}\n" for stage in study.left(study.seeds, {}))

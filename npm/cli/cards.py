@@ -17,6 +17,7 @@ from npm.cli.base import Output, decoded, say
 from npm.core.display import PASSAGE_CHARS, indented, marked_context, one_line, printable, write_rendered
 from npm.core.errors import QueryError, exclusive
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, confidence_word
+from npm.corpus.text import without_mask
 from npm.retrieval.queries import MAX_MASKS, Query
 
 if TYPE_CHECKING:
@@ -63,16 +64,6 @@ def show_answer(
         sys.stdout.flush()
     else:
         print_answer(answer, with_text=with_text)
-
-
-def without_mask(text: str) -> str:
-    """A question without the mask that stands for its answer, unless it has another one.
-
-    >>> without_mask("Who governs Iceland? <mask>."), without_mask("Iceland is governed by <mask>.")
-    ('Who governs Iceland?', 'Iceland is governed by <mask>.')
-    """
-    question = text.removesuffix(f" {MASK_TEXT}.")
-    return question if question.endswith("?") and MASK_TEXT not in question else text
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:

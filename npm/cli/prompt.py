@@ -16,11 +16,12 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
 from npm.cli.base import Output, say
-from npm.cli.cards import answer_json, print_answer, print_passage, print_places, show_answer, without_mask
+from npm.cli.cards import answer_json, print_answer, print_passage, print_places, show_answer
 from npm.core.errors import QueryError, SettingError, UserError, unknown
 from npm.core.files import user_folder
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
+from npm.corpus.text import without_mask
 from npm.indexing.phrase_index import select
 from npm.retrieval.answers import occurrence_in
 from npm.retrieval.filler import PhraseFiller

@@ -386,6 +386,16 @@ def _singular(word: str) -> str:
     return word
 
 
+def without_mask(text: str) -> str:
+    """A question without its final mask; any other text as it is.
+
+    >>> without_mask("Who governs Iceland? <mask>."), without_mask("Who governs <mask>? <mask>.")
+    ('Who governs Iceland?', 'Who governs <mask>? <mask>.')
+    """
+    question = text.removesuffix(f" {MASK_TEXT}.")
+    return question if question.endswith("?") and MASK_TEXT not in question else text
+
+
 def lexical_query(text: str) -> str:
     """Words to look up for a text with masks: the question if all come after one, else all but the masks.
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from npm.core.types import MASK_TEXT
+from npm.corpus.text import without_mask
 from npm.models.loading import load_span_head
 from npm.models.names import encoder_label, locate_encoder
 from npm.models.settings import Precision
@@ -82,8 +83,8 @@ def asked_questions(text: str) -> list[str]:
     >>> asked_questions("Who governs Iceland? <mask>."), asked_questions("Iceland is governed by <mask>.")
     (['Who governs Iceland?'], ['Iceland is governed by what?'])
     """
-    if text.endswith(f"? {MASK_TEXT}.") and text.count(MASK_TEXT) == 1:
-        return [text.removesuffix(f" {MASK_TEXT}.")]
+    if (question := without_mask(text)) != text:
+        return [question]
     pieces = text.split(MASK_TEXT)
     return [
         f"{'something'.join(pieces[:number])}what{'something'.join(pieces[number:])}".rstrip(" .!?") + "?"

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
+
 import npm
-from npm.core.errors import UserError
+from npm.core.errors import SettingError, UserError
 from npm.indexing.phrase_index import NoDocumentError
 from npm.serving.problems import REFUSALS
+from npm.serving.server import bound_socket, listen
+from npm.serving.settings import ServeSettings
 from tests.helpers.command_line import QUESTION, CommandLine
 from tests.helpers.running_server import RunningServer, assert_problem, until
 
@@ -220,6 +224,15 @@ def test_the_log_has_a_line_a_request_and_no_text(server: RunningServer, log: Pa
     assert (line["method"], line["route"], line["status"], line["texts"]) == ("POST", "/v1/fill", 200, 1)
     assert line["took_ms"]["total"] > 0
     assert "Sesame" not in log.read_text(encoding="utf-8")
+
+
+def test_of_two_servers_that_start_at_once_the_second_is_refused() -> None:
+    with bound_socket(ServeSettings(port=0)) as first:
+        settings = ServeSettings(port=first.getsockname()[1])
+        with bound_socket(settings) as second:  # neither listens yet
+            listen(first, settings)
+            with pytest.raises(SettingError, match="port=0"):
+                listen(second, settings)
 
 
 def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
