@@ -35,32 +35,10 @@ from npm.core.files import json_bytes, replace_file
 from npm.core.settings import parse_list
 from npm.evaluation.tasks import DEMO
 from studies.cells import SMALL_CELLS, entry, smaller
+from studies.stage import METRICS, Stage
 
 FOLDER = Path(__file__).parent / "studies"
-METRICS = "metrics.json"
-LAST_FILES = {"train": "encoder/config.json", "edit": "edit.json", "tokenizer": "tokenizer.json"}
-LAST_FILES |= dict.fromkeys(("generate", "build"), "manifest.json") | dict.fromkeys(("finetune", "evaluate"), METRICS)
-"""The file that is in the folder of a stage once its command has finished."""
 NAME = re.compile(r"\$(\w+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A command, its folder, and the stages that it reads."""
-
-    command: list[str]
-    folder: Path
-    before: list["Stage"]
-    per_seed: bool
-
-    def is_finished(self) -> bool:
-        file = self.folder / LAST_FILES[self.command[0]]
-        return file.is_file() and '"unfinished":' not in file.read_text("utf-8")
-
-    def unfinished(self) -> Iterator["Stage"]:
-        """The stages to run for this one, in order: those before it only where it is not finished itself."""
-        if not self.is_finished():
-            yield from (*(other for stage in self.before for other in stage.unfinished()), self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +79,8 @@ class Study:
         chosen = chosen or usual[: SMALL_CELLS if small else None]
         for cell in set(chosen) - plan["cells"].keys():
             raise unknown("cell", cell, [*plan["cells"]])
-        return cls(
-            Path(out), [*map(int, seeds)], chosen, plan, settings, [f"{key}={given[key]}" for key in given], small
-        )
+        more = [f"{key}={value}" for key, value in given.items()]
+        return cls(Path(out), [*map(int, seeds)], chosen, plan, settings, more, small)
 
     def stage(self, cell: str, name: str, seed: int) -> Stage:
         stages, shared = self.plan["stages"], self.plan.get("shared", {})
@@ -116,6 +93,8 @@ class Study:
             if key in (stages | shared):
                 before[key] = self.stage(cell, key, seed)
                 return str(before[key].folder)
+            if key not in names and key != "out":
+                raise unknown("name", match[0], [f"${name}" for name in names])
             return match[0] if key == "out" else NAME.sub(value, str(names[key]))
 
         def words(text: str) -> Iterator[str]:
@@ -148,12 +127,16 @@ class Study:
                 raise SettingError(f"{stage.folder} is of {shlex.join(before)}: choose another out=")
         return [*{each.folder: each for stage in wanted for each in stage.unfinished()}.values()]
 
+    def check(self, made: Mapping[str, list[str]]) -> None:
+        """Compose the settings of all commands, to find mistakes before the first hour of training."""
+        for stage in self.left(self.seeds[:1], made):
+            compose_settings(stage.command[0], stage.command[1:])
+
     def run(self) -> int:
         """Run what is not finished; the table is written after each command. Returns the first failure's status."""
         file = self.out / "commands.json"
         made = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        for stage in self.left(self.seeds[:1], made):
-            compose_settings(stage.command[0], stage.command[1:])  # finds mistakes before the first hour of training
+        self.check(made)
         self.out.mkdir(parents=True, exist_ok=True)
         for stage in self.left(self.seeds, made):
             replace_file(file, json_bytes(made := made | {str(stage.folder): stage.command}))
@@ -188,7 +171,9 @@ def main(arguments: list[str]) -> int:
         study = Study.of(arguments[0] if arguments else "", given, small="small=true" in arguments)
         if "list=true" not in arguments:
             return study.run()
-        sys.stdout.writelines(f"npmlm {shlex.join(stage.command)}\n" for stage in study.left(study.seeds, {}))
+        study.check({})
+        commands = [f"npmlm {shlex.join(stage.command)}\n" for stage in study.left(study.seeds, {})]
+        sys.stdout.write("".join(commands))  # at once: `| head` may close the pipe after the first line
     except UserError as error:
         sys.stderr.write(f"study: error: {error}\n")
         return 2

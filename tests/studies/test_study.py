@@ -12,7 +12,8 @@ import yaml
 
 import scripts.study
 from npm.cli.settings import compose_settings
-from scripts.study import FOLDER, LAST_FILES, Study, main
+from scripts.study import FOLDER, Study, main
+from studies.stage import LAST_FILES
 
 EVALUATE = "evaluate out=$out encoder=$run/encoder task=masked_tokens"
 PLAN = {
@@ -156,8 +157,18 @@ def test_what_would_be_refused_is_found_before_anything_is_trained(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(scripts.study, "compose_settings", compose_settings)
-    assert study("nonsense=1") == (2, [])
-    assert "unknown edit 'all'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    for listed in ((), ("list=true",)):
+        assert study("nonsense=1", *listed) == (2, [])
+        assert "unknown edit 'all'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_name_that_the_study_does_not_have_is_refused(
+    study: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(PLAN | {"cells": {"low": {"edits": "$chage"}}}))
+    assert study() == (2, [])
+    error = capsys.readouterr().err
+    assert "'$chage'" in error and "$change" in error
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
