@@ -420,6 +420,7 @@ def normalized_text(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
 
 
+QUESTION_ENDS = " .?!。？！"
 BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)
 """Other marks of a missing phrase."""
 
@@ -427,11 +428,11 @@ BLANK = re.compile(r"_{3,}|\[MASK\]", re.IGNORECASE)
 def with_mask(text: str) -> str:
     """A text with its mask, written as `<mask>`, `___` or `[MASK]`; a question without one gets it behind it.
 
-    >>> with_mask("Who governs Iceland?"), with_mask("Iceland is governed by ___."), with_mask("capital of Iceland.")
+    >>> with_mask("Who governs Iceland?!"), with_mask("Iceland is governed by ___."), with_mask("capital of Iceland.")
     ('Who governs Iceland? <mask>.', 'Iceland is governed by <mask>.', 'capital of Iceland? <mask>.')
     """
     masked = text if MASK_TEXT in text else BLANK.sub(MASK_TEXT, text)
-    return masked if MASK_TEXT in masked else f"{masked.rstrip(' .?')}? {MASK_TEXT}."
+    return masked if MASK_TEXT in masked else f"{masked.rstrip(QUESTION_ENDS)}? {MASK_TEXT}."
 
 
 def with_full_stop(text: str) -> str:
