@@ -9,7 +9,7 @@ A message says what is wrong, the value, the full key of the setting or the path
     ├── EncoderError    a model cannot be loaded, or cannot do what is required
     ├── ArtifactError   a folder that we wrote is missing, unfinished, damaged or made with other settings
     ├── StorageError    no space to write, or an object store or standard output refuses a write
-    ├── QueryError      a text to be filled is empty, has no mask or too many
+    ├── QueryError      a text to be filled is empty, broken or has too many masks, or a filter leaves no document
     └── ServerError     a server of `npmlm serve` cannot be reached, is busy or gives an unexpected response
 """
 
@@ -69,7 +69,7 @@ class StorageError(UserError):
 
 
 class QueryError(UserError):
-    """A text to be filled is empty, has no mask or too many."""
+    """A text to be filled is empty, broken or has too many masks, or a filter leaves no document."""
 
     codes: ClassVar = {
         "empty": "the text is empty",

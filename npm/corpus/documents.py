@@ -231,7 +231,7 @@ def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return the fields with these `names` at the head of a Markdown text, and the text after it.
 
     The head is YAML between lines of `---` or TOML between lines of `+++`; dates become ISO strings. Raises ValueError
-    if it cannot be read.
+    if it cannot be read, or refers to an alias of YAML.
 
     >>> front_matter("---\\ntitle: Leave\\nsince: 2024-05-01\\n---\\nText", ["since"])
     ({'since': '2024-05-01'}, 'Text')
@@ -242,7 +242,10 @@ def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
     import yaml
 
     try:
-        head = tomllib.loads(found[2]) if found[1] == "+++" else yaml.safe_load(found[2])
+        is_toml = found[1] == "+++"
+        if not is_toml and "*" in found[2] and any(isinstance(each, yaml.AliasToken) for each in yaml.scan(found[2])):
+            raise ValueError("YAML aliases, which can expand to gigabytes, are not read: write the value out")
+        head = tomllib.loads(found[2]) if is_toml else yaml.safe_load(found[2])
         if not isinstance(head, dict | None):  # text between two rules
             return {}, text
         kept = {name: head[name] for name in names if head and name in head}

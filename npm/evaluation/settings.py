@@ -146,8 +146,8 @@ class ReadingSettings(Settings):
     """Task `reading`: questions with the passages that answer them."""
 
     questions: list[PathText] = field(default_factory=list)
-    """Files of {question, answers, context}, or SQuAD's own JSON; of their contexts an index is built in out=, unless
-    index= has one that an earlier evaluation built."""
+    """Files of {question, answers, context}, or SQuAD's own JSON; of their contexts an index is built in index=, unless
+    there is one."""
 
 
 class EvaluationSettings(ZeroShotEvaluation):

@@ -256,7 +256,7 @@ class PhraseFiller:
         `where` (conditions on kept fields), `min_share` and `min_confidence` replace the settings unless they are
         None; `blocks` are the numbers of the only blocks to search, for all texts, by vectors alone. A text without a
         mask gets one behind it, as `read_query` says. All texts are checked before any is answered: raises QueryError
-        for one that is no text, is empty, broken, or has no mask, more than MAX_MASKS, or masks too far apart for the
+        for one that is no text, is empty, broken, or has more than MAX_MASKS masks, or masks too far apart for the
         encoder; SettingError for a setting of another kind or one that cannot be met.
         """
         queries = read_queries(texts, max_masks=MAX_MASKS)

@@ -242,7 +242,7 @@ class IndexFacts(Reply):
     tokens: int
     """Tokens of all documents."""
     rows: int
-    """Vectors that can be found."""
+    """Stored vectors, with those of deleted documents."""
     partitions: int
     """Partitions in other processes, each of which may be lost for a while; 1: the server has all itself."""
     tier: str

@@ -158,7 +158,7 @@ class TraceRequest(Timed):
     kinds: Annotated[list[SpanKind], Field(min_length=1)] = Field(default_factory=lambda: list(KINDS))
     """Kinds of spans that are traced."""
     right_passed: RightPassed = 0.9
-    """Share of right spans that are `found`, as measured when the support was fitted."""
+    """Share of right spans that are `found` or `supported`, as measured when the support was fitted."""
 
 
 class LabelsRequest(Timed):

@@ -73,6 +73,7 @@ def test_text_between_two_rules_is_no_front_matter(tmp_path: Path) -> None:
     [
         ("a.md", b"---\ntitle: [1\n---\nText", "a.md:1: has broken front matter"),
         ("a.md", b"---\nday: 2024-13-45\n---\nText", "a.md:1: has broken front matter"),
+        ("a.md", b"---\na: &a [x, x]\ntitle: [*a, *a]\n---\nText", "a.md:1: has broken front matter"),
         ("a.md", b"+++\ntitle = \n+++\nText", "a.md:1: has broken front matter"),
         ("a.md", b"---\ntitle: x\n---\n\n<!-- nothing -->\n", "a.md: has no text"),
         ("a.html", b"<html><script>x()</script><p> &nbsp; </p>", "a.html: has no text"),
