@@ -144,7 +144,7 @@ def measure(
     for dtype, encoder in encoders.items():
         jobs[f"encoder, {dtype}"] = partial(encode_queries, encoder, asked)
         for retrieval in ("exact", "top_k"):
-            jobs[f"{retrieval.value}, {dtype}"] = partial(labels_of, index, encoder, task, examples, retrieval)
+            jobs[f"{retrieval}, {dtype}"] = partial(labels_of, index, encoder, task, examples, retrieval)
     times: dict[str, list[float]] = {}
     for turn in range(repeats + 1):
         for name, job in jobs.items():

@@ -39,5 +39,5 @@ $npmlm train experiment=span_supervision "run=$out/spans" "encoder=$out/decay/en
   "questions=[$out/names.jsonl,$out/quantities.jsonl,$out/terms.jsonl,$out/facts.jsonl]" \
   "supervision.file_weights=[0.4,0.25,0.2,0.15]" supervision.questions_per_device_batch=20 "schedule.max_steps=${SPANS:-673}"
 
-$npmlm edit "encoder=$out/decay/encoder" "out=$out/encoder" \
+[ -f "$out/encoder/config.json" ] || $npmlm edit "encoder=$out/decay/encoder" "out=$out/encoder" \
   "edits=[{name: average, donor: $out/spans/encoder, fraction: 0.65}]"

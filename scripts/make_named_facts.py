@@ -42,7 +42,8 @@ def passages_of(subjects: set[str], files: list[str]) -> dict[str, tuple[str, st
     """Title and text of the passage of each subject that the corpus names as whole words, in the same case."""
     by_word: dict[str, list[str]] = defaultdict(list)
     for subject in sorted(subjects):
-        by_word[WORD.findall(subject)[0]].append(subject)
+        if word := WORD.search(subject):
+            by_word[word[0]].append(subject)
     own: dict[str, tuple[str, str]] = {}
     mentioned: dict[str, tuple[str, str]] = {}
     for document in read_corpus(CorpusSettings(files=files)):

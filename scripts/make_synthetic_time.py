@@ -135,4 +135,7 @@ def main(out: str, facts: str = "200", seed: str = "0") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"make_synthetic_time: error: {error}")

@@ -46,7 +46,7 @@ def exchanged(rows: list[dict], row: dict, where: str, draw: random.Random) -> s
             if normalized_text(each) not in answers and normalized_text(each) not in asked
         ]
         return draw.choice(own) if own else None
-    others = [each["answers"][0] for each in draw.sample(rows, 50) if each["kind"] == row["kind"]]
+    others = [each["answers"][0] for each in draw.sample(rows, min(50, len(rows))) if each["kind"] == row["kind"]]
     return next((each for each in others if normalized_text(each) not in given), None)
 
 

@@ -10,6 +10,8 @@ from statistics import fmean, stdev
 SMALL = {"train": {"schedule.max_steps": 50}, "finetune": {"epochs": 1, "limit": 200}, "evaluate": {"limit": 10}}
 """Largest values of a small study, by verb and setting."""
 SMALL_CELLS = 3
+UNSET = {"train": ("schedule.max_epochs", "schedule.max_minutes")}
+"""Other lengths of a run than that of SMALL."""
 
 
 def smaller(command: Sequence[str]) -> list[str]:
@@ -21,9 +23,11 @@ def smaller(command: Sequence[str]) -> list[str]:
     verb, *arguments = command
     most = SMALL.get(verb, {})
     given = {key: value for key, _, value in (each.partition("=") for each in arguments) if key in most}
-    kept = [each for each in arguments if each.partition("=")[0] not in most]
+    unset = UNSET.get(verb, ())
+    kept = [each for each in arguments if each.partition("=")[0] not in {*most, *unset}]
     lowered = {key: min(int(given.get(key, large)), large) for key, large in most.items()}
-    return [verb, *kept, *(f"{key}={lowered[key]}" for key in lowered if key in given or verb != "evaluate")]
+    lowest = [f"{key}={lowered[key]}" for key in lowered if key in given or verb != "evaluate"]
+    return [verb, *kept, *lowest, *(f"{key}=null" for key in unset)]
 
 
 def entry(files: Sequence[Path], keys: Sequence[str]) -> str:

@@ -139,9 +139,9 @@ def read_questions(files: Sequence[str], skipped: Counter[str] | None = None) ->
 
 def _flat_rows(record: Row) -> Iterator[dict[str, Any]]:
     """A row as it is; of SQuAD's own JSON, whole or an article of it, all questions with paragraph and title."""
-    for article in record.get("data") or [record]:
-        for paragraph in article.get("paragraphs") or [article]:
-            for asked in paragraph.get("qas") or [paragraph]:
+    for article in _listed(record, "data"):
+        for paragraph in _listed(article, "paragraphs"):
+            for asked in _listed(paragraph, "qas"):
                 row = {"title": article.get("title"), "context": paragraph.get("context"), **asked}
                 answers = row.get("answers")
                 if isinstance(answers, dict):
@@ -149,6 +149,12 @@ def _flat_rows(record: Row) -> Iterator[dict[str, Any]]:
                 elif isinstance(answers, list) and answers and all(isinstance(each, dict) for each in answers):
                     row["answers"] = [each.get("text") for each in answers]
                 yield row
+
+
+def _listed(row: Row, name: str) -> list[Row]:
+    """The objects in a list of SQuAD's JSON, or the row itself where `name` is another field or none."""
+    value = row.get(name)
+    return value if isinstance(value, list) and value and all(isinstance(each, dict) for each in value) else [row]
 
 
 def _checked_row(row: dict[str, Any], where: str) -> dict[str, Any]:

@@ -212,13 +212,16 @@ class ShardBlocks:
         """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
         return concatenated_ranges(self._row_bounds[batch], self._row_bounds[batch + 1])
 
+    def sequences_of(self, batch: np.ndarray) -> list[np.ndarray]:
+        """Token ids i64 [tokens] that the encoder reads for each block of `batch` i64 [B]."""
+        blocks = [self._token_ids[slice(*self._offsets[block : block + 2])] for block in batch]
+        return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+
     def encoded(self, batch: np.ndarray) -> EncodedBatch:
         """The vectors of the rows `rows_of(batch)`, and those of the blocks of `batch` i64 [B]."""
         kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
         slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
-        blocks = [self._token_ids[slice(*self._offsets[block : block + 2])] for block in batch]
-        sequences = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]  # i64 [tokens] each
-        return encode_batch(self._encoder, sequences, slots, self._pooler)
+        return encode_batch(self._encoder, self.sequences_of(batch), slots, self._pooler)
 
 
 class BlockVectors:

@@ -18,10 +18,10 @@ import numpy as np
 
 from index.arrays import row_bytes
 from index.settings import fitting_settings, search_shape, tier_reason
-from npm.core.errors import CorpusError
+from npm.core.errors import CorpusError, named
 from npm.core.types import Block, Document, Progress, silent
 from npm.corpus.blocks import BlockPacker
-from npm.corpus.documents import read_corpus
+from npm.corpus.documents import SkippedRecords, read_corpus
 from npm.corpus.readers import open_text, parquet_row_count
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.shards import encoded_document, stored_places
@@ -43,7 +43,7 @@ RATIO_BYTES = 5 << 18
 """Read of each compressed file to learn its compression ratio."""
 MAX_CHARS = 1 << 18
 """Read of one document; a longer one counts as several of this length."""
-STORE_BYTES = 32
+STORE_BYTES = 24
 """Memory of a block of an opened store: its offset, its document, its first character, its length."""
 ID_BYTES = 24
 """Memory of a document in the table that finds repeated ids."""
@@ -228,6 +228,8 @@ def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
         weights += [(factor or 1.0) * (1.0 if source.format == "hub" else spread)] * len(found)
         if factor is None:
             unknown.append(source.name)
+    if not sampled:
+        raise CorpusError(f"no document could be read of {named([source.path for source in chosen])}: check the files")
     document_weights = np.array(weights)  # f64 [S]
     document_count = float(document_weights.sum())
     most = settings.max_documents
@@ -242,8 +244,14 @@ def sample_corpus(settings: CorpusSettings, *, documents: int) -> CorpusSample:
 
 def _first_documents(source: Source, settings: CorpusSettings, quota: int) -> tuple[list[Document], float | None]:
     """The first `quota` documents of a source, and how many times as much it contains; None: unknown."""
-    read = read_corpus(replace(settings, files=[source.path], max_documents=None))
-    documents = list(islice(read, quota))
+    skipped = SkippedRecords()
+    read = read_corpus(replace(settings, files=[source.path], max_documents=None), skipped=skipped)
+    try:
+        documents = list(islice(read, quota))
+    except CorpusError as error:
+        if not skipped.kinds or skipped.summary not in str(error):
+            raise
+        documents = []  # a build skips all of it too
     is_file = source.format == "txt" and settings.split in (DocumentSplit.file, DocumentSplit.heading)
     if next(read, None) is None or is_file:
         return documents, 1.0

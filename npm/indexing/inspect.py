@@ -184,7 +184,7 @@ def hot_bytes(generation: Generation) -> dict[str, int]:
         found = {
             "codes": lists - ID_BYTES * rows,
             "row ids": ID_BYTES * rows,
-            "centroids, graph, codec": copies * quantizer.file(TRAINED_FILE).bytes,
+            "centroids, codec": copies * quantizer.file(TRAINED_FILE).bytes,
             "list table": copies * LIST_ENTRY_BYTES * quantizer.settings.typed("list_count", Count),
         }
     words = tokens // 64 + 1  # see npm/indexing/rows.py

@@ -21,12 +21,14 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.sources import (
+    FORMATS,
     HUB_PREFIX,
     PART_NAMES,
     Source,
     file_of_id,
     file_of_part,
     find_sources,
+    format_suffix,
     input_record,
     is_address,
 )
@@ -137,12 +139,26 @@ def _live_ids(generation: Generation) -> list[str]:
 
 
 def _stale_ids(generation: Generation, sources: Sequence[Source], corpus: CorpusSettings) -> Iterator[str]:
-    """The ids of live documents that no source has any more."""
+    """The ids of live documents that no source has any more.
+
+    While a source cannot be read, only those of another file: its rows may have had ids of their own.
+    """
     paths = {source.identifier for source in sources if _is_whole(source, corpus)}
-    tables = [source for source in sources if not _is_whole(source, corpus)]
-    rows = {document.id for document in read_corpus(corpus, sources=tables)} if tables else set()
+    rows: set[str] = set()
+    unread = False
+    for source in sources:
+        if not _is_whole(source, corpus):
+            try:
+                rows.update(document.id for document in read_corpus(corpus, sources=[source]))
+            except CorpusError:
+                if not corpus.skip_bad:
+                    raise
+                unread = True
+    files = {source.identifier for source in sources}
     for identifier in _live_ids(generation):
-        if identifier not in rows and (file_of_part(identifier) or identifier) not in paths:
+        file = file_of_id(identifier)
+        may_stay = unread and (file in files or format_suffix(Path(file)) not in FORMATS)
+        if not may_stay and identifier not in rows and (file_of_part(identifier) or identifier) not in paths:
             yield identifier
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from index.arrays import mixed_bits
+from index.arrays import GOLDEN_GAMMA, mixed_bits
 from npm.core.types import TokenFlag
 from npm.corpus.text import is_joined
 from npm.indexing.rows import RowMap, gather
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NO_NEIGHBORS = MaskNeighbors()
 MOST_EXPRESSION_TOKENS = 48
-HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
+HASH_BASE = GOLDEN_GAMMA  # odd, so that its powers never vanish modulo 2^64
 
 
 @dataclass(frozen=True, slots=True)

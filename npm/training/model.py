@@ -88,7 +88,7 @@ def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
 def _loaded(settings: TrainingSettings) -> TrainableModel:
     start, name = settings.start, settings.encoder
     given: dict[str, Any] = {"device": settings.device}
-    load: Any = Denoiser.load
+    load: Any = partial(Denoiser.load, dtype=Precision.float32)
     fresh: Callable[..., TrainableModel] = fresh_denoiser
     if settings.objective.denoising_weight:
         given |= {"mode_tokens": settings.denoising.modes(), "dropout": start.hidden_dropout}

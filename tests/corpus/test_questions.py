@@ -170,6 +170,13 @@ def test_squad_is_read_as_it_is_published(version_first: bool, tmp_path: Path) -
     assert len(rows) == 4
 
 
+@pytest.mark.parametrize("name", ["data", "paragraphs", "qas"])
+@pytest.mark.parametrize("value", ["train split", ["a", "b"], 3, {"x": 1}])
+def test_other_fields_may_have_the_names_of_squads_lists(tmp_path: Path, name: str, value: object) -> None:
+    (found,) = (row for _, row in read_questions([written(tmp_path, ROW | {name: value})]))
+    assert found["question"] == ROW["question"]
+
+
 def test_answers_of_published_rows_may_be_columns(tmp_path: Path) -> None:
     row = ROW | {"answers": {"text": ["Reykjavík"], "answer_start": [0]}}
     (found,) = (row for _, row in read_questions([written(tmp_path, row)]))

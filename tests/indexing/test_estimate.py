@@ -127,6 +127,18 @@ def test_of_a_data_set_only_what_was_read_is_known_unless_max_documents_says_mor
     assert (known.document_count, known.unknown_sources) == (500, [])
 
 
+def test_a_file_that_a_build_skips_counts_nothing(rng: np.random.Generator, tmp_path: Path) -> None:
+    good = write_documents(tmp_path / "good.jsonl", rng, 4)
+    (tmp_path / "bad.jsonl").write_text("[1]\n")
+    settings = settings_for(tmp_path, skip_bad=True)
+    assert len(sample_corpus(settings, documents=100).documents) == len([*read_corpus(settings)]) == 4
+    with pytest.raises(CorpusError, match=r"bad\.jsonl"):
+        sample_corpus(settings_for(tmp_path), documents=100)
+    good.unlink()
+    with pytest.raises(CorpusError, match="no document"):
+        sample_corpus(settings, documents=100)
+
+
 def test_a_bad_line_is_told_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"text": "Good."}\n{oops\n', encoding="utf-8")

@@ -185,7 +185,7 @@ def test_hot_bytes_are_those_of_the_searcher(measured: Path) -> None:
         lists, code_bytes, padding = (LISTS, 32, 7) if is_sq8 else (4, 8, 31)
         assert code_bytes * row_count <= hot["codes"] <= code_bytes * (row_count + padding * lists)
         assert hot["row ids"] == 8 * row_count
-        assert hot["centroids, graph, codec"] > 4 * 32 * lists
+        assert hot["centroids, codec"] > 4 * 32 * lists
         assert hot["list table"] == 24 * lists
     total = sum(hot.values())
     assert footprint(generation).hot_bytes_per_vector == pytest.approx(total / row_count)

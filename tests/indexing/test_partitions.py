@@ -282,7 +282,7 @@ def test_what_is_shown_of_partitions(live: Path) -> None:
     partition_index(live, 3)
     after = footprint(Generation.read(live)).hot
     assert inspect_index(live).record()["partitions"] == [list(rows) for rows in rows_of(live)]
-    for name in ("centroids, graph, codec", "list table"):
+    for name in ("centroids, codec", "list table"):
         assert after[name] == 3 * before[name]
     assert after["row ids"] == before["row ids"]
 

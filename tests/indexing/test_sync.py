@@ -106,6 +106,21 @@ def test_a_table_that_was_removed_goes_with_its_rows(docs: Path, encoder: Encode
     assert synced(docs, encoder).deleted_documents == 3
 
 
+@pytest.mark.parametrize("spoiled", ["rows.csv", "rows.jsonl"])
+def test_rows_stay_while_their_file_cannot_be_read(docs: Path, encoder: Encoder, spoiled: str) -> None:
+    index, settings = docs.parent / "index", settings_of(docs, skip_bad=True)
+    sync_index(index, settings, encoder)
+    before = texts(index)
+    (docs / spoiled).write_bytes(b"\xff\xfe\x00")
+    (docs / "a.txt").unlink()
+    for _ in range(2):
+        sync_index(index, settings, encoder)
+        assert texts(index) == [text for text in before if text != "The depot is in Porto."]
+    (docs / spoiled).unlink()  # now it is gone, with its rows
+    sync_index(index, settings, encoder)
+    assert len(texts(index)) == len(before) - 4
+
+
 def test_lines_that_are_documents_are_rows_too(docs: Path, encoder: Encoder) -> None:
     index, settings = docs.parent / "index", settings_of(docs / "a.txt", split=DocumentSplit.line)
     (docs / "a.txt").write_text("One line.\nAnother line.\nA third line.\n")

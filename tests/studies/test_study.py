@@ -171,11 +171,12 @@ def test_a_name_that_the_study_does_not_have_is_refused(
     assert "'$chage'" in error and "$change" in error
 
 
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_every_command_of_a_shipped_study_composes(name: str) -> None:
+def test_every_command_of_a_shipped_study_composes(name: str, *, small: bool) -> None:
     cells = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["cells"]
     every = f"cells=[{','.join(repr(cell) for cell in cells)}]"  # those by name alone, too
-    study = Study.of(name, [*ARGUMENTS[name], every, "out=o", "seeds=[5]"])
+    study = Study.of(name, [*ARGUMENTS[name], every, "out=o", "seeds=[5]"], small=small)
     commands = study.left(study.seeds, {})
     assert len({tuple(stage.command) for stage in commands}) == len(commands) > len(study.chosen)
     for stage in commands:

@@ -18,6 +18,7 @@ from npm.masking.denoising import DenoisingSettings
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings, Precision
 from npm.objectives.settings import ObjectiveSettings
+from npm.training.model import load_start
 from npm.training.run import run_training
 from npm.training.settings import GroupSettings, ScheduleSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -73,6 +74,14 @@ def test_a_run_that_was_stopped_lowers_the_loss_and_leaves_what_transformers_loa
     trained, start = Denoiser.load(str(folder), device="cpu"), Denoiser.load(files["t5"], device="cpu")
     assert trained.fingerprint != start.fingerprint
     assert len(trained.tokenizer) == len(start.tokenizer) + 3  # mode tokens that the start had not
+
+
+def test_a_stored_model_is_trained_in_float32_whatever_computes(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPMLM_AUTO_PRECISION", "bfloat16")
+    model = load_start(replace(settings_of(files), precision=Precision.auto))
+    assert {weight.dtype for weight in model.model.parameters()} == {torch.float32}
 
 
 def test_too_few_sentinels_for_the_blocks_are_refused_before_anything_is_left(
