@@ -193,7 +193,7 @@ def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[in
     timed = replace(index, searcher=TimedSearch(index.searcher, clock))
     with measured(clock):
         for device in devices:
-            encoder = index.load_encoder(given.get("encoder"), device=device)
+            encoder = index.load_encoder(given.get("encoder"), device=device, for_reading=True)
             asks: dict[str, Callable[[list[str]], object]] = {
                 name: PhraseFiller(timed, encoder, settings).fill for name, settings in METHODS.items()
             }

@@ -92,12 +92,14 @@ def show_cost_of_many(filler: PhraseFiller, texts: list[str]) -> None:
     shipped = load_task("agn", folder=config_folder() / "task")
     words = [word for own in load_verbalizer(shipped, "agn").words for word in own if word.isalpha()]
     counts = find_occurrences(filler.index, filler.encoder, words).counts  # i64 [W]
-    names = [word for word, count in zip(words, counts.tolist(), strict=True) if count][:MANY]
+    frequent = [(word, count) for word, count in zip(words, counts.tolist(), strict=True) if count][:MANY]
+    names = [word for word, _ in frequent]
     placed = [("", {"text": text}) for text in texts]
     few, many = (
         timed(lambda own=own: list(label_rows(filler, label_task(own), placed)))[1] for own in (names[:2], names)
     )
-    print(f"{len(names)} labels: {many / few:.2f} times the time of two, {int(counts.sum()):,} occurrences")
+    total = sum(count for _, count in frequent)
+    print(f"{len(names)} labels: {many / few:.2f} times the time of two, {total:,} occurrences")
 
 
 def main(argv: list[str]) -> None:

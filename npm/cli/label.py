@@ -64,7 +64,8 @@ def run_label(settings: LabelCommand) -> int:
     from npm.cli.rows import SHARE_DIGITS, cell_text, check_out, columns_of, read_table, write_rows, writes_csv
     from npm.evaluation.labeling import fit_label_confidence, label_rows, label_task
 
-    check_out(settings.out, settings.texts)
+    for read in filter(None, (settings.texts, settings.known)):
+        check_out(settings.out, read)
     if settings.known and settings.multi_label:
         raise SettingError("known= needs labels that compete: leave multi_label=false")
     added = (*ADDED, CONFIDENCE) if settings.known else ADDED

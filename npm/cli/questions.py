@@ -100,7 +100,7 @@ class CalibrateCommand(OutputCommand, EncoderCommand):
 def run_calibrate(settings: CalibrateCommand) -> int:
     """Ask, fit, report, and with write=true save the function."""
     from npm.evaluation.calibrate import calibrate, corpora_of
-    from npm.evaluation.reading import build_passages, read_passages
+    from npm.evaluation.reading import build_passages, check_passages, read_passages
     from npm.evaluation.settings import SampleSettings, ZeroShotEvaluation
     from npm.indexing.settings import VectorSettings
 
@@ -119,6 +119,7 @@ def run_calibrate(settings: CalibrateCommand) -> int:
             vectors = VectorSettings(tokens=False, blocks=False) if settings.others else VectorSettings()
             build_passages(documents, folder, model, progress, others=settings.others, vectors=vectors)
         with replace(settings, index=str(folder)).open_filler(settings.fill) as filler:
+            check_passages(filler.index, asked, documents)
             if settings.others and len(corpora_of(filler.index, asked)) == 1:
                 raise SettingError(f"others= is not in index={folder}, which is there already: give another index=")
             found = calibrate(filler, asked, progress=progress)

@@ -396,19 +396,25 @@ def without_mask(text: str) -> str:
     return question if question.endswith("?") and MASK_TEXT not in question else text
 
 
-def lexical_query(text: str) -> str:
-    """Words to look up for a text with masks: the question if all come after one, else all but the masks.
+ANSWER_WORDS = frozenset(("a", "answer", "answers", "is", "it", "the"))
+"""Words between a question and the mask that answers it."""
 
-    >>> lexical_query("Who wrote it? The answer is: <mask>.")
-    'Who wrote it?'
+
+def lexical_query(text: str) -> str:
+    """Words to look up for a text with masks: the question that its first mask answers, else all but the masks.
+
+    >>> lexical_query("Who wrote it? The answer is: <mask>."), lexical_query("Where am I? Rome lies on <mask>.")
+    ('Who wrote it?', 'Where am I? Rome lies on  .')
     >>> lexical_query("Rome lies on <mask>. Why?")
     'Rome lies on  . Why?'
     >>> lexical_query("Who wrote what? <mask> wrote <mask>."), lexical_query("<mask> lies on <mask>.")
     ('Who wrote what?', '  lies on  .')
     """
     before, found, after = text.partition(MASK_TEXT)
-    question, mark, _ = before.partition("?")
-    return question + mark if mark and found else f"{before} {after.replace(MASK_TEXT, ' ')}"
+    question, mark, said = before.partition("?")
+    if mark and found and {*words_of(said)} <= ANSWER_WORDS:
+        return question + mark
+    return f"{before} {after.replace(MASK_TEXT, ' ')}"
 
 
 def normalized_text(text: str) -> str:

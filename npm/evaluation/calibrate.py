@@ -163,10 +163,10 @@ def fitted(seen: Observed) -> FittedConfidence:
     for fold in range(FOLDS):
         weights, bias = fit(features[folds != fold], right[folds != fold])
         held_out[folds == fold] = probabilities(features[folds == fold] @ weights + bias)
-    withheld_below = float(np.quantile(held_out[absent], WITHHELD)) if absent.any() else 0.0
+    withheld_below = float(np.quantile(held_out[absent], WITHHELD, method="higher")) if absent.any() else 0.0
     kept = held_out[right & ~seen.without]  # f64 [right]
     if len(kept):
-        withheld_below = min(withheld_below, float(np.quantile(kept, MOST_LOST)))
+        withheld_below = min(withheld_below, float(np.quantile(kept, MOST_LOST, method="lower")))
     weights, bias = fit(features, right)
     return FittedConfidence(
         confidence=Confidence(tuple(weights.tolist()), bias, withheld_below),

@@ -116,7 +116,8 @@ class RowReader:
             gold["answers"] = self.answers("answers", row, where)
             if not gold["answers"]:
                 raise _wrong_cell("answers", "at least one answer", "", where)
-            if columns.get("old_answers", "old_answers") in row:
+            old = columns.get("old_answers", "old_answers")
+            if old in row or not old.isidentifier():  # a column that some rows do not have, or an expression
                 gold["old_answers"] = self.answers("old_answers", row, where)
         else:
             value = self.cell("label", row, where)

@@ -34,6 +34,7 @@ from npm.evaluation.metrics import Interval, auroc, bootstrap_interval, exact_ma
 from npm.evaluation.results import Result, filler_facts, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, SampleSettings, ZeroShotEvaluation
 from npm.indexing.build import build_index
+from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from npm.reading.confidence import best_span
 from npm.reading.reader import Reader
@@ -109,6 +110,15 @@ def build_passages(
         build_index(folder, chosen, progress=progress)
 
 
+def check_passages(index: PhraseIndex, asked: Sequence[Asked], documents: Sequence[Document]) -> None:
+    """Raise CorpusError unless the index has the passage of every question, from `documents`, under its id."""
+    texts = {each.id: each.text.split() for each in documents}
+    for name in {each.passage for each in asked}:
+        found = index.document(name)
+        if found is None or found.text.split() != texts[name]:
+            raise CorpusError(f"{index.folder} is not over the passages of the questions: give another index=")
+
+
 def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress) -> Result:
     """Ask the questions of reading.questions of the index, which is built over their passages if it is missing."""
     if not settings.reading.questions:
@@ -122,6 +132,7 @@ def evaluate(settings: EvaluationSettings, out: Path | None, progress: Progress)
     with PhraseFiller.open(
         folder, settings.encoder or None, settings=settings.fill, device=settings.device, dtype=settings.precision
     ) as filler:
+        check_passages(filler.index, asked, documents)
         return evaluate_reading(filler, asked, settings, skipped=skipped, out=out, progress=progress)
 
 
@@ -136,10 +147,9 @@ def evaluate_reading(
 ) -> Result:
     """Ask all questions of an index over their passages."""
     reader = filler.reader(filler.settings)
-    facts = filler_facts(filler) | {"reader": None if reader is None else [reader.name, reader.fingerprint]}
     questions = [[each.question, list(each.answers), each.passage] for each in asked]
     chosen = {item.name: getattr(sample, item.name) for item in fields(SampleSettings)}
-    record = {"task": "reading", "settings": chosen, "questions_digest": digest_of(questions), **facts}
+    record = {"task": "reading", "settings": chosen, "questions_digest": digest_of(questions), **filler_facts(filler)}
     refuse_other_results(out, record)
     lines: list[dict[str, Any]] = []
     for start in range(0, len(asked), TEXTS_AT_ONCE):

@@ -135,9 +135,11 @@ def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> 
     given = asdict(settings if settings is not None else filler.settings)
     # Without how much is shown, which the task decides, and the settings that a command adds, such as paths.
     names = sorted({item.name for item in fields(FillSettings)} & given.keys() - {"k", "occurrences"})
+    reader = filler.reader(settings or filler.settings)
     return {
         "filling": as_json({name: given[name] for name in names}),
         "encoder": model_facts(filler.encoder),
+        "reader": None if reader is None else [reader.name, reader.fingerprint],
         "index": index_facts(filler.index),
     }
 

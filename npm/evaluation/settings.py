@@ -33,7 +33,7 @@ class ParametricSettings(Settings):
 
     encoder: PathText = ""
     """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-n, mlm-pmi,
-    mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it."""
+    mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus and mlm-knn need it."""
     index: PathText = ""
     """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
 

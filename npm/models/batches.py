@@ -136,12 +136,13 @@ def token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def masked_inputs(
-    encoder: Encoder, texts: Sequence[str], masks_per_text: int, *, places: Sequence[str] = ()
+    encoder: Encoder, texts: Sequence[str], masks_per_text: int, *, left_free: int = 0, places: Sequence[str] = ()
 ) -> MaskedInputs:
     """Token ids of each text that passed `check_query`, each `<mask>` of it `masks_per_text` mask tokens.
 
-    A text that is too long keeps the tokens nearest to its masks, and all between them. Raises QueryError, with the
-    name of the text in `places`, where even that does not fit.
+    A text that is too long keeps the tokens nearest to its masks, and all between them; `left_free` tokens of the
+    input stay free where they can. Raises QueryError, with the name of the text in `places`, where the masks do not
+    fit.
     """
     pieces: list[str] = []
     strips_left, strips_right = mask_strips(encoder)
@@ -166,6 +167,7 @@ def masked_inputs(
                 f"to the last, got {room - kept}: {shown_start(text)}",
                 code="masks_too_far_apart",
             )
+        kept = max(0, kept - left_free)
         if len(before_masks) + len(after) > kept:
             found.cut[number] = True
             kept_before = min(len(before_masks), max(kept // 2, kept - len(after)))

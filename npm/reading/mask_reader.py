@@ -81,7 +81,8 @@ class MaskReader:
     ) -> Iterator[tuple[list[slice], list[JointPass]]]:
         """The windows of each passage and their passes."""
         encoder = self.encoder
-        inputs = masked_inputs(encoder, texts, encoder.query_masks)
+        # without room for a passage nothing could be read
+        inputs = masked_inputs(encoder, texts, encoder.query_masks, left_free=encoder.max_input_tokens // 4)
         suffix = np.array(encoder.suffix_ids, dtype=np.int64)
         sequences, slots, all_windows = list[np.ndarray](), list[np.ndarray](), list[list[slice]]()
         for asked, masks, (title, ids, _) in zip(inputs.sequences, inputs.slots, cut, strict=True):

@@ -29,7 +29,7 @@ from npm.corpus.text import (
 from npm.reading.confidence import Confidence, features_of
 from npm.retrieval.blocks import BlockPlan, vector_share
 from npm.retrieval.queries import query_notes
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.settings import OVERLAPS_LOOKED_AT, FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def confidence_features(
     """
     if not plan.joint or settings.values:
         return None
-    first = without_overlaps(found, replace(settings, k=2, overlaps=Overlaps.merge))
+    first = without_overlaps(found[: OVERLAPS_LOOKED_AT + 1], replace(settings, k=2, overlaps=Overlaps.merge))
     shares = [phrase.score for phrase in first]
     if not shares:
         return None

@@ -291,4 +291,5 @@ def with_literal_evidence(
         candidates = CandidateSpans.concatenated([candidates, spans])
         own = least * np.exp(literal_weight * np.array(list(added.values())))  # f64 [added]
         weights = np.concatenate([weights, own])  # f64 [m + added]
-    return candidates, weights / weights.sum()
+    total = weights.sum()
+    return candidates, weights / total if total else weights

@@ -60,11 +60,11 @@ class PassageScores:
         Of one text with one span or several, or of as many texts as spans. It is
         Σ over the positions where the words occur in the passages, divided by the same sum over these and all candidate
         spans, both as `fill` weighs them; 0.0 where they do not occur. So it is the score that `fill` gives the
-        phrase, and words that are never answers, such as ones that begin with `the`, have one too. Words are
-        the same for any case, Unicode form and space between them. Words that are not candidates compete with
-        the candidates and themselves alone, so the scores of several such words do not add up to one. With
-        `scoring.reference` a score is not a probability. In bfloat16 the second or third digit of a score depends on
-        the texts and passages that are encoded in the same batch.
+        phrase with retrieval=dense and overlaps=keep, and words that are never answers, such as ones that begin with
+        `the`, have one too. Words are the same for any case, Unicode form and space between them. Words that are not
+        candidates compete with the candidates and themselves alone, so the scores of several such words do not add up
+        to one. With `scoring.reference` a score is not a probability. In bfloat16 the second or third digit of a score
+        depends on the texts and passages that are encoded in the same batch.
 
         Raises QueryError for a text that is not one question, for words that are not text, or for unequal numbers.
         """

@@ -142,8 +142,8 @@ class FillSettings(FilterSettings):
     """Best token sequences whose text is read, to merge spellings of one phrase; at least k. A spelling that ranks
     below them is not counted with its phrase."""
     beam_width: Annotated[int, Field(ge=1, le=256)] = 16
-    """For a text with several masks, how many phrases of each mask are combined, at least k, and how many fillings
-    are kept from one mask to the next."""
+    """For a text with several masks, how many phrases of each mask are combined, and how many fillings are kept from
+    one mask to the next, so the most that are shown."""
     cooccurrence_smoothing: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.1
     """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that occur in the
     same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""

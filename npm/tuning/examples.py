@@ -28,7 +28,7 @@ from npm.corpus.text import is_title, normalized_text
 from npm.indexing.phrase_index import select
 from npm.reading.mask_reader import JointPass, MaskReader
 from npm.retrieval.blocks import choose_blocks, passage_of, sentence_pooler
-from npm.retrieval.queries import encode_queries
+from npm.retrieval.queries import encode_queries, sentences_of
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def examples_of(
     allowed, pooler = select(index, None, ()), sentence_pooler(index, settings)
     for first in range(0, len(questions), MAX_QUESTIONS_AT_ONCE):
         batch = questions[first : first + MAX_QUESTIONS_AT_ONCE]
-        texts = [question.text for question in batch]
+        texts = sentences_of([question.text for question in batch], settings)
         vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
         plans = choose_blocks(index, texts, vectors, settings, allowed=allowed)
         passes: list[JointPass] = []

@@ -64,6 +64,15 @@ def test_labels_are_words_by_name_or_names_alone_written_or_in_a_file(tmp_path: 
         assert task.data.columns == {"text": "body"}
 
 
+def test_an_index_without_vectors_of_tokens_labels_nothing(filler: PhraseFiller, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The city of Oslo. The river Rhine.")
+    vectors = {"tokens": False, "blocks": False}
+    blocks = {"max_block_tokens": 64}
+    npm.build([str(tmp_path / "a.txt")], tmp_path / "index", encoder=filler.encoder, vectors=vectors, blocks=blocks)
+    with PhraseFiller.open(tmp_path / "index", filler.encoder) as words, pytest.raises(SettingError, match="vectors="):
+        list(label_rows(words, label_task(["city", "river"], TEMPLATE), ROWS))
+
+
 def test_columns_of_a_template_may_have_any_name(filler: PhraseFiller) -> None:
     task = label_task(WORDS, "{pen name} wrote {stop} in {text}: {not} <mask>, {pen name}", "body")
     row = {"pen name": "Ann", "stop": "it", "body": "Rome", "not": "a"}

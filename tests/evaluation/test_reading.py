@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from npm.core.errors import CorpusError
+from npm.core.types import Document
 from npm.evaluation.metrics import exact_match
-from npm.evaluation.reading import Asked, abstention, evaluate_reading, word_f1
+from npm.evaluation.reading import Asked, abstention, check_passages, evaluate_reading, word_f1
 from npm.evaluation.settings import EvaluationSettings
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
@@ -50,6 +53,17 @@ def test_measures_are_those_of_plain_loops_and_the_record_has_no_path(index_fold
         "where": 1,
     }
     assert groups["1 to 3 words"]["given_f1"] == np.mean([line["given_f1"] for line in result.lines[:2]])
+
+
+def test_an_index_over_other_passages_is_refused(index_folder: Path, encoder: Encoder) -> None:
+    index = PhraseIndex.open(index_folder)
+    documents = [index.document(each.passage) for each in ASKED]
+    check_passages(index, ASKED, [each for each in documents if each])
+    others = [replace(each, text="Another passage.") for each in documents if each]
+    with pytest.raises(CorpusError, match="another index="):
+        check_passages(index, ASKED, others)
+    with pytest.raises(CorpusError, match="another index="):
+        check_passages(index, [replace(ASKED[0], passage="passage-9")], [Document("passage-9", "", "Text.")])
 
 
 def test_abstention_by_hand() -> None:

@@ -102,7 +102,7 @@ def test_tokens_that_an_index_has_cut_are_read_as_they_are(encoder: Encoder) -> 
         np.testing.assert_array_equal(each.bounds, cut.bounds)
 
 
-def test_a_question_that_leaves_no_room_reads_nothing() -> None:
-    encoder = tiny_encoder("bert", max_positions=24)
-    ((scores,),) = MaskReader(encoder).read([("Iceland " * 60 + MASK_TEXT, PAIRS[0][1])])
-    assert np.isneginf(scores.scores).all() and (scores.not_here == 0).all()
+def test_a_question_of_any_length_leaves_room_for_the_passage() -> None:
+    encoder = tiny_encoder("bert", max_positions=64)
+    ((scores,),) = MaskReader(encoder).read([("Iceland " * 200 + MASK_TEXT, PAIRS[0][1])])
+    assert np.isfinite(scores.scores).all()

@@ -146,6 +146,21 @@ def test_confidence_does_not_depend_on_the_number_of_phrases_shown(filler: Phras
     assert len(found) == 1 and None not in found
 
 
+def test_what_the_reader_cannot_read_has_phrases_without_evidence_and_no_error(tmp_path: Path) -> None:
+    class Blind:
+        name = fingerprint = "blind"
+
+        def read(self, pairs: Sequence[tuple[str, Passage]]) -> Iterator[list[TokenScores]]:
+            for each in SureReader("Oslofjord").read(pairs):
+                yield [replace(own, scores=np.full_like(own.scores, -np.inf)) for own in each]
+
+    settings = replace(SETTINGS, literal_weight=8.0, bm25_blocks=3)
+    blind = opened(tiny_encoder("bert"), tmp_path)
+    # nothing in the text but what every block may have: the gap after it is open, and no weight is above zero
+    for text in ("<mask>", "= = = <mask>.", "Oslo is at the end of <mask>."):
+        PhraseFiller(blind.index, blind.encoder, settings, reader=Blind()).fill(text)
+
+
 def test_an_object_that_reads_needs_no_confidence(filler: PhraseFiller) -> None:
     class Plain:
         name = fingerprint = "plain"

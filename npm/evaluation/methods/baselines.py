@@ -134,7 +134,7 @@ def random_span(filler: PhraseFiller, seed: int) -> Method:
 
 
 def oracle_blocks(filler: PhraseFiller) -> Method:
-    """Fills the mask from blocks that contain an answer: an upper bound for block retrieval.
+    """Fills the mask from blocks that contain an answer, by stored vectors alone: an upper bound for them in blocks.
 
     The remaining errors are phrases ranked wrongly, or answers missing from the corpus.
     """

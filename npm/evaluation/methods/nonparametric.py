@@ -261,8 +261,13 @@ class NonparametricLabels:
         """`one_mask`: its vector is the only query; else a mask pair asks; None: as the encoder was trained. `scoring`
         overrides that of a task; `settings_key` is its group for messages.
 
-        Raises ArtifactError if `encoder` did not make the index.
+        Raises ArtifactError if `encoder` did not make the index, SettingError for one without vectors of tokens.
         """
+        if not index.stores_tokens:
+            raise SettingError(
+                "labels are found by the vectors of tokens, and this index has none: build it with vectors=tokens",
+                code="retrieval_unavailable",
+            )
         self._index = index
         self._encoder = index.check_encoder(encoder)
         self._one_mask = encoder.query_masks == 1 if one_mask is None else one_mask
