@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from inspect import getdoc
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 import npm.api
@@ -156,10 +157,12 @@ def agent_server(filler: PhraseFiller) -> MCPServer:
                     raise ToolError(str(cause)) from cause
                 raise
 
-    tools, store, kept = Tools(filler), filler.index.store, filler.index.manifest.fields
+    tools, index, kept = Tools(filler), filler.index, filler.index.manifest.fields
+    store = index.store
     fields = f" Documents have the fields {', '.join(kept)}, which where filters by." if kept else ""
-    example = store.document_ids([0])[0]
-    instructions = INSTRUCTIONS.format(documents=store.document_count, example=example, fields=fields)
+    numbers = range(store.document_count) if index.live_documents is None else np.flatnonzero(index.live_documents)
+    example = store.document_ids(numbers[:1])[0]
+    instructions = INSTRUCTIONS.format(documents=len(numbers), example=example, fields=fields)
     server = Server("npmlm", instructions=instructions, version=npm.__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     for tool in tools.every():

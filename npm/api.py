@@ -238,6 +238,7 @@ def find(
 ) -> Found:
     """Count the places where the index, a folder or a filler, has a phrase word for word; the first `show`.
 
+    Without `documents` and `where` those of the filler's settings hold.
     A filler of a server reads at most the documents that the server does, and `complete` is False if there are more.
     Raises QueryError for a phrase of function words alone, and errors as `PhraseFiller.open` and its filters do.
     """
@@ -245,6 +246,9 @@ def find(
     from npm.tracing.find import Found, find_phrase
 
     checked(show, NonNegativeInt, "show")
+    if isinstance(index, PhraseFiller):
+        documents = index.settings.documents if documents is None else documents
+        where = where or index.settings.where
     chosen = FilterSettings(**given_options(FilterSettings, documents=documents, where=where))
     if isinstance(index, RemoteFiller):
         body = {"phrase": phrase, "show": show, "match_case": match_case, **asdict(chosen)}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import npm
+from npm.indexing.changes import delete_documents
+from npm.indexing.settings import DeleteSettings
 from npm.retrieval.filler import PhraseFiller
 from tests.helpers.command_line import REPOSITORY, CommandLine
 
@@ -73,6 +77,28 @@ def test_a_phrase_is_looked_up_as_from_python(filler: PhraseFiller) -> None:
     assert (found["count"], found["documents"]) == (expected.count, expected.documents)
     assert [place["start_char"] for place in found["places"]] == [place.start_char for place in expected.occurrences]
     assert call(filler, "find", phrase="capital of Atlantis").structured_content["count"] == 0
+
+
+def test_what_the_command_line_restricts_is_not_found(filler: PhraseFiller) -> None:
+    phrase = "capital of Iceland"
+    store = filler.index.store
+    document, *_ = holders = [each.document for each in npm.find(phrase, filler, show=100).occurrences]
+    others = [name for name in store.document_ids(range(store.document_count)) if name not in holders]
+    restricted = PhraseFiller(filler.index, filler.encoder, replace(filler.settings, documents=others))
+    assert call(restricted, "find", phrase=phrase).structured_content["count"] == 0
+    assert npm.find(phrase, restricted, documents=[document]).count
+
+
+def test_deleted_documents_are_neither_counted_nor_an_example(filler: PhraseFiller, tmp_path: Path) -> None:
+    from npm.agents import agent_server
+
+    folder = shutil.copytree(filler.index.folder, tmp_path / "index")
+    first, second = filler.index.store.document_ids([0, 1])
+    delete_documents(folder, DeleteSettings(ids=[first]))
+    with PhraseFiller.open(folder, filler.encoder) as left:
+        told = agent_server(left).instructions
+        count = left.index.store.document_count - 1
+    assert f"{count}" in told and second in told and f"{first!r}" not in told
 
 
 def test_a_text_is_traced_as_from_python(filler: PhraseFiller) -> None:

@@ -113,7 +113,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(as_yaml(settings))
         return 0
     if sys.stderr.isatty() and hasattr(settings, "encoder"):  # before the imports that take the time
-        say(f"loading {Path(settings.encoder).name or 'encoder-mini'}…")
+        say(f"loading {Path(settings.encoder).name or 'the encoder'}…")
     return verb.run(settings, texts) if verb.takes_texts else verb.run(settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,12 +47,22 @@ def read_table(key: str, file: str, *, line_column: str = "", added: Sequence[st
     """
     source = file_source(file)
     lines = (line_column,) if line_column and source.format not in ("jsonl", "json", "table", "parquet") else ()
-    rows = [TableRow(f"{file}:{line}", dict(cells)) for line, cells in read_records(source, required=lines)]
+    rows = [
+        TableRow(f"{file}:{line}", {name: _plain(cell) for name, cell in cells.items()})
+        for line, cells in read_records(source, required=lines)
+    ]
     if not rows:
         raise CorpusError(f"{key}: {file} has no rows")
     if taken := [name for name in added if name in columns_of(rows)]:
         raise CorpusError(f"{key}: {file} has a column {taken[0]!r}, which the output adds: rename it")
     return rows
+
+
+def _plain(cell: Any) -> Any:
+    """A cell as JSON has it: no number for NaN and infinity, and a date or another value of Parquet as text."""
+    if isinstance(cell, float):
+        return cell if math.isfinite(cell) else None
+    return json.loads(json.dumps(cell, default=str))
 
 
 def columns_of(rows: Iterable[TableRow]) -> list[str]:

@@ -169,6 +169,6 @@ def _values(override: str) -> list[str]:
 
 def as_yaml(settings: Any) -> str:
     """Composed settings as YAML."""
-    from omegaconf import OmegaConf
+    import yaml
 
-    return str(OmegaConf.to_yaml(OmegaConf.create(as_json(asdict(settings)))))
+    return yaml.safe_dump(as_json(asdict(settings)), sort_keys=False, allow_unicode=True)

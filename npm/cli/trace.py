@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -109,6 +110,8 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
         raise SettingError(
             f"out must be a file .html, got {settings.out}; output=csv and output=json go through a pipe"
         )
+    if settings.out and Path(settings.out).resolve() in {Path(file).resolve() for file, _ in given if file}:
+        raise SettingError(f"out={settings.out} is a file that is read: choose another name")
     from npm.cli.fillers import chosen_filler
     from npm.tracing.trace import Tracer
 
@@ -138,7 +141,7 @@ def run_trace(settings: TraceCommand, texts: list[str]) -> int:
 def _read(argument: str) -> tuple[str, str]:
     """Name and text of a file; an argument that names none is a text itself."""
     try:
-        if all(len(part.encode()) <= MAX_NAME_BYTES for part in argument.split("/")) and Path(argument).is_file():
+        if all(len(os.fsencode(part)) <= MAX_NAME_BYTES for part in argument.split("/")) and Path(argument).is_file():
             return argument, decoded(Path(argument).read_bytes(), argument)
     except OSError as error:
         raise QueryError(f"cannot read {argument}: {error.strerror}") from error
@@ -163,7 +166,7 @@ def _print_trace(trace: Trace) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from npm.core.display import indented, marked_context, printable, write_rendered
+    from npm.core.display import indented, marked_context, one_line, printable, write_rendered
 
     marked, done = Text(), 0
     cards: list[RenderableType] = []
@@ -173,11 +176,11 @@ def _print_trace(trace: Trace) -> None:
         marked.append(f"{surface}[{number}]", style=STYLES[span.verdict])
         heading = Text(f"{number:>3}  ")
         heading.append(f"{span.verdict.replace('_', ' '):<9}", style=STYLES[span.verdict])
-        heading.append(f"  {span.support:.2f}  ").append(span.text, style="bold")
+        heading.append(f"  {span.support:.2f}  ").append(one_line(span.text), style="bold")
         heading.append(f"  ({span.certainty})" if span.support < SURE and span.certainty else "")
         place = span.place if span.other is None else span.other_place
         if span.other is not None:
-            heading.append(f" → {span.other}  {span.other_score:.2f}")
+            heading.append(f" → {one_line(span.other)}  {span.other_score:.2f}")
         cards += [heading, *(indented(marked_context(place.parts), place.document_name) if place else [])]
     marked.append(printable(trace.text[done:]).rstrip())
     counts = ", ".join(f"{trace.count(verdict)} {verdict.replace('_', ' ')}" for verdict in VERDICTS)

@@ -8,6 +8,7 @@ Shapes: T tokens of a passage as this reader cuts it, w windows, L tokens of a w
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ class SpanHeadReader(StoredModel):
     """A model of `AutoModelForQuestionAnswering` with its own tokenizer."""
 
     confidence: Confidence | None = None
+    _tokenizing = threading.Lock()  # each call sets the truncation of the tokenizer that all threads use
     FINGERPRINTED_KEYS = ("model_type", "num_attention_heads", "hidden_act", "layer_norm_eps")
 
     @classmethod
@@ -47,20 +49,21 @@ class SpanHeadReader(StoredModel):
         import torch
 
         tokenizer: Any = self.tokenizer
-        asked = tokenizer(question, add_special_tokens=False, truncation=True, max_length=MAX_QUESTION_TOKENS)
         longest = min(self.max_input_tokens - 2, MAX_WINDOW_TOKENS)  # RoBERTa's first position is 2
-        room = longest - len(asked["input_ids"]) - tokenizer.num_special_tokens_to_add(pair=True)
-        found = tokenizer(
-            tokenizer.decode(asked["input_ids"]),
-            title + text,
-            truncation="only_second",
-            max_length=longest,
-            stride=max(0, room // 2),
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-            padding=True,
-            return_tensors="pt",
-        )
+        with self._tokenizing:
+            asked = tokenizer(question, add_special_tokens=False, truncation=True, max_length=MAX_QUESTION_TOKENS)
+            room = longest - len(asked["input_ids"]) - tokenizer.num_special_tokens_to_add(pair=True)
+            found = tokenizer(
+                tokenizer.decode(asked["input_ids"]),
+                title + text,
+                truncation="only_second",
+                max_length=longest,
+                stride=max(0, room // 2),
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+                padding=True,
+                return_tensors="pt",
+            )
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in found]
         with torch.inference_mode():
             output: Any = self.model(**{name: found[name].to(self.device) for name in names})

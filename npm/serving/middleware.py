@@ -206,13 +206,15 @@ class RequestMiddleware:
         )
 
     def _limited(self, receive: Receive) -> Receive:
-        """`receive` that refuses a body that grows too long, or does not come in time."""
+        """`receive` that refuses a body that grows too long, or is not complete in time."""
         byte_count, in_body = 0, True
+        clock = asyncio.get_running_loop().time
+        late = clock() + self.settings.timeout_seconds
 
         async def limited() -> Message:
             nonlocal byte_count, in_body
             try:
-                message = await asyncio.wait_for(receive(), self.settings.timeout_seconds if in_body else None)
+                message = await asyncio.wait_for(receive(), max(0.0, late - clock()) if in_body else None)
             except TimeoutError:
                 self.metrics.rejected("slow_body")
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, headers={"Connection": "close"}) from None

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WrapValidator, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    StringConstraints,
+    WrapValidator,
+    create_model,
+)
 
 from npm.core.settings import field_texts, per_request
 from npm.retrieval.settings import FillSettings, FilterSettings
@@ -91,7 +100,7 @@ class SingleText(list[str]):
 
 
 Texts = Annotated[
-    list[str],  # each is checked by its route, which answers the others
+    Annotated[list[str], FailFast()],  # each is checked by its route, which answers the others
     WrapValidator(
         lambda text, validate: SingleText([text]) if isinstance(text, str) else validate(text),
         json_schema_input_type=Text | list[Text],

@@ -32,6 +32,7 @@ from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost
 from npm.serving.problems import Problem, stopping
 from npm.serving.service import Served, Service
+from npm.tracing.trace import SPANS_AT_ONCE
 
 MAX_PASSAGE_CHARS = 200_000
 """Maximum characters of all passages of a request: they are encoded while everybody else waits."""
@@ -132,12 +133,13 @@ async def trace(service: Served, request: Request, body: requests.TraceRequest) 
     if service.settings.log_texts:
         state_of(request).logged["text"] = [body.text]
     read = await service.batcher.results(request, [Job(lambda _: opened.spans(body))], deadline)
-    # a sentence is a job, so that texts of others come between, and what nobody waits for any more is not computed
+    # a sentence or a part of it is a job, so that texts of others come between, and nothing is computed in vain
     sentences = [list(own) for _, own in groupby(read[0].value, key=attrgetter("first"))]
     if len(sentences) > (most := service.settings.texts_per_request):
         message = f"text must have at most {most} sentences with spans, got {len(sentences)}: send it in parts"
         raise Problem("too_long", message, field="text")
-    jobs = [Job(partial(opened.traced, body, own)) for own in sentences]
+    parts = [own[first : first + SPANS_AT_ONCE] for own in sentences for first in range(0, len(own), SPANS_AT_ONCE)]
+    jobs = [Job(partial(opened.traced, body, own)) for own in parts]
     done = [*read, *await service.batcher.results(request, jobs, deadline)]
     spans = [span for each in done[1:] for span in each.value]
     return JSONResponse(asdict(replies.TraceAnswer(spans, opened.state, took(request, done))))

@@ -161,10 +161,9 @@ def listen(listener: socket.socket, settings: ServeSettings) -> None:
         raise _unusable_address(settings, error) from error
 
 
-def _unusable_address(settings: ServeSettings, error: OSError) -> SettingError:
-    return SettingError(
-        f"cannot bind to host={settings.host} port={settings.port}: {error.strerror or error}; port=0 takes a free port"
-    )
+def _unusable_address(settings: ServeSettings, error: Exception) -> SettingError:
+    reason = getattr(error, "strerror", None) or error
+    return SettingError(f"cannot bind to host={settings.host} port={settings.port}: {reason}; port=0 takes a free port")
 
 
 def bound_socket(settings: ServeSettings) -> socket.socket:
@@ -175,7 +174,7 @@ def bound_socket(settings: ServeSettings) -> socket.socket:
             listener = stack.enter_context(socket.socket(family, kind))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)  # not yet listening: until the index is open, connections are refused
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # of a name without letters between two dots
             raise _unusable_address(settings, error) from error
         stack.pop_all()
     return listener

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,20 @@ def test_each_row_is_answered_as_its_text_is_alone(npmlm: CommandLine, built_ind
     for row, answer in zip(rows, answers, strict=True):
         assert row == {name: str(value) for name, value in (row | answer_cells(answer)).items()}
         assert row["answer"]
+
+
+def test_values_of_parquet_are_written_as_json_has_them(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    day = datetime.date(2024, 5, 1)
+    row = {"country": "Iceland", "since": day, "share": math.nan, "days": [day], "raw": b"\x00"}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t.parquet")
+    command = ("fill", f"index={built_index}", f"table={tmp_path / 't.parquet'}", TEMPLATE)
+    (found,) = map(json.loads, npmlm(*command, "output=json").done().out.splitlines())
+    assert (found["since"], found["share"], found["days"]) == ("2024-05-01", None, ["2024-05-01"])
+    (as_csv,) = rows_of(npmlm(*command).done().out)
+    assert (as_csv["since"], as_csv["share"], as_csv["days"]) == ("2024-05-01", "", '["2024-05-01"]')
 
 
 def test_a_template_may_be_a_plain_question(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
@@ -210,5 +226,8 @@ def test_what_cannot_be_labeled_is_one_sentence(npmlm: CommandLine, built_index:
     npmlm("label", index, GIVEN, texts).refused(f"{file}:2", "'text'", "body")
     npmlm("label", index, GIVEN, texts, "column=body", "min_score=2").refused("min_score")
     npmlm("label", index, GIVEN, texts, "column=body", "out=labels.txt").refused("out", ".jsonl")
+    npmlm(
+        "label", index, GIVEN, texts, "column=body", f"known={tmp_path / 'k.csv'}", f"out={tmp_path / 'k.csv'}"
+    ).refused("k.csv", "another name")
     npmlm("label", index, "labels=[Paris, Atlantis]", texts, "column=body").refused("Atlantis")
     npmlm("label", index, GIVEN, texts, "column=body", "template={text} is").refused("template", "<mask>")

@@ -134,9 +134,10 @@ def test_combinations(given: list[str], expected: list[list[str]]) -> None:
 
 def test_settings_are_shown_composed_and_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["experiment=reader", f"run={tmp_path / 'run'}", "questions=[a.jsonl]", "schedule.max_steps=7"]
-    assert main(["train", "--cfg", "job", *given]) == 0
+    assert main(["train", "--cfg", "job", *given, "encoder=a${b"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert shown["schedule"]["max_steps"] == 7
+    assert shown["encoder"] == "a${b"
     assert shown["objective"]["reader_weight"] == 1.0
     assert not (tmp_path / "run").exists()
 

@@ -210,7 +210,7 @@ class Terminal:
 def test_a_real_process_on_a_terminal_has_history_completion_and_commands(built_index: Path, tmp_path: Path) -> None:
     history = tmp_path / "npmlm" / "history"
     with Terminal(f"index={built_index}", "k=2", XDG_STATE_HOME=str(tmp_path)) as terminal:
-        assert "loading encoder-mini…" in terminal.read(PROMPT_BEGINS)
+        assert "loading the encoder…" in terminal.read(PROMPT_BEGINS)
         assert "ask>" in terminal.type("The capital of Iceland is <m\t", "ask>")
         assert "(iceland)" in terminal.type(".\r", PROMPT_BEGINS)
         assert "did you mean ':more'?" in terminal.type(":moer\r", PROMPT_BEGINS)

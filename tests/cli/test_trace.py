@@ -54,6 +54,13 @@ def test_trace_tells_what_the_corpus_has_where(npmlm: CommandLine, demo_index: P
     ]
 
 
+def test_a_draft_sends_nothing_to_the_terminal(npmlm: CommandLine, demo_index: Path) -> None:
+    outcome = npmlm(
+        "trace", f"index={demo_index}", 'He said "the evil \x1b]0;x\x07 text of \x1b[31m Paris" in Paris.'
+    ).done()
+    assert "evil" in outcome.out and "\x1b]0" not in outcome.out and "\x07" not in outcome.out
+
+
 def test_trace_marks_spans_or_writes_rows(npmlm: CommandLine, demo_index: Path) -> None:
     marks = npmlm("trace", f"index={demo_index}", "kinds=[name]", TEXT.splitlines()[0]).done()
     assert marks.out.startswith("The Mona Lisa[1] was begun by Michelangelo[2] around 1503.")
@@ -124,6 +131,9 @@ def test_mistakes_are_one_sentence(
 def test_a_file_that_is_not_there_or_not_utf8_is_refused(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
     npmlm("trace", f"index={built_index}", "draft.txt").refused("draft.txt")
     npmlm("trace", f"index={built_index}", "my missing draft.txt").refused("my missing draft.txt")
+    npmlm("trace", f"index={built_index}", "caf\udce9.txt").refused("not valid Unicode")
+    (tmp_path / "draft.html").write_text("Paris")
+    npmlm("trace", f"index={built_index}", tmp_path / "draft.html", f"out={tmp_path / 'draft.html'}").refused("out=")
     (tmp_path / "draft.txt").write_bytes(b"Paris \xff")
     npmlm("trace", f"index={built_index}", tmp_path / "draft.txt").refused("draft.txt", "0xff", "6")
     assert json.loads(npmlm("trace", f"index={built_index}", "so it is", "output=json").out)["spans"] == []

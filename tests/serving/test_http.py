@@ -243,7 +243,8 @@ def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
         taken.listen()
         port = taken.getsockname()[1]
         npmlm("serve", f"index={built_index}", f"port={port}").refused(f"port={port}", "port=0")
-    npmlm("serve", f"index={built_index}", "host=999.1.1.1").refused("999.1.1.1")
+    for host in ("999.1.1.1", "a..b", ".example"):
+        npmlm("serve", f"index={built_index}", f"host={host}").refused(host)
     npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'none'}").refused("key_file")
     (tmp_path / "keys").write_text("short\n")
     npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("key_file", "at least 8")

@@ -84,6 +84,26 @@ def test_a_client_that_sends_slowly_keeps_nobody_else_waiting(server: RunningSer
         assert server.ask("GET", "/health").status == 200
 
 
+def test_a_body_that_comes_byte_by_byte_is_refused_in_time(built_index: Path) -> None:
+    with RunningServer(built_index, "timeout_seconds=1") as hasty:
+        host, port = hasty.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.sendall(
+                b"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 999\r\n\r\n"
+            )
+            slow.settimeout(0.3)
+            answer = b""
+            for _ in range(100):  # each byte comes in time, all of them do not
+                try:
+                    slow.sendall(b" ")
+                    answer = slow.recv(1 << 16)
+                    break
+                except TimeoutError:
+                    continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
 def test_a_key_is_asked_for_under_v1_only(guarded: RunningServer) -> None:
     for path in ("/health", "/ready", "/metrics", "/", "/openapi.json", "/docs"):
         assert guarded.ask("GET", path).status == 200

@@ -121,7 +121,7 @@ function addFilter() {
   const [name, comparison, value] = ["field", "operator", "value"].map((part) => byId(`where-${part}`).value.trim());
   if (value === "") return false;
   byId("where-value").value = "";
-  const quoted = /^[^"[\],]+$/.test(value) ? value : JSON.stringify(value);
+  const quoted = /^[^"[\],=<>]+$/.test(value) ? value : JSON.stringify(value);
   const condition = comparison === "in" ? `${name} in [${value}]` : `${name}${comparison}${quoted}`;
   const [list, entry] = name === ID ? [filters.documents, value] : [filters.where, condition];
   if (!list.includes(entry)) list.push(entry);

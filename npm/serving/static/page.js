@@ -254,7 +254,9 @@ async function start(next = begin) {
     return;
   }
   clearProblem();
-  byId("key-form").hidden = true;
+  const form = byId("key-form");
+  if (form.contains(document.activeElement)) byId("text").focus();
+  form.hidden = true;
   showIndex();
   next();
 }

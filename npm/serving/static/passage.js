@@ -46,6 +46,8 @@ function step(by) {
 async function load() {
   const { places, number, around } = shown;
   const { document: identifier, title, start_char, end_char } = places[number];
+  if (shown.loaded !== identifier) for (const part of ["text", "facts"]) byId(`passage-${part}`).replaceChildren();
+  shown.loaded = identifier;
   byId("passage-title").replaceChildren(title || identifier);
   byId("passage-place").textContent = places.length > 1 ? `Source ${number + 1} of ${places.length}` : "";
   for (const name of ["previous", "next"]) byId(`passage-${name}`).hidden = places.length === 1;
@@ -76,12 +78,15 @@ function show(passage) {
   const warning = "The index has changed since it answered: the place may have moved.";
   const band = changed ? [element("p", { class: "band" }, warning)] : [];
   byId("passage-facts").replaceChildren(...band, element("dl", {}, ...rows));
-  byId("passage-more").hidden = (before.length === 0 && after.length === 0) || shown.around === MOST_AROUND;
+  const more = byId("passage-more");
+  const isAll = (before.length === 0 && after.length === 0) || shown.around === MOST_AROUND;
+  if (isAll && document.activeElement === more) byId("passage-text").focus();
+  more.hidden = isAll;
   byId("passage-text").querySelector("mark").scrollIntoView({ block: "center" });
 }
 
 /** The value of a field; an address as a link. */
 function valueOf(value) {
-  if (!/^https?:\/\/\S+$/.test(value)) return `${value}`;
+  if (!/^https?:\/\/\S+$/.test(value)) return typeof value === "object" ? JSON.stringify(value) : `${value}`;
   return element("a", { href: value, target: "_blank", rel: "noopener noreferrer" }, value);
 }

@@ -46,7 +46,10 @@ export function showProblem(problem, request, index, { again }) {
   clearProblem();
   const text = wording(problem, request, index);
   const actions = [];
-  if (["unreachable", "busy", "timeout"].includes(problem.code)) actions.push(button("Try again", again));
+  if (["unreachable", "busy", "timeout"].includes(problem.code)) actions.push(button("Try again", () => {
+    byId("text").focus(); // the button goes with the box
+    again();
+  }));
   const box = problemBox(text, problem, ...actions);
   box.id = "problem";
   const name = problem.field?.split(".")[0];

@@ -33,7 +33,7 @@ export async function ask(path, { body, signal } = {}) {
     response = await fetch(path, { method, headers, body: JSON.stringify(body), signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({ code: "unreachable" });
+    throw new Problem({ code: "unreachable", title: "The server cannot be reached." });
   }
   const answer = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;

@@ -18,7 +18,7 @@ export async function traced(body, post, openPassage) {
   const response = await post("v1/trace", body);
   const { spans, index, took_ms: took } = response;
   const open = (place) => openPassage([place], 0, index.generation);
-  const list = element("div");
+  const list = element("div", { tabindex: "-1" });
   const show = (kept) => list.replaceChildren(
     element("p", { class: "traced", dir: "auto" }, ...markedText(body.text, spans, kept)),
     element("ol", { class: "sources", role: "list" }, ...kept.map((span) => item(span, open))),
@@ -26,6 +26,7 @@ export async function traced(body, post, openPassage) {
   const reported = spans.filter(isReported);
   const all = button(`Show all ${counted(spans.length, "phrase")}`, () => {
     show(spans);
+    list.focus(); // before the button that has it goes
     all.remove();
   });
   show(reported);
