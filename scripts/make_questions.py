@@ -3,6 +3,7 @@
     python -m scripts.make_questions entities "files=[wiki/*.jsonl.zst]" out=entities.jsonl
     python -m scripts.make_questions attributes "files=[wiki/*.jsonl.zst]" out=attributes.jsonl
     python -m scripts.make_questions facts "files=[wiki/*.zst]" facts=triples.jsonl templates=t.json out=facts.jsonl
+    python -m scripts.make_questions statements files=[asked.jsonl] out=statements.jsonl
     python -m scripts.make_questions task files=[held-out.jsonl] out=FOLDER
 
 `entities`: a sentence that names an article by its title, and another name, date, number or rare word of that article,
@@ -12,8 +13,9 @@ found by a pattern and asked for in other words (`scripts/attributes.yaml`). `fa
 relation. A line of facts=FILE has subject, relation, object, document (its id) and start_char (of the object in the
 document's text); templates=FILE holds lists of templates by relation, such as {"P36": ["The capital of [S] is [O]."]}.
 
-`task`: an open task that asks the questions of rows, which files=[…] are here, of all their passages: questions.jsonl,
-corpus.jsonl and task.yaml in out=FOLDER, for
+`statements`: the rows of files=[…] whose question a rule turns into a statement with a `<mask>`, *Who wrote Emma?* into
+*<mask> wrote Emma.* `task`: an open task that asks the questions of rows, which files=[…] are here too, of all their
+passages: questions.jsonl, corpus.jsonl and task.yaml in out=FOLDER, for
 
     npmlm build "corpus.files=[FOLDER/corpus.jsonl]" index=FOLDER/index
     npmlm evaluate task=FOLDER/task.yaml index=FOLDER/index out=FOLDER/evaluation "method=[npm-hybrid]"
@@ -46,6 +48,7 @@ from npm.corpus.text import lexical_query
 from scripts.cloze_articles import Excluded
 from scripts.cloze_attributes import attribute_rows
 from scripts.cloze_questions import entity_rows, fact_rows, rivals, sampled
+from scripts.question_statements import write_statements
 from scripts.word_search import WordSearch
 
 TASK = """\
@@ -54,6 +57,7 @@ name: given_questions
 data: {file: questions.jsonl, columns: {group: kind}}
 template: "{{ text }}"
 """
+VERBS = ("entities", "attributes", "facts", "statements", "task")
 BEST = 50
 """Blocks that are looked through for a wrong one."""
 
@@ -97,17 +101,20 @@ def main(arguments: list[str]) -> int:
     verb, *pairs = arguments
     given = dict(pair.partition("=")[::2] for pair in pairs)
     needed = {"files", "out"} | ({"facts", "templates"} if verb == "facts" else set())
-    optional = {"exclude", "limit", "seed"} if verb != "task" else set()
+    optional = {"exclude", "limit", "seed"} if verb not in ("statements", "task") else set()
     try:
-        if verb not in ("entities", "attributes", "facts", "task") or not needed <= set(given) <= needed | optional:
+        if verb not in VERBS or not needed <= set(given) <= needed | optional:
             raise SettingError(
-                f"give entities, attributes, facts or task, and the arguments that --help shows, got"
+                f"give {', '.join(VERBS[:-1])} or {VERBS[-1]}, and the arguments that --help shows, got"
                 f" {' '.join(arguments)!r}"
             )
         excluded = Excluded.read(parse_list(given.get("exclude", "[]"), "exclude"))
         files = parse_list(given["files"], "files")
         if verb == "task":
             write_task(files, Path(given["out"]))
+            return 0
+        if verb == "statements":
+            sys.stdout.write(f"{write_statements(files, Path(given['out']))}\n")
             return 0
         for name in ("seed", "limit"):
             if not given.get(name, "1").isdecimal():

@@ -13,6 +13,7 @@ from npm.corpus.questions import read_questions
 from npm.evaluation.tasks import load_task
 from scripts.cloze_articles import passage, places_of, subject_of
 from scripts.make_questions import add_wrong_contexts, main
+from scripts.question_statements import statement_of
 
 ARTICLES = {
     "Deccan": "Deccan is a plateau of southern India. " + "Rivers cross the land from west to east. " * 12
@@ -176,6 +177,41 @@ def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_sh
     # the article Norway, which would be the best of all, has the answer
     assert [row.get("wrong_title") for row in rows] == ["Bergen", None, "Bergen", "Bergen"]
     assert rows[0]["wrong_context"] == blocks["Bergen"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "statement"),
+    [
+        ("Who wrote Emma?", "Jane Austen", "<mask> wrote Emma."),
+        ("What is the capital  of Peru ?", "Lima", "The capital of Peru is <mask>."),
+        ("Who were Darwin's  teachers?", "Grant", "Darwin's teachers were <mask>."),
+        ("When was the bridge opened?", "1972", "The bridge was opened in <mask>."),
+        ("when was Ada Lovelace born", "10 December 1815", "Ada Lovelace was born on <mask>."),
+        ("In which city was the relay held in May?", "Rome", "The relay was held in May in <mask>."),
+        ("When was it held?", "in May", None),  # "in in May"
+        ("Where was the place the relay was held?", "Rome", None),  # the first verb is not that of the question
+        ("When did the war end?", "1918", None),
+        ("Who did he marry?", "Ann", None),
+        ("What was the bridge built of?", "iron", None),
+        ("Along with Rome, who is the capital's rival?", "Milan", None),
+        ("The capital is <mask>.", "Lima", None),
+        ("?", "Lima", None),
+    ],
+)
+def test_a_question_becomes_a_statement_where_the_order_of_its_words_allows(
+    question: str, answer: str, statement: str | None
+) -> None:
+    assert statement_of(question, answer) == statement
+
+
+def test_statements_keep_the_row_of_their_question(tmp_path: Path) -> None:
+    asked = tmp_path / "asked.jsonl"
+    told = {"answers": ["Lima"], "title": "Peru", "context": "Lima is the capital of Peru.", "start": 0}
+    questions = ["What is the capital of Peru?", "Why is it Lima?"]
+    asked.write_text("".join(json.dumps({"question": each} | told) + "\n" for each in questions), encoding="utf-8")
+    (row,) = made(tmp_path, "statements", f"files=[{asked}]")
+    assert (row["question"], row["asked"], row["answers"]) == ("The capital of Peru is <mask>.", questions[0], ["Lima"])
+    assert [each["question"] for _, each in read_questions([str(tmp_path / "made.jsonl")])] == [row["question"]]
 
 
 def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
