@@ -87,8 +87,8 @@ class ZeroShotEvaluation(SampleSettings, EncoderChoice):
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
     causal, causal-pmi, causal-knn, t5, majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid,
-    oracle-blocks, mlm, mlm-n, causal, causal-bm25, t5, majority, random. Empty: all that the settings serve, except
-    mlm-n and oracle-blocks, which get more information than the others."""
+    oracle-blocks, mlm, mlm-n, causal, causal-bm25, t5, majority, random. Empty: all that the settings serve, for
+    open tasks except npm, mlm-n and oracle-blocks; the last two get more information than the others."""
     data_dir: PathText = ""
     """Folder to look for the files of tasks in, if they are not next to the task's own file; for task=sts the
     folder of the sentence pairs."""

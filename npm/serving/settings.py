@@ -62,7 +62,7 @@ class ServeSettings(Settings):
     log: PathText = ""
     """File for a line of JSON a request, or - for standard error; unset: none."""
     log_texts: bool = False
-    """Log the texts of requests too, which may be private."""
+    """Log the texts of /v1/fill and /v1/trace too, which may be private."""
     unanswered: PathText = ""
     """File for a line of JSON per question without a likely answer: time, text, closest phrase and document, nothing
     about who asked; unset: none."""
