@@ -1,4 +1,4 @@
-"""Statements with a `<mask>` out of questions that people wrote, where a few rules of English word order suffice.
+"""Turn people's questions into statements with a `<mask>`, where a few rules of English word order suffice.
 
 *Who wrote Emma?* becomes *<mask> wrote Emma.*, *What is the capital of Peru?* becomes *The capital of Peru is <mask>.*,
 and *When was the bridge opened?* becomes *The bridge was opened in <mask>.* A question that no rule fits is left out:
@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from npm.core.files import replace_file
 from npm.core.types import MASK_TEXT
 from npm.corpus.questions import read_questions
 
@@ -22,9 +23,10 @@ OPEN_END = re.compile(
 """A question whose mask belongs behind its last word, with the rest in another order."""
 PREPOSITION = re.compile(r"(?i)(?:in|on|at|during|from|between|after|before|near|under|since|until|around) ")
 NO_SUBJECT = re.compile(rf"(?i)(?:.* )?(?:the|an?|{AUXILIARY})|.*\b{AUXILIARY} .*")
-"""What stands before a participle that is not the one of the question: "the relay was" held."""
-DAY = re.compile(r"(?<![\w.])\d{1,2}(?:st|nd|rd|th)?(?![\w.])")
-"""A day of a month in a date; a year has more digits."""
+"""Text before the participle of a subordinate clause: "the place the relay was" held."""
+MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+DAY = re.compile(rf"\b\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {MONTH}\b|\b{MONTH} \d{{1,2}}\b")
+"""A day of a month in a date."""
 PARTICIPLE = r"(?:\w{3,}ed|born|built|made|held|founded|written|sold|won|lost|begun|given|taken|sent|shot|set|put)"
 SUBJECT = re.compile(rf"(?i)who (?!.*\b(?:who|which)\b)(?P<rest>(?!{AUXILIARY} )[a-z]+ .+)")
 EQUATION = re.compile(r"(?i)(?:what|who) (?P<be>is|was|are|were) (?P<rest>(?:the|an?|one of|[A-Z]\w+'s) .+)")
@@ -60,12 +62,13 @@ def statement_of(question: str, answer: str) -> str | None:
 def write_statements(files: list[str], out: Path) -> str:
     """Write the rows whose question a rule turns into a statement, asked as that statement; return the counts."""
     counts: Counter[str] = Counter()
-    with out.open("w", encoding="utf-8") as file:
-        for _, row in read_questions(files, counts):
-            counts["questions"] += 1
-            statement = statement_of(row["question"], row["answers"][0]) if row["answers"] else None
-            if statement is not None:
-                counts["statements"] += 1
-                kept = {name: value for name, value in row.items() if name != "start"} | {"asked": row["question"]}
-                file.write(json.dumps(kept | {"question": statement}, ensure_ascii=False) + "\n")
+    lines: list[str] = []
+    for _, row in read_questions(files, counts):
+        statement = statement_of(row["question"], row["answers"][0]) if row["answers"] else None
+        counts["questions"] += 1
+        if statement is not None:
+            kept = {name: value for name, value in row.items() if name != "start"} | {"asked": row["question"]}
+            lines.append(json.dumps(kept | {"question": statement}, ensure_ascii=False) + "\n")
+    replace_file(out, "".join(lines).encode())
+    counts["statements"] = len(lines)
     return ", ".join(f"{count:,} {name}" for name, count in counts.most_common())

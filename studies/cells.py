@@ -11,7 +11,7 @@ SMALL = {"train": {"schedule.max_steps": 50}, "finetune": {"epochs": 1, "limit":
 """Largest values of a small study, by verb and setting."""
 SMALL_CELLS = 3
 UNSET = {"train": ("schedule.max_epochs", "schedule.max_minutes")}
-"""Other lengths of a run than that of SMALL."""
+"""Other limits on the length of a run, unset in a small study."""
 
 
 def smaller(command: Sequence[str]) -> list[str]:

@@ -188,6 +188,8 @@ def test_the_wrong_block_is_the_one_of_another_article_without_an_answer_that_sh
         ("When was the bridge opened?", "1972", "The bridge was opened in <mask>."),
         ("when was Ada Lovelace born", "10 December 1815", "Ada Lovelace was born on <mask>."),
         ("In which city was the relay held in May?", "Rome", "The relay was held in May in <mask>."),
+        ("When was the mill built?", "the 19th century", "The mill was built in <mask>."),
+        ("Where was it signed?", "10 Downing Street", "It was signed in <mask>."),
         ("When was it held?", "in May", None),  # "in in May"
         ("Where was the place the relay was held?", "Rome", None),  # the first verb is not that of the question
         ("When did the war end?", "1918", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,10 +58,9 @@ def read_table(key: str, file: str, *, line_column: str = "", added: Sequence[st
 
 
 def _plain(cell: Any) -> Any:
-    """A cell as JSON has it: no number for NaN and infinity, and a date or another value of Parquet as text."""
-    if isinstance(cell, float):
-        return cell if math.isfinite(cell) else None
-    return json.loads(json.dumps(cell, default=str))
+    """A cell as JSON has it: None for NaN, infinity and bytes, a date or another value of Parquet as text."""
+    text = json.dumps(cell, default=lambda value: None if isinstance(value, bytes) else str(value))
+    return json.loads(text, parse_constant=lambda _: None)
 
 
 def columns_of(rows: Iterable[TableRow]) -> list[str]:

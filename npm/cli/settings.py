@@ -18,7 +18,17 @@ from typing import Any, cast, get_args, get_origin
 from npm.cli.base import say
 from npm.cli.registry import Setting, Verb, find_verb, similar_settings
 from npm.core.errors import SettingError, missing, unknown
-from npm.core.settings import PathText, as_json, checked, config_folder, merged, parse_list, read_settings, read_yaml
+from npm.core.settings import (
+    PathText,
+    as_json,
+    checked,
+    config_folder,
+    merged,
+    parse_list,
+    read_settings,
+    read_yaml,
+    yaml_text,
+)
 from npm.core.types import SURROGATE
 
 FOLDERS = {"train": "run", "evaluate": "out", "finetune": "out", "generate": "out", "edit": "out"}
@@ -169,6 +179,4 @@ def _values(override: str) -> list[str]:
 
 def as_yaml(settings: Any) -> str:
     """Composed settings as YAML."""
-    import yaml
-
-    return yaml.safe_dump(as_json(asdict(settings)), sort_keys=False, allow_unicode=True)
+    return yaml_text(as_json(asdict(settings)))

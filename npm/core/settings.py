@@ -341,6 +341,17 @@ def has_studies() -> bool:
     return (Path(__file__).parents[2] / "studies" / "verbs.py").is_file()
 
 
+def yaml_text(value: Any) -> str:
+    """A JSON value as YAML, its keys in their order.
+
+    >>> yaml_text({"b": [1, None], "a": "${x}"})
+    'b:\\n- 1\\n- null\\na: ${x}\\n'
+    """
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+
+
 def read_yaml(text: str, *, words_only: bool = False) -> Any:
     """The value that a YAML text holds, with `words_only` its words and numbers as they are written. Raises ValueError.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -33,6 +34,8 @@ from npm.retrieval.queries import read_query
 MAX_ANSWER_TOKENS = 4  # answers of this many tokens or more are one group, as in the paper
 FITTED_AT_ONCE = 1024
 SHOWN_CHARS = 120
+PLAIN_NAME = re.compile(r"[\w -]+")
+"""A column, and no expression over columns."""
 compiled = lru_cache(ENVIRONMENT.compile_expression)
 
 
@@ -117,7 +120,7 @@ class RowReader:
             if not gold["answers"]:
                 raise _wrong_cell("answers", "at least one answer", "", where)
             old = columns.get("old_answers", "old_answers")
-            if old in row or not old.isidentifier():  # a column that some rows do not have, or an expression
+            if old in row or not PLAIN_NAME.fullmatch(old):  # some rows may have no such column
                 gold["old_answers"] = self.answers("old_answers", row, where)
         else:
             value = self.cell("label", row, where)

@@ -5,7 +5,7 @@ Files are compared by name, size and SHA-256 with those that the segments of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +21,12 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import read_corpus
 from npm.corpus.settings import CorpusSettings, DocumentSplit
 from npm.corpus.sources import (
-    FORMATS,
     HUB_PREFIX,
     PART_NAMES,
     Source,
     file_of_id,
     file_of_part,
     find_sources,
-    format_suffix,
     input_record,
     is_address,
 )
@@ -103,9 +101,9 @@ def sync_index(
             added, deleted = result.added_documents, result.deleted_documents
             if result.skipped:
                 notice(result.skipped)
-    is_gone = bool(moved) or not {*known} <= {source.name for source in sources}
     has_new_rows = not all(_is_whole(source, corpus) for source in changed)
-    stale = list(_stale_ids(Generation.read(folder), sources, corpus)) if is_gone or has_new_rows else []
+    gone = {*known} - {source.name for source in sources}
+    stale = list(_stale_ids(Generation.read(folder), sources, corpus, gone)) if gone or moved or has_new_rows else []
     if stale:
         deleted += delete_documents(folder, DeleteSettings(ids=stale)).deleted_documents
     manifest = Generation.read(folder).manifest
@@ -138,10 +136,12 @@ def _live_ids(generation: Generation) -> list[str]:
     return store.document_ids(np.flatnonzero(live_documents(generation, store)))
 
 
-def _stale_ids(generation: Generation, sources: Sequence[Source], corpus: CorpusSettings) -> Iterator[str]:
+def _stale_ids(
+    generation: Generation, sources: Sequence[Source], corpus: CorpusSettings, gone: Collection[str]
+) -> Iterator[str]:
     """The ids of live documents that no source has any more.
 
-    While a source cannot be read, only those of another file: its rows may have had ids of their own.
+    While a source is unreadable, only those of files `gone`, by name: its own rows may have any id.
     """
     paths = {source.identifier for source in sources if _is_whole(source, corpus)}
     rows: set[str] = set()
@@ -154,10 +154,9 @@ def _stale_ids(generation: Generation, sources: Sequence[Source], corpus: Corpus
                 if not corpus.skip_bad:
                     raise
                 unread = True
-    files = {source.identifier for source in sources}
     for identifier in _live_ids(generation):
-        file = file_of_id(identifier)
-        may_stay = unread and (file in files or format_suffix(Path(file)) not in FORMATS)
+        file = f"/{file_of_id(identifier)}"
+        may_stay = unread and not any(file.endswith(f"/{name}") for name in gone)
         if not may_stay and identifier not in rows and (file_of_part(identifier) or identifier) not in paths:
             yield identifier
 

@@ -143,7 +143,7 @@ class FillSettings(FilterSettings):
     below them is not counted with its phrase."""
     beam_width: Annotated[int, Field(ge=1, le=256)] = 16
     """For a text with several masks, how many phrases of each mask are combined, and how many fillings are kept from
-    one mask to the next, so the most that are shown."""
+    one mask to the next, which also limits how many are shown."""
     cooccurrence_smoothing: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.1
     """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that occur in the
     same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""

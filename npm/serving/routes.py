@@ -133,12 +133,12 @@ async def trace(service: Served, request: Request, body: requests.TraceRequest) 
     if service.settings.log_texts:
         state_of(request).logged["text"] = [body.text]
     read = await service.batcher.results(request, [Job(lambda _: opened.spans(body))], deadline)
-    # a sentence or a part of it is a job, so that texts of others come between, and nothing is computed in vain
+    # a sentence or a part of it is a job, so that texts of others come between, and abandoned requests are dropped
     sentences = [list(own) for _, own in groupby(read[0].value, key=attrgetter("first"))]
-    if len(sentences) > (most := service.settings.texts_per_request):
-        message = f"text must have at most {most} sentences with spans, got {len(sentences)}: send it in parts"
-        raise Problem("too_long", message, field="text")
     parts = [own[first : first + SPANS_AT_ONCE] for own in sentences for first in range(0, len(own), SPANS_AT_ONCE)]
+    if len(parts) > (most := service.settings.texts_per_request):
+        message = f"text must have at most {most} sentences with spans, got {len(parts)}: send it in parts"
+        raise Problem("too_long", message, field="text")
     jobs = [Job(partial(opened.traced, body, own)) for own in parts]
     done = [*read, *await service.batcher.results(request, jobs, deadline)]
     spans = [span for each in done[1:] for span in each.value]

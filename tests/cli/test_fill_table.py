@@ -92,11 +92,20 @@ def test_values_of_parquet_are_written_as_json_has_them(npmlm: CommandLine, buil
     from pyarrow import parquet
 
     day = datetime.date(2024, 5, 1)
-    row = {"country": "Iceland", "since": day, "share": math.nan, "days": [day], "raw": b"\x00"}
+    row = {
+        "country": "Iceland",
+        "since": day,
+        "share": math.nan,
+        "days": [day],
+        "raw": b"Oslo",
+        "some": [1.5, math.nan],
+    }
     parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t.parquet")
     command = ("fill", f"index={built_index}", f"table={tmp_path / 't.parquet'}", TEMPLATE)
     (found,) = map(json.loads, npmlm(*command, "output=json").done().out.splitlines())
     assert (found["since"], found["share"], found["days"]) == ("2024-05-01", None, ["2024-05-01"])
+    assert (found["raw"], found["some"]) == (None, [1.5, None])
+    npmlm(*command[:3], "template={raw} is in <mask>.").refused("'raw'", "text")
     (as_csv,) = rows_of(npmlm(*command).done().out)
     assert (as_csv["since"], as_csv["share"], as_csv["days"]) == ("2024-05-01", "", '["2024-05-01"]')
 

@@ -98,6 +98,13 @@ def test_the_command_writes_the_function_of_a_reader(tmp_path: Path, capsys: pyt
     assert json.loads(shown.out)["questions"] > 50
     assert main(["calibrate", f"questions=[{questions}]", *given, f"others=[{corpus}]"]) == 2
     assert "others=" in capsys.readouterr().err
+    questions.write_text("".join(json.dumps(row | {"context": f"Here {row['context']}"}) + "\n" for row in rows))
+    for command in (
+        ["calibrate", f"questions=[{questions}]"],
+        ["evaluate", "task=reading", f"reading.questions=[{questions}]", f"out={tmp_path / 'out'}"],
+    ):
+        assert main([*command, *given]) == 2
+        assert "another index=" in capsys.readouterr().err
 
 
 def test_half_of_the_questions_are_asked_among_other_documents(tmp_path: Path) -> None:

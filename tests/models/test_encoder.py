@@ -16,7 +16,7 @@ from npm.models.names import shipped_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 SHIPPED_FINGERPRINT = "205307e68f25c59964904c4b037ab9b0be19a82620acfeab7f9143362c539999"
-"""As the manifests of indexes have it since the third edition of encoder-mini."""
+"""As the manifests of indexes have it since the sixth edition of encoder-mini."""
 TEXTS = ("Paris is the capital of France.", "Oslo", "The river Rhine rises in Switzerland and flows to the North Sea.")
 
 

@@ -158,7 +158,8 @@ def test_what_the_reader_cannot_read_has_phrases_without_evidence_and_no_error(t
     blind = opened(tiny_encoder("bert"), tmp_path)
     # nothing in the text but what every block may have: the gap after it is open, and no weight is above zero
     for text in ("<mask>", "= = = <mask>.", "Oslo is at the end of <mask>."):
-        PhraseFiller(blind.index, blind.encoder, settings, reader=Blind()).fill(text)
+        answer = PhraseFiller(blind.index, blind.encoder, settings, reader=Blind()).fill(text)
+        assert np.isfinite([phrase.score for phrase in answer.phrases]).all()
 
 
 def test_an_object_that_reads_needs_no_confidence(filler: PhraseFiller) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -126,15 +127,14 @@ def random_span(filler: PhraseFiller, seed: int) -> Method:
 
         parts = admissible_parts(index, examples, filler.settings)
         answers = answered(task, examples, parts, of_part, progress)
-        return Predictions(
-            answers, {"seed": seed, **filler_facts(filler)}, are_shares=not filler.settings.scoring.reference
-        )
+        facts = {"seed": seed, **filler_facts(filler, replace(filler.settings, reader="none"))}
+        return Predictions(answers, facts, are_shares=not filler.settings.scoring.reference)
 
     return Method("random", answer)
 
 
 def oracle_blocks(filler: PhraseFiller) -> Method:
-    """Fills the mask from blocks that contain an answer, by stored vectors alone: an upper bound for them in blocks.
+    """Fills the mask from blocks that contain an answer, by stored vectors alone: the upper bound of block retrieval.
 
     The remaining errors are phrases ranked wrongly, or answers missing from the corpus.
     """
