@@ -35,10 +35,10 @@ PHRASES_COMPARED = 20
 SPANS_AT_ONCE = 32
 LONG_QUOTATION_WORDS = 5
 """Fewest words of a quotation that is looked up only."""
-WEIGHTS, BIAS = (1.392, -1.58, 0.365), 2.027
+WEIGHTS, BIAS = (0.516, -2.741, 0.319), 2.710
 LEAST_SCORE = 1e-4
 """Floor of the score of which the logarithm is taken."""
-RIGHT_PASSED = ((0.5, 0.8, 0.9, 0.95, 0.99), (0.846, 0.375, 0.119, 0.087, 0.059))
+RIGHT_PASSED = ((0.5, 0.8, 0.9, 0.95, 0.99), (0.865, 0.290, 0.152, 0.111, 0.069))
 """Shares of right spans, and the support that so many of them reach."""
 _PIECE = re.compile(r"(?<!\w)[-−]?\d+(?:[.,:/]\d+)*|[^\W\d]\w*|[%‰°€$£¥₹§#+&/@]")
 """A number with its sign, a word, or a mark that tells one span from another."""
