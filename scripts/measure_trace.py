@@ -91,8 +91,9 @@ def main(rows_file: str, index: str, out: str, count: str = "300", seed: str = "
 
 
 def table_row(name: str, lines: list[dict]) -> list[str]:
-    """The share of each kind of sentence whose span is not found, with its interval."""
-    flagged = [[line["verdict"] != "found" for line in lines if line["how"] == how] for how in KINDS_OF_SENTENCES]
+    """The share of each kind of sentence whose span is reported, with its interval."""
+    passed = ("found", "supported")
+    flagged = [[line["verdict"] not in passed for line in lines if line["how"] == how] for how in KINDS_OF_SENTENCES]
     others = [line for line in lines if line["how"] == "same passage" and line["other"]]
     named = [matches(line["answer"], line["other"]) for line in others]
     shares = [percent(wilson_interval(sum(own), len(own))) if own else "" for own in (*flagged, named)]
