@@ -238,7 +238,7 @@ def find(
 ) -> Found:
     """Count the places where the index, a folder or a filler, has a phrase word for word; the first `show`.
 
-    Without `documents` and `where` those of the filler's settings hold.
+    `documents` and `where` default to the settings of the filler.
     A filler of a server reads at most the documents that the server does, and `complete` is False if there are more.
     Raises QueryError for a phrase of function words alone, and errors as `PhraseFiller.open` and its filters do.
     """

@@ -58,7 +58,7 @@ def read_table(key: str, file: str, *, line_column: str = "", added: Sequence[st
 
 
 def _plain(cell: Any) -> Any:
-    """A cell as JSON has it: None for NaN, infinity and bytes, a date or another value of Parquet as text."""
+    """A cell as a JSON value: None for NaN, infinity and bytes, a date or another value of Parquet as text."""
     text = json.dumps(cell, default=lambda value: None if isinstance(value, bytes) else str(value))
     return json.loads(text, parse_constant=lambda _: None)
 

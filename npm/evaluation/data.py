@@ -35,7 +35,7 @@ MAX_ANSWER_TOKENS = 4  # answers of this many tokens or more are one group, as i
 FITTED_AT_ONCE = 1024
 SHOWN_CHARS = 120
 PLAIN_NAME = re.compile(r"[\w -]+")
-"""A column, and no expression over columns."""
+"""The name of a column, not an expression."""
 compiled = lru_cache(ENVIRONMENT.compile_expression)
 
 

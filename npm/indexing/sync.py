@@ -141,7 +141,7 @@ def _stale_ids(
 ) -> Iterator[str]:
     """The ids of live documents that no source has any more.
 
-    While a source is unreadable, only those of files `gone`, by name: its own rows may have any id.
+    While a source is unreadable, only ids of removed files (`gone`, by name), since its rows may have any id.
     """
     paths = {source.identifier for source in sources if _is_whole(source, corpus)}
     rows: set[str] = set()

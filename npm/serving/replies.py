@@ -242,7 +242,7 @@ class IndexFacts(Reply):
     tokens: int
     """Tokens of all documents."""
     rows: int
-    """Stored vectors, with those of deleted documents."""
+    """Stored vectors, including those of deleted documents until the index is compacted."""
     partitions: int
     """Partitions in other processes, each of which may be lost for a while; 1: the server has all itself."""
     tier: str

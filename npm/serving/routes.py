@@ -137,7 +137,8 @@ async def trace(service: Served, request: Request, body: requests.TraceRequest) 
     sentences = [list(own) for _, own in groupby(read[0].value, key=attrgetter("first"))]
     parts = [own[first : first + SPANS_AT_ONCE] for own in sentences for first in range(0, len(own), SPANS_AT_ONCE)]
     if len(parts) > (most := service.settings.texts_per_request):
-        message = f"text must have at most {most} sentences with spans, got {len(parts)}: send it in parts"
+        limit = f"{most} sentences with spans, where {SPANS_AT_ONCE} spans count as a sentence"
+        message = f"text must have at most {limit}, got {len(parts)}: send it in parts"
         raise Problem("too_long", message, field="text")
     jobs = [Job(partial(opened.traced, body, own)) for own in parts]
     done = [*read, *await service.batcher.results(request, jobs, deadline)]

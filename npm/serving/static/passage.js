@@ -7,7 +7,7 @@ import { ask } from "./server.js";
 const FIRST_AROUND = 2000; // characters on either side of the place; three times as many at each press of "more"
 const MOST_AROUND = 100000; // what the server gives at most
 
-const shown = { places: [], number: 0, around: FIRST_AROUND, generation: null, request: null };
+const shown = { places: [], number: 0, around: FIRST_AROUND, generation: null, request: null, loaded: null };
 
 /** Open the dialog at one of the places of a phrase; `generation` is that of the index that answered. */
 export function openPassage(places, number, generation) {
